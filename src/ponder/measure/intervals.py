@@ -1,0 +1,168 @@
+"""How sure a number is: an interval for one accuracy, for one mean, and for two systems on the same problems.
+
+Wilson (1927) for a share of right answers, Newcombe (1998, method 10) for the difference of two shares that come
+from the same problems, and the percentile bootstrap over problems where values are not just right or wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
+
+import numpy as np
+
+from ponder.errors import UsageError
+
+LEVEL = 0.95
+FEW = 500  # with fewer problems than this an accuracy moves by points from luck alone, so the output says so
+
+
+def wilson(right: int, total: int, level: float = LEVEL) -> tuple[float, float]:
+    """The Wilson score interval for a share: holds its level at small counts and stays inside [0, 1]."""
+    if not 0 <= right <= total or total == 0:
+        raise UsageError(f"{right} right of {total} has no accuracy; it takes 0 <= right <= total and total >= 1")
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    p = right / total
+    middle = (p + z * z / (2 * total)) / (1 + z * z / total)
+    half = z / (1 + z * z / total) * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total))
+    # At the ends the interval touches 0 or 1 exactly; rounding must not leave the estimate outside it.
+    return (0.0 if right == 0 else middle - half, 1.0 if right == total else middle + half)
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """Right answers among the judged ones, with the Wilson interval at 95 %."""
+
+    right: int
+    total: int
+    undecided: int = 0  # attempts that no verifier could judge: in neither number, but never hidden
+    low: float = field(init=False)
+    high: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        low, high = wilson(self.right, self.total)
+        object.__setattr__(self, "low", low)
+        object.__setattr__(self, "high", high)
+
+    @classmethod
+    def of(cls, outcomes: Iterable[bool | float | None]) -> Accuracy:
+        """From one outcome per problem: true or 1, false or 0, None or NaN where the verifier could not tell."""
+        told = [_outcome(o) for o in outcomes]
+        judged = [o for o in told if o is not None]
+        return cls(sum(judged), len(judged), len(told) - len(judged))
+
+    @property
+    def mean(self) -> float:
+        return self.right / self.total
+
+    def __str__(self) -> str:
+        share = f"{100 * self.mean:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"
+        return f"{share} ({self.right} of {self.total}{_caveats(self.total, self.undecided)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean over problems with its 95 % interval, for values that are not just right or wrong (pass@k, reward)."""
+
+    mean: float
+    low: float
+    high: float
+    total: int
+    undecided: int = 0
+
+    def __str__(self) -> str:
+        numbers = f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+        return f"{numbers} (bootstrap over {self.total} problems{_caveats(self.total, self.undecided)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """First minus second system on the same problems, with Newcombe's paired interval at 95 %."""
+
+    mean: float
+    low: float
+    high: float
+    total: int
+    won: int  # only the first was right
+    lost: int  # only the second was right
+    undecided: int = 0
+
+    @property
+    def p_value(self) -> float:
+        """McNemar's exact test: were the two equally good, how often would wins and losses part this far?"""
+        n, fewer = self.won + self.lost, min(self.won, self.lost)
+        tail = sum(math.comb(n, i) for i in range(fewer + 1))
+        return min(1.0, 2 * tail / 2**n)
+
+    def __str__(self) -> str:
+        points = f"{100 * self.mean:+.1f} points [{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
+        counts = f"{self.won} won, {self.lost} lost of {self.total}"
+        return f"{points} (paired, Newcombe; {counts}{_caveats(self.total, self.undecided)})"
+
+
+def paired_difference(
+    first: Sequence[bool | float | None], second: Sequence[bool | float | None], level: float = LEVEL
+) -> Difference:
+    """Accuracy of `first` minus accuracy of `second`, problem i of one being problem i of the other.
+
+    A problem that either left undecided drops out of both. For real-valued scores use `mean_of` on the differences.
+    """
+    if len(first) != len(second):
+        raise UsageError(f"paired systems need the same problems; one has {len(first)}, the other {len(second)}")
+    pairs = [(_outcome(a), _outcome(b)) for a, b in zip(first, second, strict=True)]
+    judged = [(a, b) for a, b in pairs if a is not None and b is not None]
+    both, won = judged.count((True, True)), judged.count((True, False))
+    lost, neither = judged.count((False, True)), judged.count((False, False))
+    low, high = _newcombe(both, won, lost, neither, level)
+    n = len(judged)
+    return Difference((won - lost) / n, low, high, n, won, lost, len(pairs) - n)
+
+
+def mean_of(values: Iterable[float | None], level: float = LEVEL, resamples: int = 10_000, seed: int = 0) -> Mean:
+    """The mean of one value per problem; the interval is the percentile bootstrap over problems."""
+    told = np.array([math.nan if v is None else float(v) for v in values])
+    known = told[~np.isnan(told)]
+    if known.size == 0:
+        raise UsageError("a mean needs at least one known value; got none")
+    rng = np.random.default_rng(seed)
+    rows = max(1, 4_000_000 // known.size)  # resample in slices: 10,000 x many problems need not fit in memory
+    means = [
+        known[rng.integers(known.size, size=(min(rows, resamples - done), known.size))].mean(axis=1)
+        for done in range(0, resamples, rows)
+    ]
+    low, high = np.quantile(np.concatenate(means), [(1 - level) / 2, (1 + level) / 2])
+    return Mean(float(known.mean()), float(low), float(high), int(known.size), int(told.size - known.size))
+
+
+def _newcombe(both: int, won: int, lost: int, neither: int, level: float) -> tuple[float, float]:
+    """Newcombe (1998), method 10: two Wilson intervals, joined under the correlation phi of the outcomes."""
+    n = both + won + lost + neither
+    if n == 0:
+        raise UsageError("no problem was judged for both systems, so there is nothing to compare")
+    p1, p2 = (both + won) / n, (both + lost) / n
+    (l1, u1), (l2, u2) = wilson(both + won, n, level), wilson(both + lost, n, level)
+
+    margins = (both + won) * (lost + neither) * (both + lost) * (won + neither)
+    cross: float = both * neither - won * lost
+    if cross > 0:
+        cross = max(cross - n / 2, 0)  # continuity correction: weak positive correlation counts as none
+    phi = cross / math.sqrt(margins) if margins else 0.0
+
+    down = (p1 - l1) ** 2 - 2 * phi * (p1 - l1) * (u2 - p2) + (u2 - p2) ** 2
+    up = (p2 - l2) ** 2 - 2 * phi * (p2 - l2) * (u1 - p1) + (u1 - p1) ** 2
+    return p1 - p2 - math.sqrt(max(down, 0.0)), p1 - p2 + math.sqrt(max(up, 0.0))
+
+
+def _outcome(value: bool | float | None) -> bool | None:
+    if value is None or value != value:  # None or NaN
+        return None
+    if value not in (0, 1):
+        raise UsageError(f"an outcome is right (1) or wrong (0), got {value!r}; use mean_of for graded scores")
+    return bool(value)
+
+
+def _caveats(total: int, undecided: int) -> str:
+    few = f"; fewer than {FEW} problems" if total < FEW else ""
+    return (f"; {undecided} undecided" if undecided else "") + few

@@ -1,0 +1,1 @@
+"""Adapters: weights, tokenizers and chat templates as policies and scorers."""

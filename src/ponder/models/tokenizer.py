@@ -1,0 +1,178 @@
+"""Text to token ids and back: `tokenizers` underneath, with the special ids and the chat template beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
+
+from ponder.errors import ModelError, UsageError
+from ponder.models import vocabulary
+from ponder.nets import gguf
+from ponder.nets.config import DecoderConfig
+from ponder.types import Ids
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    inner: tokenizers.Tokenizer
+    bos: int | None = None
+    eos: tuple[int, ...] = ()  # any of these ends an answer
+    pad: int | None = None
+    chat_template: str | None = None
+
+    def __post_init__(self) -> None:
+        self.inner.no_truncation()  # some files ship settings of their training
+        self.inner.no_padding()
+
+    def encode(self, text: str, special: bool = True) -> Ids:
+        """`special`: add what the model saw around its texts, such as a first token. False for rendered chats."""
+        try:
+            found = self.inner.encode(text, add_special_tokens=special)
+        except Exception as reason:  # tokenizers raises nothing narrower
+            raise UsageError(f"the tokenizer cannot write {text[:80]!r}: {reason}") from None
+        return np.asarray(found.ids, dtype=np.int32)
+
+    def decode(self, ids: Iterable[int], keep_special: bool = False) -> str:
+        """Half a character at either end becomes U+FFFD."""
+        return self.inner.decode([int(i) for i in ids], skip_special_tokens=not keep_special)
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the highest id."""
+        return 1 + max(self.inner.get_vocab().values(), default=-1)
+
+    def token(self, index: int | None) -> str | None:
+        return None if index is None else self.inner.id_to_token(index)
+
+    def fits(self, config: DecoderConfig) -> None:
+        """Raise unless every id has a row in the model's embedding (which may have more rows than ids)."""
+        highest = max([self.vocab_size - 1, self.bos or 0, self.pad or 0, *self.eos])
+        if highest >= config.vocab:
+            raise ModelError(
+                f"the tokenizer does not fit the model: its highest id is {highest}, but the model has "
+                f"{config.vocab} tokens; use the tokenizer the model was trained with"
+            )
+
+    @classmethod
+    def from_folder(cls, folder: Path | str) -> Tokenizer:
+        """`tokenizer.json`, and what the other files of a Hugging Face folder say of special tokens."""
+        folder = Path(folder)
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise ModelError(
+                f"{folder} has no tokenizer.json; save it there with "
+                "transformers.AutoTokenizer.from_pretrained(...).save_pretrained(...)"
+            )
+        try:
+            inner = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as reason:  # tokenizers raises nothing narrower
+            raise ModelError(f"{path} is damaged ({reason}); download it again") from None
+        names = ("tokenizer_config.json", "generation_config.json", "config.json")
+        told, generation, config = (_json(folder / name) for name in names)
+        eos = [*_many(generation.get("eos_token_id", config.get("eos_token_id"))), _special(inner, told, "eos")]
+        written = folder / "chat_template.jinja"
+        return cls(
+            inner,
+            bos=_special(inner, told, "bos") if "bos_token" in told else config.get("bos_token_id"),
+            eos=tuple(dict.fromkeys(int(e) for e in eos if e is not None)),
+            pad=_special(inner, told, "pad") if "pad_token" in told else config.get("pad_token_id"),
+            chat_template=written.read_text("utf-8") if written.is_file() else _template(told.get("chat_template")),
+        )
+
+    @classmethod
+    def from_gguf(cls, path: Path | str | gguf.File) -> Tokenizer:
+        file = path if isinstance(path, gguf.File) else gguf.read(path)
+        keys = ("model", "pre", "tokens", "token_type", "merges", "scores", "bos_token_id")
+        flags = ("add_bos_token", "add_space_prefix")
+        found = {k: v for k in keys + flags if (v := file.get(f"tokenizer.ggml.{k}")) is not None}
+        if "tokens" not in found:
+            raise ModelError(f"{file.path} holds no tokenizer; take it from the model's Hugging Face folder")
+        eos = [file.get(f"tokenizer.ggml.{key}_token_id") for key in gguf.ENDS]
+        return cls(
+            vocabulary.parse(found),
+            bos=found.get("bos_token_id"),
+            eos=tuple(dict.fromkeys(int(e) for e in eos if e is not None)),
+            pad=file.get("tokenizer.ggml.padding_token_id"),
+            chat_template=file.get("tokenizer.chat_template"),
+        )
+
+    @classmethod
+    def characters(cls, alphabet: str) -> Tokenizer:
+        """One id per character after <pad>, <bos> and <eos>; any other character is an error when encoding."""
+        specials = ["<pad>", "<bos>", "<eos>"]
+        vocab = {t: i for i, t in enumerate([*specials, *dict.fromkeys(alphabet)])}
+        inner = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="<none>"))  # not in vocab: unknown = error
+        inner.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(r"[\s\S]"), "isolated")
+        inner.decoder = decoders.Fuse()
+        inner.add_special_tokens(specials)
+        return cls(inner, bos=1, eos=(2,), pad=0)
+
+    def save(self, folder: Path | str) -> None:
+        """Files that `from_folder` and transformers' AutoTokenizer read."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.inner.save(str(folder / "tokenizer.json"))
+        told = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": self.token(self.bos),
+            "eos_token": self.token(self.eos[0]) if self.eos else None,
+            "pad_token": self.token(self.pad),
+            "clean_up_tokenization_spaces": False,
+            "model_max_length": 10**30,  # transformers' "no limit"
+        }
+        _write(folder / "tokenizer_config.json", told)
+        if self.chat_template is not None:
+            (folder / "chat_template.jinja").write_text(self.chat_template, "utf-8")
+        generation = folder / "generation_config.json"
+        if not generation.exists():  # the only place with room for several ends
+            _write(generation, {"bos_token_id": self.bos, "eos_token_id": list(self.eos), "pad_token_id": self.pad})
+
+    def gguf_metadata(self, size: int) -> dict[str, Any]:
+        """What a GGUF file says of its tokenizer, for a model of `size` tokens."""
+        if self.vocab_size > size:
+            raise ModelError(f"the tokenizer does not fit the model: {self.vocab_size} ids, {size} tokens")
+        ids = {"bos": self.bos, "padding": self.pad} | dict(zip(gguf.ENDS, self.eos, strict=False))
+        out = vocabulary.metadata(self.inner, size)
+        out |= {f"{name}_token_id": index for name, index in ids.items() if index is not None}
+        out["add_bos_token"] = self.bos is not None and self.encode("").tolist()[:1] == [self.bos]
+        ggml = {f"tokenizer.ggml.{k}": v for k, v in out.items()}
+        return ggml if self.chat_template is None else ggml | {"tokenizer.chat_template": self.chat_template}
+
+
+def _json(path: Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except ValueError as reason:
+        raise ModelError(f"{path} is not JSON ({reason}); download it again") from None
+    return found if isinstance(found, dict) else {}
+
+
+def _write(path: Path, data: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+
+def _many(value: int | Sequence[int] | None) -> list[int]:
+    return [] if value is None else [value] if isinstance(value, int) else list(value)
+
+
+def _special(inner: tokenizers.Tokenizer, told: Mapping[str, Any], name: str) -> int | None:
+    token = told.get(f"{name}_token")
+    if isinstance(token, Mapping):
+        token = token.get("content")
+    return None if token is None else inner.token_to_id(str(token))
+
+
+def _template(told: Any) -> str | None:
+    """A string, or a list of named templates, of which a chat is the one named `default`."""
+    if isinstance(told, list):
+        return next((str(t["template"]) for t in told if t.get("name") == "default"), None)
+    return None if told is None else str(told)

@@ -1,0 +1,1 @@
+"""One definition of each network family, used by the sampler and the learner alike."""

@@ -1,0 +1,70 @@
+"""Where and in which type to compute: asked of the machine, not of a table."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import torch
+
+from ponder.errors import UnknownName, UsageError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """`auto`: a GPU where there is one. Apple's MPS only when asked for: it has no float64 to sample in."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name not in ("cpu", "cuda", "mps") and not name.startswith("cuda:"):
+        raise UnknownName("device", name, ("auto", "cpu", "cuda", "mps"))
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise UsageError("this machine has no CUDA device that torch can use: --device cpu, or run `ponder doctor`")
+    return torch.device(name)
+
+
+def pick_dtype(name: str, device: torch.device) -> torch.dtype:
+    """`auto`: bfloat16 where the machine multiplies it faster than float32."""
+    if name != "auto":
+        if name not in DTYPES:
+            raise UnknownName("dtype", name, ("auto", *DTYPES))
+        return DTYPES[name]
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
+    return torch.bfloat16 if device.type == "cpu" and fast_bfloat16() else torch.float32
+
+
+def fast_bfloat16() -> bool:
+    """Matrix units for bfloat16 (AMX, Arm's bf16 extension) are worth it; emulation is slower than float32."""
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return False
+    return matmul_rate(torch.bfloat16) > 1.5 * matmul_rate(torch.float32)
+
+
+def matmul_rate(dtype: torch.dtype, seconds: float = 0.05, rows: int = 256) -> float:
+    """FLOP/s of matrix products of the size a small language model decodes with."""
+    a, b = torch.randn(rows, 576, dtype=dtype), torch.randn(1536, 576, dtype=dtype)
+    torch.nn.functional.linear(a, b)
+    began, count = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds:
+        torch.nn.functional.linear(a, b)
+        count += 1
+    return 2.0 * a.numel() * len(b) * count / (time.perf_counter() - began)
+
+
+def set_threads() -> int:
+    """As many threads as pay: a second one on a busy or shared core can be slower than none.
+
+    OMP_NUM_THREADS, where set, is obeyed.
+    """
+    if "OMP_NUM_THREADS" in os.environ:
+        return torch.get_num_threads()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    tried = {n: 0.0 for n in {1, max(1, cores // 2), cores}}
+    for _ in range(2):
+        for n in tried:
+            torch.set_num_threads(n)
+            tried[n] = max(tried[n], matmul_rate(torch.float32, 0.03))
+    best = max(n for n in tried if tried[n] > 0.9 * max(tried.values()))  # equal products: the rest still gains
+    torch.set_num_threads(best)
+    return best

@@ -1,0 +1,213 @@
+"""The shape of a decoder, and its translation from and to Hugging Face's `config.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from ponder.errors import ModelError, UnknownName
+
+# Families whose differences are settings of one decoder. Value: the class name Hugging Face gives it.
+FAMILIES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotary positions: the base frequency, and how it is stretched to longer contexts."""
+
+    theta: float = 10000.0
+    kind: Literal["default", "linear", "llama3", "yarn"] = "default"
+    settings: Mapping[str, Any] = field(default_factory=dict)  # factor and the kind's own numbers
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderConfig:
+    family: str
+    vocab: int
+    width: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    hidden: int  # of the feed-forward block
+    context: int = 2048
+    norm_eps: float = 1e-6
+    rope: Rope = Rope()
+    local_rope: Rope | None = None  # Gemma 3: sliding layers turn at another base
+    windows: tuple[int | None, ...] = ()  # per layer: how many tokens back attention reaches (None: all)
+    tied: bool = True  # the output head is the embedding
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    activation: Literal["silu", "gelu_tanh"] = "silu"
+    query_scale: float | None = None  # None: head_dim ** -0.5
+    gemma: bool = False  # norms scale by 1 + w, stand after the blocks too, and embeddings by sqrt(width)
+    bos: int | None = None
+    eos: tuple[int, ...] = ()
+    pad: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.family not in FAMILIES:
+            raise UnknownName("model family", self.family, FAMILIES)
+        if self.heads % self.kv_heads:
+            raise ModelError(f"{self.heads} query heads cannot share {self.kv_heads} key heads evenly")
+        if not self.windows:
+            object.__setattr__(self, "windows", (None,) * self.layers)
+        if len(self.windows) != self.layers:
+            raise ModelError(f"{self.layers} layers but {len(self.windows)} attention windows")
+
+    @property
+    def scale(self) -> float:
+        return self.head_dim**-0.5 if self.query_scale is None else self.query_scale
+
+    def flops_per_token(self, context: int = 0) -> float:
+        """Forward: 2 (parameters + 2 layers width context), the embedding look-up not counted."""
+        attention = self.width * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+        weights = self.layers * (attention + 3 * self.width * self.hidden) + self.vocab * self.width
+        return 2.0 * (weights + 2 * self.layers * self.heads * self.head_dim * context)
+
+
+def from_hf(raw: Mapping[str, Any]) -> DecoderConfig:
+    """Read a `config.json`, in the spelling of transformers 4 or 5."""
+    family = str(raw.get("model_type", ""))
+    if family == "gemma3" and "text_config" in raw:
+        return from_hf({**raw["text_config"], "model_type": "gemma3_text"})
+    if family not in FAMILIES:
+        raise UnknownName("native model family", family, FAMILIES, "Use the 'transformers:' policy for others.")
+    try:
+        return _read(family, raw)
+    except KeyError as missing:
+        raise ModelError(f"config.json has no {missing}; it is not a whole {family} configuration") from None
+
+
+def _read(family: str, raw: Mapping[str, Any]) -> DecoderConfig:
+    heads, layers, width = int(raw["num_attention_heads"]), int(raw["num_hidden_layers"]), int(raw["hidden_size"])
+    gemma = family == "gemma3_text"
+    qwen = family.startswith("qwen")
+    head_dim = raw.get("head_dim") or (256 if gemma else width // heads)
+    bias = bool(raw.get("attention_bias", family == "qwen2"))
+    rope, local = _ropes(raw, gemma)
+    eos = raw.get("eos_token_id")
+    scalar = raw.get("query_pre_attn_scalar", 256) if gemma else None
+    return DecoderConfig(
+        family=family,
+        vocab=int(raw["vocab_size"]),
+        width=width,
+        layers=layers,
+        heads=heads,
+        kv_heads=int(raw.get("num_key_value_heads") or heads),
+        head_dim=int(head_dim),
+        hidden=int(raw["intermediate_size"]),
+        context=int(raw.get("max_position_embeddings", 2048)),
+        norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
+        rope=rope,
+        local_rope=local,
+        windows=_windows(raw, layers, gemma, qwen),
+        tied=bool(raw.get("tie_word_embeddings", gemma)),
+        qkv_bias=bias or family == "qwen2",
+        out_bias=bias and family != "qwen2",
+        mlp_bias=bool(raw.get("mlp_bias", False)),
+        qk_norm=family in ("qwen3", "gemma3_text"),
+        activation="gelu_tanh" if gemma else "silu",
+        query_scale=None if scalar is None else float(scalar) ** -0.5,
+        gemma=gemma,
+        bos=raw.get("bos_token_id"),
+        eos=tuple(eos) if isinstance(eos, list) else () if eos is None else (int(eos),),
+        pad=raw.get("pad_token_id"),
+    )
+
+
+def _ropes(raw: Mapping[str, Any], gemma: bool) -> tuple[Rope, Rope | None]:
+    new = raw.get("rope_parameters") or {}
+    if gemma:
+        full = new.get("full_attention") or raw.get("rope_scaling") or {}
+        local = new.get("sliding_attention") or {}
+        return (
+            _rope(full, raw.get("rope_theta", 1e6)),
+            _rope(local, raw.get("rope_local_base_freq", 1e4)),
+        )
+    return _rope(new or raw.get("rope_scaling") or {}, raw.get("rope_theta", 1e4)), None
+
+
+def _rope(given: Mapping[str, Any], theta: Any) -> Rope:
+    settings = dict(given)
+    kind: Any = settings.pop("rope_type", None) or settings.pop("type", None) or "default"
+    settings.pop("type", None)
+    theta = float(settings.pop("rope_theta", None) or theta)
+    if kind not in ("default", "linear", "llama3", "yarn"):
+        raise UnknownName("rope scaling", str(kind), ("default", "linear", "llama3", "yarn"))
+    return Rope(theta, kind, {} if kind == "default" else settings)
+
+
+def _windows(raw: Mapping[str, Any], layers: int, gemma: bool, qwen: bool) -> tuple[int | None, ...]:
+    window = raw.get("sliding_window", 4096 if gemma else None)
+    if window is None or (qwen and not raw.get("use_sliding_window", False)):
+        return (None,) * layers
+    kinds = raw.get("layer_types")
+    if kinds is None and gemma:  # older files: every n-th layer sees everything
+        every = int(raw.get("sliding_window_pattern", 6))
+        kinds = ["full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(layers)]
+    if kinds is None and qwen:
+        first = int(raw.get("max_window_layers", layers))
+        kinds = ["sliding_attention" if i >= first else "full_attention" for i in range(layers)]
+    if kinds is None:
+        return (int(window),) * layers
+    return tuple(int(window) if kind == "sliding_attention" else None for kind in kinds)
+
+
+def to_hf(config: DecoderConfig, dtype: str = "float32") -> dict[str, Any]:
+    """A `config.json` that transformers and vLLM read."""
+    c = config
+    out: dict[str, Any] = {
+        "architectures": [FAMILIES[c.family]],
+        "model_type": c.family,
+        "vocab_size": c.vocab,
+        "hidden_size": c.width,
+        "num_hidden_layers": c.layers,
+        "num_attention_heads": c.heads,
+        "num_key_value_heads": c.kv_heads,
+        "head_dim": c.head_dim,
+        "intermediate_size": c.hidden,
+        "max_position_embeddings": c.context,
+        "rms_norm_eps": c.norm_eps,
+        "tie_word_embeddings": c.tied,
+        "hidden_act": "silu",
+        "torch_dtype": dtype,
+        "bos_token_id": c.bos,
+        "eos_token_id": c.eos[0] if len(c.eos) == 1 else list(c.eos) or None,
+        "pad_token_id": c.pad,
+        "rope_theta": c.rope.theta,
+    }
+    if c.rope.kind != "default":
+        out["rope_scaling"] = {"rope_type": c.rope.kind, **c.rope.settings}
+    if c.family in ("llama", "qwen3"):
+        out["attention_bias"] = c.qkv_bias
+    if c.family == "llama":
+        out["mlp_bias"] = c.mlp_bias
+    window = next((w for w in c.windows if w is not None), None)
+    if c.family == "mistral":
+        out["sliding_window"] = window
+    elif window is not None or c.gemma:
+        out["sliding_window"] = window
+        out["layer_types"] = ["full_attention" if w is None else "sliding_attention" for w in c.windows]
+        if not c.gemma:
+            out |= {"use_sliding_window": True, "max_window_layers": c.windows.index(window)}
+    if c.gemma and c.local_rope is not None:
+        del out["hidden_act"]
+        out |= {"hidden_activation": "gelu_pytorch_tanh", "rope_local_base_freq": c.local_rope.theta}
+        scalar = round(c.scale**-2, 6)
+        out["query_pre_attn_scalar"] = int(scalar) if scalar.is_integer() else scalar  # transformers takes no 24.0
+    return out
+
+
+def describe(config: DecoderConfig) -> dict[str, Any]:
+    """Plain data, for a run directory."""
+    return asdict(config)

@@ -1,0 +1,158 @@
+"""One decoder for Llama, SmolLM2, Mistral, Qwen2, Qwen3 and Gemma 3 text.
+
+Tokens lie flat, without batch or padding; each carries its position. The network works on every token
+alone, except in attention, which is passed in: sampling attends to a cache, training to packed sequences
+that share their prompts, and both run these same lines. Parameter names are Hugging Face's.
+
+Shapes: T tokens, E width, H query heads, K key heads, D head size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ponder.nets import rope
+from ponder.nets.config import DecoderConfig
+
+
+class Attend(Protocol):
+    """What mixes tokens. `window` is how many tokens back one may look, itself included (None: all)."""
+
+    def __call__(
+        self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None
+    ) -> Tensor: ...
+
+
+class RMSNorm(nn.Module):
+    """In float32 whatever the input; Gemma stores its weight as a difference from 1."""
+
+    def __init__(self, size: int, eps: float, gemma: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(size) if gemma else torch.ones(size))
+        self.eps, self.gemma = eps, gemma
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.gemma:
+            return F.rms_norm(x.float(), x.shape[-1:], 1.0 + self.weight.float(), self.eps).to(x.dtype)
+        return F.rms_norm(x.float(), x.shape[-1:], None, self.eps).to(x.dtype) * self.weight
+
+
+class Attention(nn.Module):
+    def __init__(self, c: DecoderConfig, layer: int) -> None:
+        super().__init__()
+        self.layer, self.window, self.scale = layer, c.windows[layer], c.scale
+        self.heads, self.kv_heads, self.head_dim = c.heads, c.kv_heads, c.head_dim
+        self.q_proj = nn.Linear(c.width, c.heads * c.head_dim, bias=c.qkv_bias)
+        self.k_proj = nn.Linear(c.width, c.kv_heads * c.head_dim, bias=c.qkv_bias)
+        self.v_proj = nn.Linear(c.width, c.kv_heads * c.head_dim, bias=c.qkv_bias)
+        self.o_proj = nn.Linear(c.heads * c.head_dim, c.width, bias=c.out_bias)
+        if c.qk_norm:
+            self.q_norm = RMSNorm(c.head_dim, c.norm_eps, c.gemma)
+            self.k_norm = RMSNorm(c.head_dim, c.norm_eps, c.gemma)
+        self.qk_norm = c.qk_norm
+
+    def forward(self, x_TE: Tensor, turn: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+        q = self.q_proj(x_TE).view(-1, self.heads, self.head_dim)
+        k = self.k_proj(x_TE).view(-1, self.kv_heads, self.head_dim)
+        v = self.v_proj(x_TE).view(-1, self.kv_heads, self.head_dim)
+        if self.qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k = rope.rotate(q, *turn), rope.rotate(k, *turn)
+        mixed_THD = attend(self.layer, q, k, v, scale=self.scale, window=self.window)
+        return self.o_proj(mixed_THD.flatten(1))
+
+
+class MLP(nn.Module):
+    def __init__(self, c: DecoderConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(c.width, c.hidden, bias=c.mlp_bias)
+        self.up_proj = nn.Linear(c.width, c.hidden, bias=c.mlp_bias)
+        self.down_proj = nn.Linear(c.hidden, c.width, bias=c.mlp_bias)
+        self.gelu = c.activation == "gelu_tanh"
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate = self.gate_proj(x)
+        gate = F.gelu(gate, approximate="tanh") if self.gelu else F.silu(gate)
+        return self.down_proj(gate * self.up_proj(x))
+
+
+class Block(nn.Module):
+    def __init__(self, c: DecoderConfig, layer: int) -> None:
+        super().__init__()
+        self.self_attn = Attention(c, layer)
+        self.mlp = MLP(c)
+        self.input_layernorm = RMSNorm(c.width, c.norm_eps, c.gemma)
+        self.post_attention_layernorm = RMSNorm(c.width, c.norm_eps, c.gemma)
+        if c.gemma:
+            self.pre_feedforward_layernorm = RMSNorm(c.width, c.norm_eps, c.gemma)
+            self.post_feedforward_layernorm = RMSNorm(c.width, c.norm_eps, c.gemma)
+        self.gemma = c.gemma
+
+    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+        mixed = self.self_attn(self.input_layernorm(x), turn, attend)
+        if self.gemma:  # norms on both sides of each block
+            x = x + self.post_attention_layernorm(mixed)
+            return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
+        x = x + mixed
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Decoder(nn.Module):
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.config = c = config
+        self.embed_tokens = nn.Embedding(c.vocab, c.width)
+        self.layers = nn.ModuleList(Block(c, i) for i in range(c.layers))
+        self.norm = RMSNorm(c.width, c.norm_eps, c.gemma)
+        self.lm_head = nn.Linear(c.width, c.vocab, bias=False)
+        if c.tied:
+            self.lm_head.weight = self.embed_tokens.weight
+        self._turns = [rope.frequencies(r, c.head_dim, c.context) for r in (c.rope, c.local_rope or c.rope)]
+
+    def forward(self, ids_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
+        """Hidden states [T, E] after the last norm; `logits` makes logits of those that are wanted."""
+        x = self.embed_tokens(ids_T)
+        if self.config.gemma:
+            x = x * torch.tensor(math.sqrt(self.config.width), dtype=x.dtype)
+        turns = [self._turn(positions_T, f, factor, x.dtype) for f, factor in self._turns]
+        for block, window in zip(self.layers, self.config.windows, strict=True):
+            local = self.config.local_rope is not None and window is not None
+            x = block(x, turns[1] if local else turns[0], attend)
+        return self.norm(x)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.lm_head(hidden)
+
+    @property
+    def device(self) -> torch.device:
+        return self.embed_tokens.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embed_tokens.weight.dtype
+
+    def _turn(self, positions_T: Tensor, freqs: Tensor, factor: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        cos, sin = rope.angles(positions_T, freqs.to(positions_T.device), factor)
+        return cos.to(dtype), sin.to(dtype)
+
+
+def initialise(config: DecoderConfig, seed: int, dtype: torch.dtype = torch.float32) -> Decoder:
+    """A fresh model: normal weights of std 0.02, the residual outputs smaller by sqrt(2 layers) (GPT-2)."""
+    net = Decoder(config).to(dtype)
+    draw = torch.Generator().manual_seed(seed)
+    residual = 0.02 / math.sqrt(2 * config.layers)
+    with torch.no_grad():
+        for name, p in net.named_parameters():
+            if p.dim() < 2:
+                continue  # norms and biases keep their constants
+            std = residual if name.endswith(("o_proj.weight", "down_proj.weight")) else 0.02
+            p.copy_(torch.randn(p.shape, generator=draw) * std)
+        for name, p in net.named_parameters():
+            if name.endswith("bias"):
+                p.zero_()
+    return net

@@ -1,0 +1,285 @@
+"""GGUF files, the form llama.cpp runs: read into a decoder, and written from one.
+
+Quantised tensors become floats of the values their bits stand for, by the format's own package.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ponder.errors import MissingExtra, ModelError, UnknownName
+from ponder.nets import gguf_layout, gguf_rope
+from ponder.nets.config import DecoderConfig, Rope
+from ponder.nets.decoder import Decoder
+from ponder.nets.weights import fill
+
+ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}
+
+# What can be written, and the number GGUF gives a file that is mostly of this type.
+KINDS = {"F32": 0, "F16": 1, "BF16": 32, "Q8_0": 7, "Q4_0": 2, "Q4_1": 3, "Q5_0": 8, "Q5_1": 9}
+ENDS = ("eos", "eot", "eom")  # of text, of a turn, of a message: any of them ends an answer
+
+
+class Vocabulary(Protocol):
+    """What `save` needs of a tokenizer."""
+
+    def gguf_metadata(self, size: int) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class File:
+    """An open GGUF file: its metadata by key, and its tensors by name, neither read before it is asked for."""
+
+    path: Path
+    reader: Any
+    tensors: dict[str, Any] = field(default_factory=dict)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        found = self.reader.get_field(key)
+        if found is None:
+            return default
+        value = found.contents()
+        # stored as float32: 1e-5 should come back as 1e-05, not as 9.999999747378752e-06
+        return float(str(np.float32(value))) if isinstance(value, float) else value
+
+    def need(self, key: str) -> Any:
+        value = self.get(key)
+        if value is None:
+            raise ModelError(f"{self.path} has no metadata {key!r}; download it again or convert the model anew")
+        return value
+
+
+def library() -> Any:
+    try:
+        import gguf
+    except ImportError:
+        raise MissingExtra("reading and writing GGUF files", "gguf", "hf") from None
+    return gguf
+
+
+def read(path: Path | str) -> File:
+    """Open a file; nothing but its table of contents is read."""
+    path = Path(path)
+    gguf = library()
+    if not path.is_file():
+        raise ModelError(f"no GGUF file at {path}; check the path")
+    with path.open("rb") as start:
+        magic = start.read(4)
+    if magic != b"GGUF":
+        raise ModelError(f"{path} is not a GGUF file (it begins with {magic!r})")
+    try:
+        reader = gguf.GGUFReader(path)
+    except (ValueError, IndexError, KeyError, OverflowError) as damage:
+        raise ModelError(f"{path} is damaged or cut short ({damage}); download it again") from None
+    return File(path, reader, {t.name: t for t in reader.tensors})
+
+
+def load(
+    path: Path | str | File, dtype: torch.dtype | None = torch.float32, device: torch.device | str = "cpu"
+) -> Decoder:
+    """The model in a GGUF file, its quantised weights as floats of this type."""
+    file = path if isinstance(path, File) else read(path)
+    config = configuration(file)
+    return fill(config, _tensors(file, config), file.path, dtype, device)
+
+
+def configuration(file: File) -> DecoderConfig:
+    architecture = str(file.need("general.architecture"))
+    if architecture not in ARCHITECTURES:
+        raise UnknownName("native GGUF architecture", architecture, ARCHITECTURES)
+    family, gemma = ARCHITECTURES[architecture], architecture == "gemma3"
+
+    def need(key: str) -> int:
+        value = file.need(f"{architecture}.{key}")
+        if isinstance(value, list):
+            raise ModelError(f"{file.path}: {key} differs between layers, which no native model family does")
+        return int(value)
+
+    def get(key: str, default: Any = None) -> Any:
+        return file.get(f"{architecture}.{key}", default)
+
+    width, heads, layers = need("embedding_length"), need("attention.head_count"), need("block_count")
+    head_dim = int(get("attention.key_length") or get("rope.dimension_count") or width // heads)
+    if architecture == "llama" and get("attention.sliding_window"):
+        family = "mistral"  # GGUF has one name for both; what tells them apart is the window
+    if "token_embd.weight" not in file.tensors:
+        raise ModelError(f"{file.path} has no token_embd.weight; it is no whole model")
+    scale = get("attention.scale")
+    if gemma and scale is None and layers == 62:
+        scale = (width / heads) ** -0.5  # the 27B model alone; llama.cpp knows it by its layers too
+    eos = [file.get(f"tokenizer.ggml.{key}_token_id") for key in ENDS]
+    context = need("context_length")
+    return DecoderConfig(
+        family=family,
+        vocab=int(file.tensors["token_embd.weight"].shape[1]),
+        width=width,
+        layers=layers,
+        heads=heads,
+        kv_heads=int(get("attention.head_count_kv") or heads),
+        head_dim=head_dim,
+        hidden=need("feed_forward_length"),
+        context=context,
+        norm_eps=float(get("attention.layer_norm_rms_epsilon", 1e-6)),
+        rope=_rope(file, architecture, head_dim),
+        local_rope=Rope(float(get("rope.freq_base_swa", 1e4))) if gemma else None,
+        windows=_windows(get("attention.sliding_window"), get("attention.sliding_window_pattern"), layers, gemma),
+        tied="output.weight" not in file.tensors,
+        qkv_bias="blk.0.attn_q.bias" in file.tensors,
+        out_bias="blk.0.attn_output.bias" in file.tensors,
+        mlp_bias="blk.0.ffn_up.bias" in file.tensors,
+        qk_norm=family in ("qwen3", "gemma3_text"),
+        activation="gelu_tanh" if gemma else "silu",
+        query_scale=(head_dim**-0.5 if scale is None else float(scale)) if gemma else None,
+        gemma=gemma,
+        bos=file.get("tokenizer.ggml.bos_token_id"),
+        eos=tuple(dict.fromkeys(int(e) for e in eos if e is not None)),
+        pad=file.get("tokenizer.ggml.padding_token_id"),
+    )
+
+
+def _rope(file: File, architecture: str, head_dim: int) -> Rope:
+    settings = {
+        key: value for key in gguf_rope.KEYS if (value := file.get(f"{architecture}.rope.scaling.{key}")) is not None
+    }
+    factors = None
+    if "rope_freqs.weight" in file.tensors:
+        factors = dequantise(file, "rope_freqs.weight").astype(np.float64)
+    theta = float(file.get(f"{architecture}.rope.freq_base", 1e6 if architecture == "gemma3" else 1e4))
+    return gguf_rope.parse(theta, head_dim, settings, factors, str(file.path))
+
+
+def _windows(window: int | None, pattern: Any, layers: int, gemma: bool) -> tuple[int | None, ...]:
+    if window is None:
+        return ()
+    if isinstance(pattern, list):  # per layer: does it slide?
+        return tuple(int(window) if slides else None for slides in pattern)
+    every = int(pattern or 6) if gemma else layers + 1  # each n-th layer sees everything
+    return tuple(None if (i + 1) % every == 0 else int(window) for i in range(layers))
+
+
+def dequantise(file: File, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
+    tensor = file.tensors[name]
+    try:
+        values = library().dequantize(tensor.data, tensor.tensor_type)
+    except NotImplementedError:
+        kind = tensor.tensor_type.name
+        raise ModelError(f"{file.path}: {name} is stored as {kind}, which the gguf package cannot read") from None
+    # the reader's memory map is read-only, and gone when the file is closed
+    out: np.ndarray[Any, np.dtype[np.float32]] = np.array(values) if values.base is not None else values
+    return out
+
+
+def _tensors(file: File, config: DecoderConfig) -> Iterator[tuple[str, Tensor]]:
+    for name in file.tensors:
+        if name != "rope_freqs.weight":  # those are read as the rope's settings
+            values = torch.from_numpy(dequantise(file, name))
+            yield gguf_layout.our_name(name, config), gguf_layout.our_values(name, values, config)
+
+
+def save(
+    decoder: Decoder, tokenizer: Vocabulary | None, path: Path | str, kind: str = "F32", overwrite: bool = False
+) -> None:
+    """A file that llama.cpp runs. Matrices are stored as `kind` (F16 where a row is no whole number of blocks),
+    vectors as F32. It appears whole or not at all."""
+    gguf, path = library(), Path(path)
+    if kind not in KINDS:
+        raise UnknownName("GGUF tensor type to write", kind, KINDS)
+    if path.exists() and not overwrite:
+        raise ModelError(f"{path} exists; name another file, or allow overwriting")
+    facts = _metadata(decoder.config) | (_ends(decoder.config) if tokenizer is None else {})
+    facts |= {} if tokenizer is None else tokenizer.gguf_metadata(decoder.config.vocab)
+    facts |= {"general.file_type": KINDS[kind], "general.quantization_version": 2}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as work:
+        _write(gguf, Path(work) / path.name, decoder, facts, gguf.GGMLQuantizationType[kind])
+        os.replace(Path(work) / path.name, path)
+
+
+def _write(gguf: Any, path: Path, decoder: Decoder, facts: Mapping[str, Any], kind: Any) -> None:
+    writer = gguf.GGUFWriter(path, facts["general.architecture"])
+    for key, value in facts.items():
+        if key != "general.architecture":  # the writer has written it
+            _add(writer, key, value)
+    stored = gguf_layout.their_names(decoder)
+    if (factors := gguf_rope.factors(decoder.config.rope, decoder.config.head_dim)) is not None:
+        stored["rope_freqs.weight"] = factors
+    for name, values in stored.items():  # the table of contents comes first, so the tensors are visited twice
+        type_ = _stored_as(gguf, values, kind)
+        shape = tuple(values.shape)
+        block, size = gguf.GGML_QUANT_SIZES[type_]
+        writer.add_tensor_info(name, shape, np.dtype(np.float32), values.numel() * size // block, type_)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for name, values in stored.items():
+        data = gguf_layout.their_values(name, values.detach().float().cpu(), decoder.config).contiguous().numpy()
+        writer.write_tensor_data(gguf.quantize(data, _stored_as(gguf, values, kind)))
+    writer.close()
+
+
+def _add(writer: Any, key: str, value: Any) -> None:
+    if isinstance(value, bool):
+        writer.add_bool(key, value)
+    elif isinstance(value, int):
+        writer.add_uint32(key, value)
+    elif isinstance(value, float):
+        writer.add_float32(key, value)
+    elif isinstance(value, str):
+        writer.add_string(key, value)
+    else:
+        writer.add_array(key, value)
+
+
+def _stored_as(gguf: Any, values: Tensor, kind: Any) -> Any:
+    types = gguf.GGMLQuantizationType
+    if values.dim() == 1:
+        return types.F32
+    return kind if values.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0] == 0 else types.F16
+
+
+def _metadata(c: DecoderConfig) -> dict[str, Any]:
+    arch = {family: arch for arch, family in ARCHITECTURES.items()}.get(c.family, "llama")
+    facts: dict[str, Any] = {
+        "vocab_size": c.vocab,
+        "context_length": c.context,
+        "embedding_length": c.width,
+        "block_count": c.layers,
+        "feed_forward_length": c.hidden,
+        "attention.head_count": c.heads,
+        "attention.head_count_kv": c.kv_heads,
+        "attention.key_length": c.head_dim,
+        "attention.value_length": c.head_dim,
+        "attention.layer_norm_rms_epsilon": c.norm_eps,
+        "rope.dimension_count": c.head_dim,
+        "rope.freq_base": c.rope.theta,
+    }
+    facts |= {f"rope.scaling.{k}": v for k, v in gguf_rope.metadata(c.rope, c.head_dim, c.context).items()}
+    window = next((w for w in c.windows if w is not None), None)
+    if window is not None and c.family.startswith("qwen"):
+        raise ModelError("GGUF has no sliding windows for Qwen; save a Hugging Face folder instead")
+    if window is not None:
+        facts["attention.sliding_window"] = window
+        if c.gemma and c.windows != _windows(window, None, c.layers, gemma=True):
+            facts["attention.sliding_window_pattern"] = [w is not None for w in c.windows]
+    if c.gemma and c.local_rope is not None:
+        facts["rope.freq_base_swa"] = c.local_rope.theta
+        if c.scale != c.head_dim**-0.5:
+            facts["attention.scale"] = c.scale
+    named = {"general.architecture": arch, "general.type": "model", "general.name": c.family}
+    return named | {f"{arch}.{key}": value for key, value in facts.items()}
+
+
+def _ends(c: DecoderConfig) -> dict[str, Any]:
+    """No tokenizer, but the ids the configuration knows."""
+    ids = {"bos": c.bos, "padding": c.pad} | dict(zip(ENDS, c.eos, strict=False))
+    found = {f"tokenizer.ggml.{name}_token_id": index for name, index in ids.items() if index is not None}
+    return {"tokenizer.ggml.model": "none", **found}

@@ -1,0 +1,172 @@
+"""Hugging Face folders: `config.json` and safetensors, whole or in shards, read and written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ponder.errors import ModelError
+from ponder.nets import config as configs
+from ponder.nets.decoder import Decoder
+from ponder.nets.weights import fill
+
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+# Gemma 3's multimodal files name their language model in one of two ways.
+PREFIXES = ("model.language_model.", "language_model.model.", "language_model.", "model.")
+# What a model folder may hold; `save` replaces no folder that holds anything else.
+OURS = ("config.json", "generation_config.json", "model*.safetensors", INDEX, "tokenizer*", "chat_template.jinja")
+
+
+def load(folder: Path | str, dtype: torch.dtype | None = torch.float32, device: torch.device | str = "cpu") -> Decoder:
+    """The model in a folder. On the CPU and in its stored type, weights stay on disk until they are used."""
+    folder = Path(folder)
+    raw = _configuration(folder)
+    if "quantization_config" in raw:
+        raise ModelError(f"{folder} holds quantised weights; use the 'transformers:' policy, or unquantised weights")
+    try:
+        config = configs.from_hf(raw)
+    except (TypeError, ValueError, AttributeError) as reason:
+        raise ModelError(f"{folder / 'config.json'} has a value that makes no sense ({reason})") from None
+    return fill(config, _tensors(folder, multimodal="text_config" in raw), folder, dtype, device)
+
+
+def _configuration(folder: Path) -> Mapping[str, Any]:
+    if not folder.is_dir():
+        raise ModelError(f"no model folder at {folder}; check the path")
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ModelError(f"{folder} has no config.json, so it is no Hugging Face model folder")
+    return _json(path)
+
+
+def _json(path: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except ValueError as reason:
+        raise ModelError(f"{path} is not JSON ({reason}); download it again") from None
+    if not isinstance(found, dict):
+        raise ModelError(f"{path} is not a JSON object; download it again")
+    return found
+
+
+def _files(folder: Path) -> list[Path]:
+    if (folder / INDEX).is_file():
+        where = _json(folder / INDEX).get("weight_map")
+        if not isinstance(where, dict) or not where:
+            raise ModelError(f"{folder / INDEX} has no weight_map; download it again")
+        files = [folder / str(name) for name in sorted(set(where.values()))]
+        for file in files:
+            if not file.is_file():
+                raise ModelError(f"{folder} lacks {file.name}, which {INDEX} names; download it")
+        return files
+    if (folder / WHOLE).is_file():
+        return [folder / WHOLE]
+    if pickles := sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt")) + sorted(folder.glob("*.pth")):
+        raise ModelError(
+            f"{folder} holds its weights as a pickle ({pickles[0].name}), which can run code when it is opened; "
+            "convert it to safetensors: AutoModelForCausalLM.from_pretrained(...).save_pretrained(...)"
+        )
+    raise ModelError(f"{folder} has no weights; expected {WHOLE}, or shards with {INDEX}")
+
+
+def _tensors(folder: Path, multimodal: bool) -> Iterator[tuple[str, Tensor]]:
+    from safetensors import SafetensorError, safe_open
+
+    for path in _files(folder):
+        try:
+            with safe_open(path, framework="pt", device="cpu") as file:
+                for stored in file.keys():  # noqa: SIM118 (not a dict)
+                    name = next((stored.removeprefix(p) for p in PREFIXES if stored.startswith(p)), stored)
+                    if name.endswith("rotary_emb.inv_freq"):
+                        continue  # a buffer in old files, computed here
+                    if multimodal and name.startswith(("vision_tower.", "multi_modal_projector.")):
+                        continue  # only text is read
+                    yield name, file.get_tensor(stored)
+        except SafetensorError as damage:
+            raise ModelError(f"{path} is damaged or cut short ({damage}); download it again") from None
+
+
+def save(decoder: Decoder, folder: Path | str, shard_bytes: float = 5e9, overwrite: bool = False) -> None:
+    """A folder that transformers and vLLM load. It appears whole or not at all."""
+    folder = Path(folder)
+    _may_write(folder, overwrite)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        new = work / "new"
+        new.mkdir()  # with the user's permissions, where mkdtemp's are private
+        _write(decoder, new, shard_bytes)
+        if folder.is_dir():
+            folder.rename(work / "old")
+        new.rename(folder)
+    finally:
+        if not folder.exists() and (work / "old").exists():
+            (work / "old").rename(folder)
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _may_write(folder: Path, overwrite: bool) -> None:
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise ModelError(f"{folder} is a file; name a folder to save the model in")
+    held = sorted(entry.name for entry in folder.iterdir())
+    if held and not overwrite:
+        raise ModelError(f"{folder} is not empty; name another folder, or allow overwriting")
+    if strange := [name for name in held if not any(fnmatch(name, ours) for ours in OURS)]:
+        raise ModelError(f"{folder} holds {strange[0]}, which is no part of a model; name another folder")
+
+
+def _write(decoder: Decoder, folder: Path, shard_bytes: float) -> None:
+    from safetensors.torch import save_file
+
+    c = decoder.config
+    dtype = str(decoder.dtype).removeprefix("torch.")
+    _dump(folder / "config.json", configs.to_hf(c, dtype))
+    ends = {"bos_token_id": c.bos, "eos_token_id": list(c.eos) or None, "pad_token_id": c.pad}
+    _dump(folder / "generation_config.json", {k: v for k, v in ends.items() if v is not None})
+    shards = _shards(decoder, shard_bytes)
+    where: dict[str, str] = {}
+    for number, names in enumerate(shards, 1):
+        file = WHOLE if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        parts = {ours: decoder.get_parameter(ours).detach().contiguous() for ours in names}
+        save_file({_their_name(ours): part for ours, part in parts.items()}, folder / file, {"format": "pt"})
+        shutil.copymode(folder / "config.json", folder / file)  # safetensors makes private files
+        where |= {_their_name(ours): file for ours in names}
+    if len(shards) > 1:
+        total = sum(p.numel() * p.element_size() for p in decoder.parameters())
+        _dump(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": where})
+
+
+def _their_name(ours: str) -> str:
+    return ours if ours.startswith("lm_head.") else f"model.{ours}"
+
+
+def _shards(decoder: Decoder, shard_bytes: float) -> list[list[str]]:
+    """Names in order, cut where a file would grow past its size; a tied head is the embedding, named once."""
+    shards: list[list[str]] = [[]]
+    size = 0
+    for name, p in decoder.named_parameters():
+        bytes_ = p.numel() * p.element_size()
+        if shards[-1] and size + bytes_ > shard_bytes:
+            shards.append([])
+            size = 0
+        shards[-1].append(name)
+        size += bytes_
+    return shards
+
+
+def _dump(path: Path, data: Mapping[str, Any]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.write(json.dumps(data, indent=2) + "\n")
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,134 @@
+"""Reinforcement learning with a verifiable reward, top to bottom.
+
+problems -> traces -> verifier's scores -> credit -> packed batch -> optimiser step -> new weights -> policy
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from ponder.errors import Interrupted, UsageError
+from ponder.models.load import Fresh, load_policy
+from ponder.models.native import Native
+from ponder.pipelines.solve import pick, solve_all
+from ponder.protocols import Silent, Strategy, Task, Watch
+from ponder.reason.strategies import Ensemble
+from ponder.runs import Run
+from ponder.train import checkpoint
+from ponder.train.learner import Learner
+from ponder.train.objective import GRPO, Objective
+from ponder.train.optimiser import AdamW
+from ponder.types import Sampling, Trace
+
+
+@dataclass(frozen=True)
+class RL:
+    """The job. Calling it with a run directory trains, or goes on where that run stopped."""
+
+    task: Task
+    model: str | Fresh = "smollm2"
+    template: str | None = None  # None: the model's own chat template
+    strategy: Strategy = field(default_factory=lambda: Ensemble(n=8, sampling=Sampling(max_tokens=256)))
+    objective: Objective = GRPO(beta=0.0)
+    optimiser: AdamW = AdamW()
+    steps: int = 100
+    prompts: int = 32  # per step, each with the strategy's samples
+    temperature: float = 1.0  # of sampling and of every log-probability
+    frozen_layers: int = 0  # the lowest so many stay as they are, and the embeddings with them
+    micro_tokens: int = 4096  # memory only: the gradient does not depend on it
+    save_every: int = 20
+    seed: int = 0
+    device: str = "auto"
+    dtype: str = "auto"
+
+    def __post_init__(self) -> None:
+        if min(self.steps, self.prompts, self.micro_tokens, self.save_every) < 1:
+            raise UsageError("steps, prompts, micro_tokens and save_every must each be at least 1")
+        if getattr(self.strategy, "n", 2) < 2:
+            raise UsageError("a group of one has no baseline: sample at least 2 completions per problem (--n 8)")
+        sampled = getattr(getattr(self.strategy, "sampling", None), "temperature", self.temperature)
+        if sampled != self.temperature or not sampled:
+            both = f"the strategy samples at temperature {sampled}, the learner at {self.temperature}"
+            raise UsageError(f"{both}: they must be equal and positive")
+
+    def __call__(self, folder: str | Path, watch: Watch | None = None) -> Native:
+        with Run(folder, self) as run:
+            return asyncio.run(train(self, run, watch or Silent()))
+
+
+async def train(job: RL, run: Run, watch: Watch) -> Native:
+    watch.phase("load")
+    policy = load_policy(job.model, template=job.template, device=job.device, dtype=job.dtype)
+    policy.watch = watch.tokens
+    learner = Learner(
+        policy.net,
+        job.objective,
+        job.optimiser,
+        temperature=job.temperature,
+        micro_tokens=job.micro_tokens,
+        frozen_layers=job.frozen_layers,
+    )
+    first = checkpoint.restore(run, learner)  # 0 in a new run
+    problems, verifier = job.task.train, job.task.verifier
+
+    for step in range(first, job.steps):
+        try:
+            began = time.perf_counter()
+            policy.stream(job.seed, step)
+            watch.phase("sample")
+            asked = pick(problems, job.seed, step * job.prompts, job.prompts)
+            traces = await solve_all(asked, job.strategy, policy, verifier)
+            sampled = time.perf_counter()
+
+            for trace in traces:
+                job.objective.credit(trace, verifier.name)
+            watch.phase("learn")
+            learned = learner.step(traces, watch.share)
+            policy.version = step + 1
+            ended = time.perf_counter()
+        except (Interrupted, BaseExceptionGroup) as stop:
+            if isinstance(stop, BaseExceptionGroup) and not stop.subgroup(Interrupted):
+                raise
+            learner.masters.forget()
+            checkpoint.save(run, step, learner, policy.tokenizer.save)
+            done = f"stopped after {step} of {job.steps} steps"
+            raise Interrupted(f"{done}; the same command goes on from there") from None
+
+        metrics = summary(traces, verifier.name) | learned
+        metrics |= {"time/sample": sampled - began, "time/learn": ended - sampled, "step_time": ended - began}
+        run.traces(step, traces)
+        run.metrics(step, metrics)
+        watch.step(step + 1, job.steps, metrics, traces)
+        if (step + 1) % job.save_every == 0 or step + 1 == job.steps:
+            watch.phase("save")
+            checkpoint.save(run, step + 1, learner, policy.tokenizer.save)
+    return policy
+
+
+def summary(traces: Sequence[Trace], scorer: str) -> dict[str, float]:
+    """What a step's samples looked like, under TRL's names. Undecided scores are counted, not averaged."""
+    groups = [[t.score(i, scorer) for i in t.answers()] for t in traces]
+    judged = [[r for r in g if r is not None] for g in groups]
+    rewards = [r for g in judged for r in g]
+    spreads = [float(np.std(g)) for g in judged if g]
+    steps = [t.steps[i] for t in traces for i in t.answers()]
+    lengths = [len(s.token_ids) for s in steps]
+    ended = [len(s.token_ids) for s in steps if s.stop == "eos"]
+    return {
+        "reward": float(np.mean(rewards)) if rewards else float("nan"),
+        "reward_std": float(np.mean(spreads)) if spreads else 0.0,
+        "frac_reward_zero_std": float(np.mean([len(set(g)) <= 1 for g in judged])),
+        "frac_undecided": 1 - len(rewards) / max(1, sum(map(len, groups))),
+        "completions/mean_length": float(np.mean(lengths)),
+        "completions/min_length": float(min(lengths)),
+        "completions/max_length": float(max(lengths)),
+        "completions/clipped_ratio": float(np.mean([s.stop == "length" for s in steps])),
+        "completions/mean_terminated_length": float(np.mean(ended)) if ended else 0.0,
+        "num_tokens": float(sum(t.cost.prompt_tokens + t.cost.generated_tokens for t in traces)),
+    }

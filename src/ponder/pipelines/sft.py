@@ -1,0 +1,123 @@
+"""Supervised fine-tuning: imitate given answers, the loss on their tokens alone."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ponder.errors import Interrupted, TaskError, UsageError
+from ponder.models.load import Fresh, load_policy
+from ponder.models.native import Native
+from ponder.pipelines.solve import pick
+from ponder.protocols import Silent, Task, Watch
+from ponder.runs import Run
+from ponder.train import checkpoint
+from ponder.train.learner import Learner
+from ponder.train.objective import SFT
+from ponder.train.optimiser import AdamW
+from ponder.types import Problem, Step, Trace, ids, prompt_trace, user
+
+
+@dataclass(frozen=True)
+class FineTune:
+    """The job. `data` is a task, whose own gold answers are imitated, or a JSONL file of conversations."""
+
+    data: Task | str
+    model: str | Fresh = "smollm2"
+    template: str | None = None
+    optimiser: AdamW = AdamW(lr=2e-5)
+    steps: int = 100
+    batch: int = 32  # answers per step
+    micro_tokens: int = 4096
+    frozen_layers: int = 0
+    save_every: int = 50
+    seed: int = 0
+    device: str = "auto"
+    dtype: str = "auto"
+
+    def __post_init__(self) -> None:
+        if min(self.steps, self.batch, self.micro_tokens, self.save_every) < 1:
+            raise UsageError("steps, batch, micro_tokens and save_every must each be at least 1")
+
+    def __call__(self, folder: str | Path, watch: Watch | None = None) -> Native:
+        with Run(folder, self) as run:
+            return fine_tune(self, run, watch or Silent())
+
+
+def fine_tune(job: FineTune, run: Run, watch: Watch) -> Native:
+    watch.phase("load")
+    problems = read_conversations(job.data) if isinstance(job.data, str) else job.data.train
+    policy = load_policy(job.model, template=job.template, device=job.device, dtype=job.dtype)
+    learner = Learner(policy.net, SFT(), job.optimiser, micro_tokens=job.micro_tokens, frozen_layers=job.frozen_layers)
+    first = checkpoint.restore(run, learner)
+
+    for step in range(first, job.steps):
+        began = time.perf_counter()
+        try:
+            watch.phase("learn")
+            chosen = pick(problems, job.seed, step * job.batch, job.batch)
+            traces = [imitation(policy, p, answer(job.data, p)) for p in chosen]
+            for trace in traces:
+                learner.objective.credit(trace, "")
+            metrics = learner.step(traces, watch.share)
+        except Interrupted:
+            learner.masters.forget()
+            checkpoint.save(run, step, learner, policy.tokenizer.save)
+            done = f"stopped after {step} of {job.steps} steps"
+            raise Interrupted(f"{done}; the same command goes on from there") from None
+        metrics |= {"num_tokens": float(sum(len(s.token_ids) for t in traces for s in t.steps))}
+        metrics |= {"step_time": time.perf_counter() - began}
+        run.traces(step, traces)
+        run.metrics(step, metrics)
+        watch.step(step + 1, job.steps, metrics, traces)
+        if (step + 1) % job.save_every == 0 or step + 1 == job.steps:
+            watch.phase("save")
+            checkpoint.save(run, step + 1, learner, policy.tokenizer.save)
+    return policy
+
+
+def imitation(policy: Native, problem: Problem, text: str) -> Trace:
+    """A trace in which the policy is taken to have written this answer; its end-of-sequence token included."""
+    trace = prompt_trace(problem, policy.encode(problem.messages))
+    tokens = policy.tokenizer.encode(text, special=False)
+    end = policy.tokenizer.eos[0]
+    if not len(tokens) or tokens[-1] != end:
+        tokens = np.append(tokens, ids([end])).astype(np.int32)
+    trace.add(Step(0, text, tokens, stop="eos"))
+    return trace
+
+
+def answer(data: Task | str, problem: Problem) -> str:
+    return str(problem.answer) if isinstance(data, str) else data.gold(problem)
+
+
+def read_conversations(path: str) -> Sequence[Problem]:
+    """JSONL with `messages` that end in the assistant's answer, or with `prompt` and `completion`."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError as why:
+        raise TaskError(f"cannot read the conversations in {path}: {why.strerror}") from None
+    problems = [_conversation(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not problems:
+        raise TaskError(f"{path} holds no conversations: one JSON object per line is expected")
+    return problems
+
+
+def _conversation(path: str, number: int, line: str) -> Problem:
+    try:
+        row: Any = json.loads(line)
+        if "messages" in row:
+            *asked, last = row["messages"]
+            if not asked or last["role"] != "assistant":
+                raise ValueError("the last message must be the assistant's, after at least one other")
+            return Problem(f"{path}:{number}", tuple(asked), str(last["content"]))
+        return Problem(f"{path}:{number}", user(str(row["prompt"])), str(row["completion"]))
+    except (ValueError, KeyError, TypeError) as why:
+        hint = "give 'messages', or 'prompt' and 'completion'"
+        raise TaskError(f"{path}, line {number} is not a conversation ({why}): {hint}") from None

@@ -1,0 +1,99 @@
+"""The verbs: three async protocols, and the two things they work on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+from ponder.types import Completion, Ids, Message, Problem, Sampling, Score, Trace
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Something that writes: a model in this process, behind a server, or a fake."""
+
+    def encode(self, messages: Sequence[Message]) -> Ids:
+        """A conversation as the tokens after which the policy answers."""
+        ...
+
+    async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+        """Go on from a token prefix, n times. Never re-tokenises what was sampled."""
+        ...
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """Something that judges: a verifier, an outcome or process reward model, a value model, a judge."""
+
+    @property
+    def name(self) -> str:
+        """The key its scores stand under in `Step.scores`."""
+        ...
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        """One score for each of these steps."""
+        ...
+
+
+@runtime_checkable
+class Strategy(Protocol):
+    """A way to think: grows the trace in place."""
+
+    async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None: ...
+
+
+@runtime_checkable
+class Task(Protocol):
+    """Problems, and the verifier that judges their answers. `train` and `test` never overlap."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def train(self) -> Sequence[Problem]: ...
+
+    @property
+    def test(self) -> Sequence[Problem]: ...
+
+    @property
+    def verifier(self) -> Scorer: ...
+
+    def gold(self, problem: Problem) -> str:
+        """An answer the verifier accepts."""
+        ...
+
+
+class Watch(Protocol):
+    """Looks on while a job works: a live panel, plain lines, a test. Any call may raise `Interrupted`."""
+
+    def phase(self, name: str) -> None:
+        """What is being done now."""
+        ...
+
+    def tokens(self, count: int) -> None:
+        """So many more tokens were sampled."""
+        ...
+
+    def share(self, done: float) -> None:
+        """This share (0 to 1) of the phase is done."""
+        ...
+
+    def step(self, done: int, total: int, metrics: Mapping[str, float], traces: Sequence[Trace]) -> None:
+        """A step of the job is complete."""
+        ...
+
+
+class Silent:
+    """A `Watch` that says nothing."""
+
+    def phase(self, name: str) -> None:
+        pass
+
+    def tokens(self, count: int) -> None:
+        pass
+
+    def share(self, done: float) -> None:
+        pass
+
+    def step(self, done: int, total: int, metrics: Mapping[str, float], traces: Sequence[Trace]) -> None:
+        pass

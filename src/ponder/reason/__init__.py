@@ -1,0 +1,1 @@
+"""Ways to think: operators on a trace, and strategies that order them. Needs no GPU library."""

@@ -1,0 +1,15 @@
+"""Structure: grow the trace by what a policy writes."""
+
+from __future__ import annotations
+
+from ponder.protocols import Policy
+from ponder.types import Sampling, Step, Trace
+
+
+async def generate(trace: Trace, parent: int, policy: Policy, sampling: Sampling, n: int = 1) -> list[int]:
+    """n continuations of a step, as its children; what they cost goes on the trace."""
+    fresh = []
+    for c in await policy.generate(trace.token_ids(parent), sampling, n):
+        trace.spend(c.cost)
+        fresh.append(trace.add(Step(parent, c.text, c.token_ids, c.logprobs, c.stop, c.version)))
+    return fresh

@@ -1,0 +1,45 @@
+"""Add two numbers: the smallest task on which a policy can be seen to learn."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from ponder.tasks.procedural import Procedural, at_least
+from ponder.types import Problem, user
+from ponder.verify import FORMS, FinalNumber, Form, state
+
+
+@dataclass(frozen=True)
+class Addition(Procedural[tuple[int, int]]):
+    """`a + b`, both with exactly so many digits (one digit: 0 to 9)."""
+
+    digits: int = 2
+    prompt: str = "What is {a} + {b}?"
+    forms: tuple[Form, ...] = ("bare", *(f for f in FORMS if f != "bare"))  # the first is how gold is written
+
+    def __post_init__(self) -> None:
+        at_least(1, digits=self.digits)
+        super().__post_init__()
+
+    @property
+    def name(self) -> str:
+        return "addition"
+
+    @property
+    def verifier(self) -> FinalNumber:
+        return FinalNumber(self.forms)
+
+    def draw(self, rng: random.Random) -> tuple[int, int]:
+        lowest = 10 ** (self.digits - 1) if self.digits > 1 else 0
+        return rng.randrange(lowest, 10**self.digits), rng.randrange(lowest, 10**self.digits)
+
+    def key(self, item: tuple[int, int]) -> str:
+        return f"{min(item)} + {max(item)}"
+
+    def problem(self, item: tuple[int, int], id: str) -> Problem:
+        a, b = item
+        return Problem(id, user(self.prompt.format(a=a, b=b), self.system), str(a + b), {"digits": self.digits})
+
+    def gold(self, problem: Problem) -> str:
+        return state(problem.answer, self.forms[0])

@@ -1,0 +1,65 @@
+"""Chains of + - * with brackets."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+
+from ponder.errors import TaskError
+from ponder.tasks.procedural import Procedural, at_least, at_most
+from ponder.types import Problem, user
+from ponder.verify import FORMS, FinalNumber, Form, evaluate, state
+
+MOST_TERMS = 12  # what `evaluate` reads in 200 characters, with room to spare
+
+
+@dataclass(frozen=True)
+class Arithmetic(Procedural[str]):
+    """An expression of so many integers from 1 to `largest`, with at most one pair of brackets."""
+
+    terms: int = 3
+    largest: int = 20
+    brackets: bool = True
+    prompt: str = "What is {expression}?"
+    forms: tuple[Form, ...] = ("bare", *(f for f in FORMS if f != "bare"))
+
+    def __post_init__(self) -> None:
+        at_least(2, terms=self.terms, largest=self.largest)
+        at_most(MOST_TERMS, terms=self.terms)
+        at_most(10**6, largest=self.largest)
+        super().__post_init__()
+
+    @property
+    def name(self) -> str:
+        return "arithmetic"
+
+    @property
+    def verifier(self) -> FinalNumber:
+        return FinalNumber(self.forms)
+
+    def draw(self, rng: random.Random) -> str:
+        words = [str(rng.randint(1, self.largest)) for _ in range(self.terms)]
+        if self.brackets and self.terms > 2 and rng.random() < 0.5:
+            first = rng.randrange(self.terms - 1)
+            last = rng.randrange(first + 1, self.terms)
+            if last - first < self.terms - 1:  # brackets around everything would say nothing
+                words[first], words[last] = f"({words[first]}", f"{words[last]})"
+        chain = words[0]
+        for word in words[1:]:
+            chain += f" {rng.choice('+-*')} {word}"
+        return chain
+
+    def key(self, item: str) -> str:
+        """Its integers and signs in sorted order: all regroupings of a chain fall on one side."""
+        return " ".join([*sorted(re.findall(r"[0-9]+", item), key=int), *sorted(re.findall(r"[-+*]", item))])
+
+    def problem(self, item: str, id: str) -> Problem:
+        value = evaluate(item).value
+        if value is None:
+            raise TaskError(f"arithmetic drew {item!r}, which cannot be evaluated; please report this")
+        text = self.prompt.format(expression=item)
+        return Problem(id, user(text, self.system), str(value), {"terms": self.terms, "expression": item})
+
+    def gold(self, problem: Problem) -> str:
+        return state(problem.answer, self.forms[0])

@@ -1,0 +1,134 @@
+"""Generated problems. Problem i of a split is a pure function of (task, split, seed, i).
+
+So a run resumes from an integer, and no problem can stand on both sides: the hash of its canonical key
+decides the side, whatever the seed. A problem is drawn until it falls on the side that was asked for.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Generic, TypeVar, overload
+
+from ponder.errors import TaskError, UsageError
+from ponder.protocols import Scorer
+from ponder.tasks.split import digest, held_out
+from ponder.types import Problem
+
+Item = TypeVar("Item")
+
+PATIENCE = 2_000  # draws without anything new before a space counts as exhausted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Procedural(ABC, Generic[Item]):
+    """A task whose problems are drawn. `train` may repeat itself; `test` holds distinct problems only."""
+
+    seed: int = 0
+    size: int = 100_000
+    test_size: int = 300
+    system: str | None = None
+
+    def __post_init__(self) -> None:
+        at_least(1, size=self.size, test_size=self.test_size)
+        try:
+            self.problem(self.draw(random.Random(0)), "check")
+        except (KeyError, IndexError, ValueError, AttributeError) as error:
+            raise UsageError(
+                f"the prompt of task {self.name!r} cannot be filled in ({error!r}); use only the fields of its"
+                " default prompt, and write {{ }} for braces that shall stay"
+            ) from error
+        self.verifier  # noqa: B018  builds it, which checks its settings
+
+    @property
+    @abstractmethod
+    def name(self) -> str: ...
+
+    @property
+    @abstractmethod
+    def verifier(self) -> Scorer: ...
+
+    @abstractmethod
+    def draw(self, rng: random.Random) -> Item:
+        """What one problem is about, before it is put into words."""
+
+    @abstractmethod
+    def key(self, item: Item) -> str:
+        """The same for items that are one problem to a learner, as a + b and b + a."""
+
+    @abstractmethod
+    def problem(self, item: Item, id: str) -> Problem: ...
+
+    @abstractmethod
+    def gold(self, problem: Problem) -> str:
+        """A completion that the verifier accepts."""
+
+    @property
+    def train(self) -> Sequence[Problem]:
+        return Drawn(self)
+
+    @cached_property
+    def test(self) -> Sequence[Problem]:
+        items = list(self._held_out())
+        if not items:
+            raise TaskError(f"task {self.name!r} has no held-out problems: its space is too small; widen its settings")
+        return [self.problem(item, f"{self.name}/test/{i}") for i, item in enumerate(items)]
+
+    def training_problem(self, index: int) -> Problem:
+        rng = random.Random(digest(f"{self.name}/train/{self.seed}/{index}"))
+        for _ in range(PATIENCE):
+            if not self._tests(item := self.draw(rng)):
+                return self.problem(item, f"{self.name}/train/{index}")
+        raise TaskError(f"task {self.name!r} has no training problems: its space is too small; widen its settings")
+
+    def _held_out(self) -> Iterator[Item]:
+        """Distinct items of the test side, until there are enough or no more."""
+        rng = random.Random(digest(f"{self.name}/test/{self.seed}"))
+        seen: set[str] = set()
+        idle = 0
+        while len(seen) < self.test_size and idle < PATIENCE:
+            item = self.draw(rng)
+            idle += 1
+            if self._tests(item) and (key := self.key(item)) not in seen:
+                seen.add(key)
+                idle = 0
+                yield item
+
+    def _tests(self, item: Item) -> bool:
+        return held_out(f"{self.name} {self.key(item)}", tenths=1)
+
+
+class Drawn(Sequence[Problem]):
+    """The training problems of a task, each made when it is asked for."""
+
+    def __init__(self, task: Procedural[Any]) -> None:
+        self.task = task
+
+    def __len__(self) -> int:
+        return self.task.size
+
+    @overload
+    def __getitem__(self, index: int) -> Problem: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Problem]: ...
+    def __getitem__(self, index: int | slice) -> Problem | Sequence[Problem]:
+        if isinstance(index, slice):
+            return [self.task.training_problem(i) for i in range(*index.indices(len(self)))]
+        return self.task.training_problem(range(len(self))[index])
+
+
+def at_least(lowest: int, **settings: int) -> None:
+    """Refuse settings below what can work."""
+    for name, value in settings.items():
+        if value < lowest:
+            raise UsageError(f"{name} is {value}; it must be at least {lowest}")
+
+
+def at_most(highest: int, **settings: int) -> None:
+    """Refuse settings above what can work."""
+    for name, value in settings.items():
+        if value > highest:
+            raise UsageError(f"{name} is {value}; it must be at most {highest}")

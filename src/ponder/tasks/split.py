@@ -1,0 +1,15 @@
+"""Which side of a split a problem falls on: a stable hash of what makes it that problem."""
+
+from __future__ import annotations
+
+import hashlib
+
+
+def digest(key: str) -> int:
+    """The same integer for the same text in every process and on every machine."""
+    return int.from_bytes(hashlib.blake2b(key.encode("utf-8", "replace"), digest_size=8).digest(), "big")
+
+
+def held_out(key: str, tenths: int) -> bool:
+    """True for about this many keys in ten. Problems with one key are never parted."""
+    return digest(key) % 10 < tenths

@@ -1,0 +1,255 @@
+"""The nouns: Problem, Sampling, Completion, Score, Cost, Step, Trace. No torch, no I/O.
+
+A `Trace` is everything thought about one problem. A chain of thought is a trace with one branch, a GRPO
+group is a flat tree, beam search and MCTS are deeper trees; refining and merging add graph edges (`cites`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ponder.errors import UsageError
+
+Ids = NDArray[np.int32]
+Floats = NDArray[np.float32]
+Message = Mapping[str, Any]  # {"role": ..., "content": ...}, the shape every chat template takes
+
+# Why a piece of text ended: the model said so, a stop string or token was met, or the budget ran out.
+Stop = Literal["eos", "stop", "length"]
+
+
+def ids(values: Iterable[int]) -> Ids:
+    return np.asarray(list(values) if not isinstance(values, np.ndarray) else values, dtype=np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is asked, and what a verifier needs to judge an answer. Only verifiers may read `answer`."""
+
+    id: str
+    messages: tuple[Message, ...]
+    answer: Any = None
+    tags: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def question(self) -> str:
+        """The last thing a user said, for people to read."""
+        said = [str(m["content"]) for m in self.messages if m["role"] == "user"]
+        return said[-1] if said else ""
+
+
+def user(text: str, system: str | None = None) -> tuple[Message, ...]:
+    """One question as messages."""
+    asked: Message = {"role": "user", "content": text}
+    return ({"role": "system", "content": system}, asked) if system else (asked,)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to draw tokens. `temperature=0` is greedy. `seed=None` draws from the policy's own stream."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0  # 0: no limit
+    min_p: float = 0.0
+    max_tokens: int = 256
+    stop: tuple[str, ...] = ()
+    stop_tokens: tuple[int, ...] = ()
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.temperature >= 0:
+            raise UsageError(f"temperature is {self.temperature}; it must be 0 (greedy) or positive")
+        if not 0 < self.top_p <= 1:
+            raise UsageError(f"top_p is {self.top_p}; it must lie in (0, 1]")
+        if self.top_k < 0:
+            raise UsageError(f"top_k is {self.top_k}; it must be 0 (no limit) or positive")
+        if not 0 <= self.min_p < 1:
+            raise UsageError(f"min_p is {self.min_p}; it must lie in [0, 1)")
+        if self.max_tokens < 1:
+            raise UsageError(f"max_tokens is {self.max_tokens}; a budget must be at least 1 token")
+        if any(not s for s in self.stop):
+            raise UsageError("an empty stop string would stop at once; remove it")
+
+    @property
+    def truncated(self) -> bool:
+        """True where the sampler renormalises, so that the learner's full softmax gives another probability."""
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What thinking used. Cached prompt tokens were read from an earlier prefill, not computed again."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    wasted_tokens: int = 0  # generated, then thrown away (past a stop string, or a cancelled branch)
+    flops: float = 0.0
+    seconds: float = 0.0
+    dollars: float = 0.0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Cost)))
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a policy wrote after a prefix. `logprobs` are those of the distribution that was sampled from."""
+
+    text: str
+    token_ids: Ids
+    logprobs: Floats
+    stop: Stop
+    version: int = 0  # of the weights that wrote it
+    cost: Cost = Cost()
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A judgement. `value=None` means undecided (crashed, timed out, refused), which is not zero."""
+
+    value: float | None
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Step:
+    """One node of thought: the tokens it adds to its parent, and what was learned about them."""
+
+    parent: int | None  # the tree of parents is the token prefix, and so the KV-cache tree
+    text: str
+    token_ids: Ids
+    logprobs: Floats | None = None  # None: not written by the policy (a prompt, tool output)
+    stop: Stop | None = None
+    version: int = 0
+    scores: dict[str, Score] = field(default_factory=dict)  # by scorer name; absent = never scored
+    visits: int = 0
+    value: float = 0.0
+    advantages: Floats | None = None  # one per token; None = no credit was given
+    cites: tuple[int, ...] = ()  # steps quoted in this one's prompt (refine, aggregate): graph edges
+    pruned: bool = False
+
+    @property
+    def sampled(self) -> bool:
+        return self.logprobs is not None
+
+    @property
+    def done(self) -> bool:
+        """The model ended its answer here, or its budget did."""
+        return self.stop in ("eos", "length")
+
+
+@dataclass(slots=True)
+class Trace:
+    """Everything thought about one problem: step 0 is the prompt, every other step has a parent."""
+
+    problem: Problem
+    steps: list[Step] = field(default_factory=list)
+    cost: Cost = Cost()
+    _children: list[list[int]] = field(default_factory=list, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        steps, self.steps, self._children = self.steps, [], []
+        for step in steps:
+            self.add(step)
+
+    def add(self, step: Step) -> int:
+        """Append a step and return its index."""
+        index = len(self.steps)
+        if step.parent is not None:
+            if not 0 <= step.parent < index:
+                raise ValueError(f"step {index} names parent {step.parent}, which does not exist yet")
+            self._children[step.parent].append(index)
+        self.steps.append(step)
+        self._children.append([])
+        return index
+
+    def spend(self, cost: Cost) -> None:
+        self.cost = self.cost + cost
+
+    def children(self, index: int) -> Sequence[int]:
+        return self._children[index]
+
+    def path(self, index: int) -> list[int]:
+        """From the root down to this step."""
+        path = [index]
+        while (parent := self.steps[path[-1]].parent) is not None:
+            path.append(parent)
+        return path[::-1]
+
+    def leaves(self) -> list[int]:
+        return [i for i, kids in enumerate(self._children) if not kids and not self.steps[i].pruned]
+
+    def answers(self) -> list[int]:
+        """Leaves in which the model came to an end."""
+        return [i for i in self.leaves() if self.steps[i].done]
+
+    def text(self, index: int) -> str:
+        """What the policy (and its tools) wrote on the way to this step, without the prompt."""
+        return "".join(self.steps[i].text for i in self.path(index)[1:])
+
+    def token_ids(self, index: int) -> Ids:
+        """Every token on the way to this step, the prompt's included: the prefix a policy goes on from."""
+        return np.concatenate([self.steps[i].token_ids for i in self.path(index)])
+
+    def score(self, index: int, name: str) -> float | None:
+        """The value a scorer gave this step; None where it gave none or could not decide."""
+        found = self.steps[index].scores.get(name)
+        return None if found is None else found.value
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for a run directory; `from_json` gives the same trace back."""
+        problem = {
+            "id": self.problem.id,
+            "messages": [dict(m) for m in self.problem.messages],
+            "answer": self.problem.answer,
+            "tags": dict(self.problem.tags),
+        }
+        return {"problem": problem, "cost": _sparse(self.cost), "steps": [_sparse(s) for s in self.steps]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Trace:
+        p = data["problem"]
+        problem = Problem(p["id"], tuple(p["messages"]), p["answer"], p["tags"])
+        return cls(problem, [_step(s) for s in data["steps"]], Cost(**data["cost"]))
+
+
+def _sparse(record: Step | Cost) -> dict[str, Any]:
+    """Fields that differ from their defaults, arrays as lists (floats short: float32 has 9 digits)."""
+    out: dict[str, Any] = {}
+    for name, value in _differing(record):
+        if isinstance(value, np.ndarray):
+            value = value.tolist() if value.dtype.kind == "i" else [float(f"{x:.9g}") for x in value.tolist()]
+        elif name == "scores":
+            value = {k: [s.value, s.reason] for k, s in value.items()}
+        out[name] = value
+    return out
+
+
+def _differing(record: Step | Cost) -> Iterator[tuple[str, Any]]:
+    blank: Step | Cost = Cost() if isinstance(record, Cost) else Step(None, "", ids([]))
+    for f in fields(record):
+        value, default = getattr(record, f.name), getattr(blank, f.name)
+        if isinstance(value, np.ndarray) or f.name == "parent" or value != default:
+            yield f.name, value
+
+
+def _step(data: Mapping[str, Any]) -> Step:
+    given = dict(data)
+    for name, kind in (("token_ids", np.int32), ("logprobs", np.float32), ("advantages", np.float32)):
+        if given.get(name) is not None:
+            given[name] = np.asarray(given[name], dtype=kind)
+    given["scores"] = {k: Score(*v) for k, v in given.get("scores", {}).items()}
+    given["cites"] = tuple(given.get("cites", ()))
+    return Step(**{"text": "", **given})
+
+
+def prompt_trace(problem: Problem, prompt: Ids) -> Trace:
+    """A trace in which nothing has been thought yet."""
+    return Trace(problem, [Step(None, problem.question, prompt)])

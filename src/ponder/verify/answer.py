@@ -1,0 +1,283 @@
+"""Find the one answer that a completion gives, or say why there is none. Pure text, linear time.
+
+An answer stands in one of five forms:
+
+    boxed   \\boxed{42}
+    tag     <answer>42</answer>
+    hash    #### 42
+    line    Answer: 42        or   The answer is 42.
+    bare    42    or    27 + 58 = 85.        (all that is said after the thinking, and nothing else)
+
+Working may come before an answer. After it may come only words that neither doubt nor change it. A reader
+must never have to choose: whoever gives two answers, a list or a hedge has given none.
+
+Quantifiers that hostile text could make backtrack are bounded, so no text takes more than linear time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+from ponder.errors import UnknownName, UsageError
+from ponder.verify.numbers import LONGEST, parse, same, unwrap
+
+Form = Literal["boxed", "tag", "hash", "line", "bare"]
+FORMS: tuple[Form, ...] = get_args(Form)
+EXPLICIT: tuple[Form, ...] = ("boxed", "tag", "hash", "line")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The answer as written, or None and the reason."""
+
+    answer: str | None
+    reason: str = ""
+
+
+class Span(NamedTuple):
+    start: int
+    end: int
+    content: str | None  # None: opened and never closed
+
+
+def extract(text: str, forms: Sequence[Form] = EXPLICIT) -> Found:
+    """The one answer given after the thinking, in one of the accepted forms."""
+    said = after_thinking(text)
+    if said is None:
+        return Found(None, "no answer")
+    delimited = [list(find(said)) for form, find in _DELIMITED.items() if form in forms]
+    if any(len(spans) > 1 for spans in delimited):
+        return Found(None, "several answers")
+    spans = _outermost([span for spans in delimited for span in spans])
+    lines = list(_lines(said)) if "line" in forms else []
+    if spans:
+        return _agreed(said, spans, [line for line in lines if line.end <= spans[0].start])
+    if len(lines) > 1:
+        return Found(None, "several answers")
+    if lines:
+        return _agreed(said, lines, [])
+    return _bare(said) if "bare" in forms else Found(None, "no answer")
+
+
+def state(answer: str, form: Form) -> str:
+    """The inverse of `extract`: an answer, said in this form."""
+    said = {"boxed": f"\\boxed{{{answer}}}", "tag": f"<answer>{answer}</answer>", "hash": f"#### {answer}"}
+    return said.get(form, f"The answer is {answer}." if form == "line" else answer)
+
+
+def known_forms(forms: Sequence[Form]) -> None:
+    """Refuse a form that nothing could be found in."""
+    if not forms or isinstance(forms, str):
+        raise UsageError(f"forms is {forms!r}; give a tuple of answer forms out of {', '.join(FORMS)}")
+    for form in forms:
+        if form not in FORMS:
+            raise UnknownName("answer form", str(form), FORMS)
+
+
+_THINK = re.compile(r"</?think>", re.IGNORECASE)
+
+
+def after_thinking(text: str) -> str | None:
+    """What is said outside `<think>`; None where the thinking never ends or its tags do not match.
+
+    A text whose first tag is `</think>` was opened by its prompt, so all before that tag is thinking.
+    """
+    kept: list[str] = []
+    thinking, mark = False, 0
+    for n, tag in enumerate(_THINK.finditer(text)):
+        closes = tag[0].startswith("</")
+        if closes and not thinking and n > 0:
+            return None
+        if not closes and not thinking:
+            kept.append(text[mark : tag.start()])
+        thinking, mark = not closes, tag.end()
+    # Joined by a line break, so that "4<think></think>2" does not become 42.
+    return None if thinking else "\n".join([*kept, text[mark:]])
+
+
+_BOX = re.compile(r"\\boxed\s{0,4}\{")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+
+
+def boxes(text: str) -> Iterator[Span]:
+    """Each outermost `\\boxed{...}`, its braces balanced; an unclosed one ends the search."""
+    at = 0
+    while opened := _BOX.search(text, at):
+        depth = 1
+        for brace in _BRACE.finditer(text, opened.end()):
+            depth += {"{": 1, "}": -1}.get(brace[0], 0)
+            if depth == 0:
+                yield Span(opened.start(), brace.end(), text[opened.end() : brace.start()])
+                at = brace.end()
+                break
+        else:
+            yield Span(opened.start(), len(text), None)
+            return
+
+
+_ANSWER_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
+
+
+def tags(text: str) -> Iterator[Span]:
+    """Each `<answer>...</answer>`. A tag without its partner is a span without content."""
+    opened: re.Match[str] | None = None
+    for tag in _ANSWER_TAG.finditer(text):
+        if tag[1] and opened:
+            yield Span(opened.start(), tag.end(), _unboxed(text[opened.end() : tag.start()]))
+            opened = None
+        elif tag[1] or opened:
+            yield Span(tag.start(), tag.end(), None)
+        else:
+            opened = tag
+    if opened:
+        yield Span(opened.start(), len(text), None)
+
+
+# Only what starts like a number or an expression, and not like "1. First": "####" also makes a Markdown heading.
+_HASH = re.compile(
+    r"^[ \t]{0,8}####(?![ \t]{0,8}[0-9]{1,3}[.)][ \t]{1,4}\w)[ \t]{0,8}([-+−$€£\\(]{0,4}[ \t]?[0-9.\\].*)$",
+    re.MULTILINE,
+)
+
+
+def _hashes(text: str) -> Iterator[Span]:
+    for match in _HASH.finditer(text):
+        yield Span(match.start(), match.end(), _unboxed(match[1]))
+
+
+# At the start of a line or sentence, so that "I doubt the answer is 42" is no answer.
+_LINE = re.compile(
+    r"(?:^|(?<=[.!?:])[ \t])[^\w\n<\\]{0,8}(?:(?:so|thus|therefore|hence|then)\b,?[ \t]{1,4})?"
+    r"(?:the[ \t]{1,4})?(?:(?:final|correct)[ \t]{1,4})?answer\*{0,2}[ \t]{0,4}(?:is\b:?|:|=)\*{0,2}\s{0,4}"
+    r"((?:[^.\n]|\.(?=\S))*)\.?",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+def _lines(text: str) -> Iterator[Span]:
+    for match in _LINE.finditer(text):
+        yield Span(match.start(), match.end(), _unboxed(match[1].strip("*_ \t")))
+
+
+def _unboxed(content: str) -> str:
+    """Without a box around all of it: `<answer>\\boxed{42}</answer>` says 42 once."""
+    whole = unwrap(content) if len(content) <= 2 * LONGEST else content
+    box = next(boxes(whole), None)
+    return box.content if box and box.content is not None and (box.start, box.end) == (0, len(whole)) else content
+
+
+_DELIMITED: dict[Form, Callable[[str], Iterator[Span]]] = {"boxed": boxes, "tag": tags, "hash": _hashes}
+
+
+def _outermost(spans: list[Span]) -> list[Span]:
+    """In order, without those that stand inside another: a box inside a tag is one answer."""
+    kept: list[Span] = []
+    for span in sorted(spans, key=lambda s: (s.start, -s.end)):
+        if not kept or span.start >= kept[-1].end:
+            kept.append(span)
+    return kept
+
+
+def _agreed(said: str, spans: list[Span], earlier: list[Span]) -> Found:
+    """The answer of these spans, if all say the same and nothing around them says otherwise."""
+    found = [_content(span.content) for span in spans]
+    for f in found:
+        if f.answer is None:
+            return f
+    first = found[0].answer or ""
+    others = [f.answer or "" for f in found[1:]]
+    # A line that gives a plain number is an answer as well; any other line before a box is working.
+    others += [line.content for line in earlier if line.content and parse(line.content).value is not None]
+    if any(other != first and not same(parse(other), parse(first)) for other in others):
+        return Found(None, "several answers")
+    if _ENDS_IN_OR.search(said[max(0, spans[0].start - 20) : spans[0].start]):
+        return Found(None, "hedged")
+    fault = _changed(said[spans[-1].end :], first)
+    return Found(None, fault) if fault else Found(first)
+
+
+def _content(content: str | None) -> Found:
+    """What stands in a form, if it is one answer."""
+    if content is None:
+        return Found(None, "malformed")
+    if len(content) > LONGEST:
+        return Found(None, "too long" if content.strip() else "no answer")
+    answer = unwrap(content)
+    fault = _fault(answer)
+    return Found(None, fault) if fault else Found(answer)
+
+
+_HEDGE = re.compile(
+    r"\b(?:or|either|maybe|perhaps|possibly|probably|about|around|roughly|approximately|not|unsure)\b"
+    r"|\\(?:pm|mp|approx|sim|lor|vee|neq?)(?![a-z])|[±∓≈≠?]",
+    re.IGNORECASE,
+)
+_SET = re.compile(r"\\in(?![a-z])|∈|\\\{|[{(\[][^{}()\[\]]*[,;]")
+_GROUPED = re.compile(r"[1-9][0-9]{0,2}(?:(?:,|\{,\}|,\\!)[0-9]{3})+(?![0-9])")
+_LIST = re.compile(r"[,;\n]|\band\b|&|\\\\")
+
+
+def _fault(answer: str) -> str:
+    """Why this content is not one answer; empty where it may be."""
+    if not answer:
+        return "no answer"
+    if _BOX.search(answer) or _ANSWER_TAG.search(answer):
+        return "malformed"
+    if _HEDGE.search(answer):
+        return "hedged"
+    ungrouped = _GROUPED.sub("0", answer)
+    if _SET.search(ungrouped) or _LIST.search(ungrouped):
+        return "several answers"
+    sides = answer.split("=")
+    if len(sides) > 2 or (len(sides) == 2 and all(parse(side).value is not None for side in sides)):
+        return "several answers"
+    return ""
+
+
+_ENDS_IN_OR = re.compile(r"\bor\b\W*$", re.IGNORECASE)
+_DOUBT = re.compile(
+    r"\b(?:or|maybe|perhaps|possibly|probably|wait|actually|instead|alternatively|wrong|incorrect|mistake|error"
+    r"|correction|ignore|rather|guess|unsure|not|never|cannot)\b|n['’]t\b|\?",
+    re.IGNORECASE,
+)
+_DIGITS = re.compile(r"(?:(?<![\w)])[-−])?[0-9][0-9,]*(?:\.[0-9]+)?")
+_NUMBER_WORD = re.compile(
+    r"\b(?:zero|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w{3,5}teen|twenty|thirty|forty|fifty"
+    r"|sixty|seventy|eighty|ninety|hundred|thousand|million|billion|half|double|twice)\b",
+    re.IGNORECASE,
+)
+
+
+def _changed(after: str, answer: str) -> str:
+    """What is wrong with the words after an answer; empty where they leave it alone."""
+    given = parse(answer)
+    for token in _DIGITS.finditer(after):
+        if len(token[0]) > LONGEST or not same(parse(token[0].rstrip(",")), given):
+            return "several answers"
+    if _NUMBER_WORD.search(after) or _BOX.search(after) or _ANSWER_TAG.search(after.replace("</answer>", "", 1)):
+        return "several answers"
+    return "hedged" if _DOUBT.search(after) else ""
+
+
+_PLAIN = r"[-+−]?\s?[$€£]?\s?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)(?:\s?/\s?[0-9]+)?\s?%?"
+_BARE_NUMBER = re.compile(_PLAIN)
+_BARE_EQUATION = re.compile(
+    rf"(?=[^=]*[0-9)]\s*[-+−*×·/÷x]\s*[-−$(0-9])[-+−*×·/÷x()$.,0-9 ]+=\s*(?:\*\*)?({_PLAIN})(?:\*\*)?"
+)
+
+
+def _bare(said: str) -> Found:
+    """All that was said, where that is a number or an equation that ends in one."""
+    said = said.strip()
+    if not said or len(said) > LONGEST:
+        return Found(None, "no answer")
+    whole = unwrap(said)
+    if _BARE_NUMBER.fullmatch(whole) and parse(whole).value is not None:
+        return Found(whole)
+    equation = _BARE_EQUATION.fullmatch(whole)
+    if equation and parse(equation[1]).value is not None:
+        return Found(equation[1].strip())
+    return Found(None, (_fault(whole) if _BARE_NUMBER.match(whole) else "") or "no answer")

@@ -1,0 +1,105 @@
+"""Evaluate an arithmetic expression exactly, and list the integers it uses. No eval: a parser of three rules.
+
+- sum    = term (("+" | "-") term)*
+- term   = factor (("*" | "/") factor)*
+- factor = integer | "(" sum ")" | "-" factor
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+LONGEST = 200  # characters
+DEEPEST = 50  # brackets within brackets
+WIDEST = 15  # digits of one integer
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What an expression comes to and the integers in it, in order; or None and the reason."""
+
+    value: Fraction | None
+    used: tuple[int, ...] = ()
+    reason: str = ""
+
+
+def evaluate(text: str) -> Value:
+    """Never raises and never takes long, whatever the text."""
+    if len(text) > LONGEST:
+        return Value(None, reason="too long")
+    for typeset, plain in _TYPESET.items():
+        text = text.replace(typeset, plain)
+    tokens = _TOKEN.findall(text)
+    if "".join(tokens) != "".join(text.split()) or any(len(t) > WIDEST for t in tokens):
+        return Value(None, reason="malformed")
+    reader = _Reader([*tokens, ""])
+    try:
+        value = reader.sum(0)
+    except _Refused as refused:
+        return Value(None, reason=str(refused))
+    if reader.peek:  # something is left over, as in "3 4"
+        return Value(None, reason="malformed")
+    return Value(value, tuple(reader.used))
+
+
+_TYPESET = {
+    "\\times": "*", "\\cdot": "*", "\\div": "/", "\\left": "", "\\right": "", "×": "*", "·": "*", "÷": "/", "−": "-",
+}  # fmt: skip
+_TOKEN = re.compile(r"[0-9]+|[-+*/()]")
+
+
+class _Refused(Exception):
+    pass
+
+
+@dataclass(slots=True)
+class _Reader:
+    tokens: list[str]  # ends with an empty one
+    at: int = 0
+    used: list[int] = field(default_factory=list)
+
+    @property
+    def peek(self) -> str:
+        return self.tokens[self.at]
+
+    def take(self) -> str:
+        self.at += 1
+        return self.tokens[self.at - 1]
+
+    def sum(self, depth: int) -> Fraction:
+        total = self.term(depth)
+        while self.peek in ("+", "-"):
+            total = total + self.term(depth) if self.take() == "+" else total - self.term(depth)
+        return total
+
+    def term(self, depth: int) -> Fraction:
+        product = self.factor(depth)
+        while self.peek in ("*", "/"):
+            if self.take() == "*":
+                product *= self.factor(depth)
+            elif (divisor := self.factor(depth)) == 0:
+                raise _Refused("divides by zero")
+            else:
+                product /= divisor
+        return product
+
+    def factor(self, depth: int) -> Fraction:
+        if depth > DEEPEST:
+            raise _Refused("too deep")
+        token = self.peek
+        if token == "-":
+            self.take()
+            return -self.factor(depth + 1)
+        if token == "(":
+            self.take()
+            inside = self.sum(depth + 1)
+            if self.peek != ")":
+                raise _Refused("malformed")
+            self.take()
+            return inside
+        if not token.isdigit():
+            raise _Refused("malformed")
+        self.used.append(int(self.take()))
+        return Fraction(self.used[-1])

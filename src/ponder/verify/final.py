@@ -1,0 +1,52 @@
+"""Is the final number right?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ponder.errors import UsageError
+from ponder.types import Score, Trace
+from ponder.verify.answer import EXPLICIT, Form, extract, known_forms
+from ponder.verify.numbers import parse, same
+from ponder.verify.scoring import score_each
+
+
+@dataclass(frozen=True)
+class FinalNumber:
+    """1 where the one number given equals the problem's answer; exact unless a relative `tolerance` is set."""
+
+    forms: tuple[Form, ...] = EXPLICIT
+    tolerance: float = 0.0
+
+    def __post_init__(self) -> None:
+        known_forms(self.forms)
+        if not 0 <= self.tolerance < 1:
+            raise UsageError(f"tolerance is {self.tolerance}; it is a share of the gold answer: 0 (exact) up to 1")
+
+    @property
+    def name(self) -> str:
+        return "accuracy"
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        return score_each(trace, steps, lambda text: self.judge(text, trace.problem.answer))
+
+    def judge(self, text: str, gold: Any) -> Score:
+        """One completion against one gold answer."""
+        truth = parse(str(gold))
+        if gold is None or truth.value is None:
+            return Score(None, f"the gold answer {str(gold)[:40]!r} is not a plain number; check the task's data")
+        found = extract(text, self.forms)
+        if found.answer is None:
+            return Score(0.0, found.reason)
+        given = parse(found.answer)
+        if given.value is None:
+            return Score(0.0, given.reason)
+        if _undone(found.answer) and given.value.denominator == 1 and not _undone(str(gold)):
+            return Score(0.0, "malformed")  # 84/2 for 42 may be nothing but the question
+        return Score(1.0, "right") if same(given, truth, self.tolerance) else Score(0.0, "wrong")
+
+
+def _undone(written: str) -> bool:
+    return "/" in written or "frac" in written

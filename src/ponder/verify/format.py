@@ -1,0 +1,61 @@
+"""Did the model think first and answer second, each once, with nothing around them?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ponder.types import Score, Trace
+from ponder.verify.answer import boxes
+from ponder.verify.scoring import score_each
+
+_TAG = re.compile(r"</?(?:think|answer)>")
+_THINK = ("<think>", "</think>")
+_ANSWER = ("<answer>", "</answer>")
+
+
+@dataclass(frozen=True)
+class ThinkFormat:
+    """1 for `<think> </think>` then `<answer> </answer>` (or one box) and only white space elsewhere.
+
+    `opened`: the prompt already ends with `<think>`, as in the R1 template, so the completion must not repeat it.
+    """
+
+    opened: bool = False
+
+    @property
+    def name(self) -> str:
+        return "format"
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        return score_each(trace, steps, self.judge)
+
+    def judge(self, text: str) -> Score:
+        fault = _fault("<think>" + text if self.opened else text)
+        return Score(0.0, fault) if fault else Score(1.0, "well formed")
+
+
+def _fault(text: str) -> str:
+    """What keeps the text from being well formed; empty if nothing does."""
+    tags = list(_TAG.finditer(text))
+    names = tuple(tag[0] for tag in tags)
+    if names[:2] != _THINK:
+        return "no <think> </think> at the start" if "<think>" in names[:1] else "does not start with <think>"
+    if text[: tags[0].start()].strip():
+        return "text before <think>"
+    after = text[tags[1].end() :]
+    if names == _THINK:
+        return _box_fault(after)
+    if names != _THINK + _ANSWER:
+        return "tags are missing, repeated or out of order"
+    around = text[tags[1].end() : tags[2].start()] + text[tags[3].end() :]
+    return "text outside the tags" if around.strip() else ""
+
+
+def _box_fault(after: str) -> str:
+    found = list(boxes(after))
+    if len(found) != 1 or found[0].content is None:
+        return "no <answer> </answer> or single \\boxed{} after the thinking"
+    around = after[: found[0].start] + after[found[0].end :]
+    return "text outside the box" if around.strip() else ""

@@ -1,0 +1,153 @@
+"""Read a plain number exactly, and compare two of them.
+
+Plain: 42, -1,234.5, $42, 1/3, \\frac{1}{3}, 42\\%, 4.2\\times 10^4, x = 42, 42 apples, 42\\text{ cm}, 90^\\circ.
+Anything that would have to be worked out (6*7, \\sqrt{4}, 42!) is not plain: an answer that restates its
+question must not count. Nothing is evaluated, nothing rounds, and no string can take long or raise.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+LONGEST = 200  # characters in an answer
+LARGEST_EXPONENT = 400  # 1e999999999 would fill the memory
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """An exact value, or None and the reason. `percent`: written with a percent sign, which is not divided out."""
+
+    value: Fraction | None
+    percent: bool = False
+    reason: str = ""
+
+
+def parse(text: str) -> Number:
+    """The number that this text is, as a whole."""
+    if len(text) > LONGEST:
+        return Number(None, reason="too long")
+    plain = _VARIABLE.sub("", _simplified(text), count=1)
+    match = _WHOLE.fullmatch(plain)
+    if not plain:
+        return Number(None, reason="no answer")
+    if not match or (match["outer"] and match["inner"]):
+        return Number(None, reason="malformed")
+    unit = (match["named"] or match["words"] or "").strip()
+    value = _magnitude(match)
+    if value is None or not _is_unit(unit):
+        return Number(None, reason="malformed")
+    negative = "-" in (match["outer"], match["inner"])
+    percent = bool(match["percent"]) or unit.lower() in ("percent", "per cent")
+    return Number(-value if negative else value, percent)
+
+
+def equal(answer: str, gold: str, tolerance: float = 0.0) -> bool:
+    """True where both are plain numbers and the same one, within a share `tolerance` of the gold."""
+    return same(parse(answer), parse(gold), tolerance)
+
+
+def same(answer: Number, gold: Number, tolerance: float = 0.0) -> bool:
+    """A percentage equals another percentage, its hundredth, or the bare figure (as in "what percent ...?")."""
+    if answer.value is None or gold.value is None:
+        return False
+    if answer.percent == gold.percent:
+        return _close(answer.value, gold.value, tolerance)
+    part = Fraction(1, 100)
+    scaled = (answer.value * part, gold.value) if answer.percent else (answer.value, gold.value * part)
+    return _close(*scaled, tolerance) or _close(answer.value, gold.value, tolerance)
+
+
+def _close(answer: Fraction, gold: Fraction, tolerance: float) -> bool:
+    return answer == gold if not tolerance else abs(answer - gold) <= Fraction(tolerance) * abs(gold)
+
+
+_WRAPPED = re.compile(
+    r"\$\$(.*)\$\$|\$(.*)\$|\\\((.*)\\\)|\\\[(.*)\\\]|\*\*(.*)\*\*"
+    r"|\\(?:text|textbf|mathbf|mathrm|bf)\{([^{}]*)\}",
+    re.DOTALL,
+)
+
+
+def unwrap(text: str) -> str:
+    """Without the mathematics delimiters, emphasis and full stop around all of it."""
+    text = text.strip()
+    for _ in range(4):
+        if text.endswith(".") and not text.endswith(".."):
+            text = text[:-1].rstrip()
+        match = _WRAPPED.fullmatch(text)
+        if not match:
+            break
+        inner = next(group for group in match.groups() if group is not None)
+        if "$" in inner:  # "$4$ or $2$", "$$42": delimiters that do not belong to each other
+            break
+        text = inner.strip()
+    return text
+
+
+# How the same figure is typeset: on the left what people and LaTeX write, on the right what `_WHOLE` reads.
+_TYPESET = (
+    (re.compile(r"[−–]"), "-"),
+    (re.compile(r"\{,\}|,\\!|(?<=[0-9])\\,(?=[0-9]{3}(?![0-9]))"), ","),
+    (re.compile(r"\\(?:color\{[a-z]{1,20}\}|displaystyle(?![a-z]))"), ""),
+    (re.compile(r"\\[,!:; ]|\\q?quad(?![a-z])|~"), " "),
+    (re.compile(r"\\[dt]frac(?![a-z])"), r"\\frac"),
+    (re.compile(r"\\([$%])"), r"\1"),
+    (re.compile(r"\^\s?(?:\\circ|\{\s?\\circ\s?\})|°"), ""),
+)
+
+
+def _simplified(text: str) -> str:
+    text = unwrap(text)
+    for typeset, plain in _TYPESET:
+        text = typeset.sub(plain, text)
+    return text.strip()
+
+
+_VARIABLE = re.compile(r"[A-Za-z](?:_(?:[A-Za-z0-9]|\{[A-Za-z0-9]{1,8}\}))?\s*=\s*")
+
+_INT = r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)"
+_WHOLE = re.compile(
+    r"(?P<outer>[-+]?)\s*[$€£]?\s*(?P<inner>[-+]?)\s*"
+    r"(?:"
+    rf"\\frac\s?(?:\{{\s?(?P<top>-?{_INT})\s?\}}\s?\{{\s?(?P<bottom>{_INT})\s?\}}|(?P<top1>[0-9])(?P<bottom1>[0-9]))"
+    rf"|(?P<over>{_INT})\s?/\s?(?P<under>{_INT})"
+    rf"|(?P<decimal>{_INT}(?:\.[0-9]*)?|\.[0-9]+)"
+    r"(?:[eE](?P<e>[-+]?[0-9]{1,4})"
+    r"|\s?(?:\\times|\\cdot|[×·*x])\s?10\s?\^\s?(?:\{\s?(?P<power>[-+]?[0-9]{1,4})\s?\}|(?P<power1>[-+]?[0-9]{1,4})))?"
+    r")"
+    r"\s*(?P<percent>%?)"
+    r"(?:\s*\\(?:text|textrm|mathrm|mbox)\{(?P<named>[^{}]*)\}|\s+(?P<words>[A-Za-z]{2,}(?:[ /][A-Za-z]+){0,3}))?"
+    r"(?:\^\{?[23]\}?|[²³])?"
+)
+
+
+def _magnitude(match: re.Match[str]) -> Fraction | None:
+    """The figure without its outer sign; None for a zero denominator or an exponent past the cap."""
+    top = match["top"] or match["top1"] or match["over"]
+    bottom = match["bottom"] or match["bottom1"] or match["under"]
+    if top:
+        below = int(bottom.replace(",", ""))
+        return Fraction(int(top.replace(",", "")), below) if below else None
+    exponent = int(match["e"] or match["power"] or match["power1"] or 0)
+    if abs(exponent) > LARGEST_EXPONENT:
+        return None
+    digits, _, decimals = match["decimal"].replace(",", "").partition(".")
+    return Fraction(int((digits + decimals) or "0")) * Fraction(10) ** (exponent - len(decimals))
+
+
+# Words after a figure that make it another figure, or no figure: 42 thousand, 42 minus one, 42 or so.
+_NO_UNIT = re.compile(
+    r"\b(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|[a-z]{3,5}teen"
+    r"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|dozen|hundreds?|thousands?|(?:m|b|tr)illions?"
+    r"|half|halves|thirds?|(?:four|fif|six|seven|eigh|ten|hundred|thousand)ths"
+    r"|plus|minus|times(?= )|over|squared|cubed|factorial|mod|modulo|divided|multiplied|by|less|more|than|least|most"
+    r"|and|n?or|not|either|maybe|perhaps|possibly|probably|about|around|roughly|approximately|if|but|except|pi|k|is"
+    r"|equals)\b",
+    re.IGNORECASE,
+)
+
+
+def _is_unit(unit: str) -> bool:
+    return re.fullmatch(r"[A-Za-z°/ .²³]*", unit) is not None and not _NO_UNIT.search(unit)

@@ -1,0 +1,49 @@
+"""What every test may use: the folder of public data, two threads, and no GPU unless there is one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# Small matrix products on busy machines lose time to more threads. Read when torch is first imported.
+THREADS = min(2, os.cpu_count() or 1)
+os.environ.setdefault("OMP_NUM_THREADS", str(THREADS))
+
+# A slow machine is not a failure, and a test that fails today must fail tomorrow.
+settings.register_profile("ponder", deadline=None, derandomize=True)
+settings.load_profile("ponder")
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder that PONDER_DATA names; without one the test skips and says so."""
+    named = os.environ.get("PONDER_DATA")
+    if not named:
+        pytest.skip("PONDER_DATA is unset; it names the folder of public data sets")
+    folder = Path(named)
+    if not folder.is_dir():
+        pytest.skip(f"PONDER_DATA names {named}, which is not a folder")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> None:
+    if (torch := sys.modules.get("torch")) is not None and torch.get_num_threads() > THREADS:
+        torch.set_num_threads(THREADS)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if marked and not _has_cuda():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
