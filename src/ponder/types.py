@@ -199,9 +199,9 @@ class Trace:
         return np.concatenate([self.steps[i].token_ids for i in self.path(index)])
 
     def score(self, index: int, name: str) -> float | None:
-        """The value a scorer gave this step; None where it gave none or could not decide."""
+        """The value a scorer gave this step; None where it gave none or could not decide (NaN decides nothing)."""
         found = self.steps[index].scores.get(name)
-        return None if found is None else found.value
+        return None if found is None or found.value != found.value else found.value
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for a run directory; `from_json` gives the same trace back."""

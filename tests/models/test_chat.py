@@ -39,7 +39,7 @@ TALK = (
 )
 
 
-@pytest.mark.parametrize("template", [CHATML, LLAMA, chat.PLAIN, chat.R1])
+@pytest.mark.parametrize("template", [CHATML, LLAMA, *chat.TEMPLATES.values()])
 @pytest.mark.parametrize("prompt", [True, False])
 def test_as_transformers_renders(template: str, prompt: bool) -> None:
     transformers = pytest.importorskip("transformers")
@@ -107,6 +107,6 @@ def test_encode_leaves_the_first_token_to_whoever_writes_it() -> None:
     plain.inner.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 1)])
     own = replace(plain, chat_template="{{ bos_token }}{{ messages[0].content }}")
     assert chat.encode(own, user("Hi")).tolist() == [1, *plain.encode("Hi", special=False)]
-    assert chat.encode(own, user("Hi"), own.chat_template).tolist() == chat.encode(own, user("Hi")).tolist()
     assert chat.encode(plain, user("Hi")).tolist() == plain.encode("User: Hi\n\nAssistant:").tolist()
-    assert chat.encode(own, user("Hi"), "plain").tolist() == chat.encode(plain, user("Hi")).tolist()
+    assert chat.encode(chat.adopt(own, "plain"), user("Hi")).tolist() == chat.encode(plain, user("Hi")).tolist()
+    assert chat.adopt(own, "{{ bos_token }}x").chat_template == "{{ bos_token }}x"

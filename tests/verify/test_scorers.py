@@ -159,3 +159,11 @@ class Fixed:
 def test_weighted_takes_any_scorer():
     t = trace("42", "a")
     assert asyncio.run(Weighted(((Fixed("prm", 0.25), 2.0), (Fixed("length", 1.0), -0.1)))(t, [1]))[0].value == 0.4
+
+
+def test_votes_count_numbers_not_spellings() -> None:
+    verifier = FinalNumber()
+    assert verifier.read("\\boxed{42}") == verifier.read("#### 42.0") == "42"
+    assert verifier.read("\\boxed{1/2}") == verifier.read("Answer: 0.5") == "1/2"
+    assert verifier.read("no idea") is None
+    assert verifier.read("\\boxed{41} \\boxed{42}") is None

@@ -65,10 +65,12 @@ def run(
     done: list[list[Row | None]] = [[None] * r.n for r in requests]
     while waiting or rows:
         if waiting and (not rows or len(rows) <= max_rows // 2):  # admit in bulk: a prefill costs a pass
-            rows += _admit(net, cache, requests, waiting, max_rows - len(rows), eos, stopped)
+            fresh = _admit(net, cache, requests, waiting, max_rows - len(rows), eos, stopped)
+            rows += fresh
+            progress(len(fresh))
         else:
             _decode(net, cache, rows, eos, stopped)
-        progress(len(rows))
+            progress(len(rows))
         alive = [i for i, row in enumerate(rows) if row.stop is None]
         for row in rows:
             if row.stop is not None:

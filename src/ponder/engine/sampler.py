@@ -40,7 +40,7 @@ def _truncate(logprobs_BV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
     keep = torch.arange(size, device=top.device) < column([s.top_k or size for s in sampling])
     top = torch.log_softmax(top.masked_fill(~keep, -torch.inf), dim=-1)  # each filter sees the last one's result
     before = top.exp().cumsum(-1) - top.exp()  # mass above: a token stays while less than p lies before it
-    keep = keep & (before < column([s.top_p for s in sampling]))
+    keep = keep & (before < column([s.top_p if s.top_p < 1 else torch.inf for s in sampling]))
     top = torch.log_softmax(top.masked_fill(~keep, -torch.inf), dim=-1)
     keep = keep & (top >= top[:, :1] + column([s.min_p for s in sampling]).log())
     top = torch.log_softmax(top.masked_fill(~keep, -torch.inf), dim=-1)
@@ -61,7 +61,7 @@ def _invert(probs_BV: Tensor, uniform_B: Tensor) -> Tensor:
     rows, size = probs_BV.shape
     pad = -size % _BLOCK
     blocks = torch.nn.functional.pad(probs_BV, (0, pad)).view(rows, -1, _BLOCK)
-    reached = blocks.sum(-1).double().cumsum(-1)
+    reached = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
     goal = (uniform_B * reached[:, -1])[:, None]
     block = torch.searchsorted(reached, goal, right=True).clamp(max=reached.shape[1] - 1)
     before = torch.where(block > 0, reached.gather(1, (block - 1).clamp(min=0)), 0.0)

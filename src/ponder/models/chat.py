@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -44,7 +45,15 @@ like this: <think> the thinking </think> <answer> the answer </answer>.\n' }}
 {%- if open_think is not defined or open_think %}{{ ' <think>' }}{% endif %}
 {%- endif %}"""
 
-TEMPLATES = {"plain": PLAIN, "r1": R1}
+# The shortest there is: a question, and room for its answer.
+QA = """\
+{%- for message in messages %}
+{{- ('Question: ' if message.role == 'user' else 'Answer: ' if message.role == 'assistant' else '') }}
+{{- message.content + '\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ 'Answer:' }}{% endif %}"""
+
+TEMPLATES = {"plain": PLAIN, "qa": QA, "r1": R1}
 
 
 class _Generation(Extension):
@@ -94,13 +103,23 @@ def render(template: str | None, messages: Sequence[Message], add_generation_pro
         raise ModelError(f"the chat template cannot render these messages: {reason}") from None
 
 
-def encode(tokenizer: Tokenizer, messages: Sequence[Message], template: str | None = None, **extra: Any) -> Ids:
-    """The tokens after which the assistant speaks, by `template`, else the model's own, else "plain".
-
-    A model's own template writes its first token itself; ours leave that to the tokenizer.
-    """
-    template = tokenizer.chat_template if template is None else template
-    own = template is not None and template == tokenizer.chat_template
+def encode(tokenizer: Tokenizer, messages: Sequence[Message], **extra: Any) -> Ids:
+    """The tokens after which the assistant speaks, by the model's own template, else "plain"."""
+    if tokenizer.chat_template is None:
+        tokenizer = adopt(tokenizer, "plain")
     first, last = tokenizer.token(tokenizer.bos), tokenizer.token(next(iter(tokenizer.eos), None))
     given = {"bos_token": first or "", "eos_token": last or "", **extra}
-    return tokenizer.encode(render(template, messages, **given), special=not own)
+    return tokenizer.encode(render(tokenizer.chat_template, messages, **given), special=False)
+
+
+def adopt(tokenizer: Tokenizer, template: str) -> Tokenizer:
+    """The tokenizer with this template (a name or jinja2 text) as its own.
+
+    A template writes the first token itself, so one is put before ours where the tokenizer would add one.
+    """
+    if template not in TEMPLATES and "{" not in template:
+        raise UnknownName("chat template", template, TEMPLATES)
+    text = TEMPLATES.get(template, template)
+    if "bos_token" not in text and tokenizer.bos is not None and tokenizer.bos in tokenizer.encode("", special=True):
+        text = "{{- bos_token }}" + text
+    return replace(tokenizer, chat_template=text)

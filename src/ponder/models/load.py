@@ -1,4 +1,7 @@
-"""Models by name: `smollm2`, a Hugging Face folder, a GGUF file, a run directory, or a fresh one."""
+"""Models by name: `smollm2`, a Hugging Face folder, a GGUF file, a run directory, or a fresh one.
+
+With `transformers:` before it, a folder is run by transformers instead of ponder's own networks.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,11 @@ from pathlib import Path
 import torch
 
 from ponder.errors import ModelError, UnknownName, UsageError
-from ponder.models import smollm2
+from ponder.models import chat, smollm2
+from ponder.models.batched import Batched
 from ponder.models.native import Native
 from ponder.models.tokenizer import Tokenizer
+from ponder.models.transformers_policy import Transformers
 from ponder.nets import gguf, hf
 from ponder.nets.compute import pick_device, pick_dtype, set_threads
 from ponder.nets.config import DecoderConfig
@@ -18,6 +23,7 @@ from ponder.nets.decoder import Decoder, initialise
 from ponder.runs import newest_checkpoint
 
 NAMED = {"smollm2": smollm2.folder}
+FOREIGN = "transformers:"  # before a folder: run by that library
 
 
 @dataclass(frozen=True)
@@ -47,18 +53,44 @@ class Fresh:
 def load_policy(
     model: str | Fresh, template: str | None = None, device: str = "auto", dtype: str = "auto", seed: int = 0
 ) -> Native:
-    """The `native` policy of a model."""
+    """The `native` policy of a model. A `template` (its name or text) becomes the model's own, and is saved with it."""
+    if isinstance(model, str) and model.startswith(FOREIGN):
+        raise UsageError(f"only ponder's own networks can be trained: give {model.removeprefix(FOREIGN)!r} alone")
+    where, kind = _compute(device, dtype)
+    net, tokenizer = _parts(model, kind, where)
+    return Native(net, tokenizer if template is None else chat.adopt(tokenizer, template), seed)
+
+
+def load_any(
+    model: str | Fresh, template: str | None = None, device: str = "auto", dtype: str = "auto", seed: int = 0
+) -> Batched:
+    """A policy to answer with, not to train: also "transformers:FOLDER", for architectures ponder has no network of."""
+    if isinstance(model, Fresh) or not model.startswith(FOREIGN):
+        return load_policy(model, template, device, dtype, seed)
+    name = model.removeprefix(FOREIGN)
+    path = find(name) if name in NAMED or Path(name).expanduser().exists() else Path(name)
+    where, kind = _compute(device, dtype)
+    policy = Transformers.load(path, kind, where, seed)
+    if template is not None:
+        policy.tokenizer = chat.adopt(policy.tokenizer, template)
+    return policy
+
+
+def _compute(device: str, dtype: str) -> tuple[torch.device, torch.dtype]:
     where = pick_device(device)
     if where.type == "cpu":
         set_threads()
-    kind = pick_dtype(dtype, where)
+    return where, pick_dtype(dtype, where)
+
+
+def _parts(model: str | Fresh, dtype: torch.dtype, device: torch.device) -> tuple[Decoder, Tokenizer]:
     if isinstance(model, Fresh):
-        return Native(*model.build(kind, where), template, seed)
+        return model.build(dtype, device)
     path = find(model)
     if path.is_file():
         file = gguf.read(path)
-        return Native(gguf.load(file, kind, where), Tokenizer.from_gguf(file), template, seed)
-    return Native(hf.load(path, kind, where), Tokenizer.from_folder(path), template, seed)
+        return gguf.load(file, dtype, device), Tokenizer.from_gguf(file)
+    return hf.load(path, dtype, device), Tokenizer.from_folder(path)
 
 
 def find(model: str) -> Path:

@@ -1,137 +1,31 @@
-"""The `native` policy: ponder's own networks, sampled in this process from the weights the learner trains.
-
-Calls that wait at the same time are decoded together, whatever problem, group or tree they come from.
-"""
+"""The `native` policy: ponder's own networks, sampled in this process from the weights the learner trains."""
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import time
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-
-import numpy as np
-
 from ponder.engine import batch
-from ponder.errors import UsageError
-from ponder.models import chat
+from ponder.models.batched import Batched
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets.decoder import Decoder
-from ponder.types import Completion, Cost, Ids, Message, Sampling, ids
 
 _CACHE_BYTES = 2 << 30  # most memory for keys and values of sequences in flight
 
 
-@dataclass(slots=True)
-class _Call:
-    request: batch.Request
-    answer: asyncio.Future[list[Completion]]
+class Native(Batched):
+    """A `Policy` over a `Decoder`, by continuous batching."""
 
-
-class Native:
-    """A `Policy`. `version` counts weight updates; each completion records the one that wrote it."""
-
-    def __init__(self, net: Decoder, tokenizer: Tokenizer, template: str | None = None, seed: int = 0) -> None:
+    def __init__(self, net: Decoder, tokenizer: Tokenizer, seed: int = 0) -> None:
         tokenizer.fits(net.config)
-        self.net, self.tokenizer = net, tokenizer
-        self.template = template  # None: the tokenizer's own
-        self.eos = frozenset(tokenizer.eos)
-        self.version = 0
-        self.watch: Callable[[int], None] = lambda tokens: None  # told of tokens as they are written; may raise to stop
-        self._waiting: list[_Call] = []
-        self._worker: asyncio.Task[None] | None = None
-        self.stream(seed)
+        super().__init__(tokenizer, net.config.vocab, net.config.context, seed)
+        self.net = net
 
-    def encode(self, messages: Sequence[Message]) -> Ids:
-        return chat.encode(self.tokenizer, messages, self.template)
+    def _continue(self, requests: list[batch.Request]) -> list[list[batch.Row]]:
+        return batch.run(self.net, requests, self.eos, self._stopped, self._most_rows(requests), self.watch)
 
-    async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
-        prefix = ids(prefix)
-        sampling = self._checked(prefix, sampling, n)
-        seed = self._seed(prefix) if sampling.seed is None else sampling.seed
-        call = _Call(batch.Request(prefix, sampling, n, seed), asyncio.get_running_loop().create_future())
-        self._waiting.append(call)
-        if self._worker is None or self._worker.done():
-            self._worker = asyncio.create_task(self._work())
-        return await call.answer
-
-    def stream(self, *seed: int) -> None:
-        """Start the policy's own random stream. A call's draws depend on it, the prefix, and how often that
-        prefix was continued before; not on the order in which calls for different prefixes arrive."""
-        self._stream = hashlib.blake2b(repr(seed).encode(), digest_size=16).digest()
-        self._asked: Counter[bytes] = Counter()
-
-    def _seed(self, prefix: Ids) -> int:
-        key = hashlib.blake2b(prefix.tobytes(), key=self._stream, digest_size=16).digest()
-        self._asked[key] += 1
-        return int.from_bytes(hashlib.blake2b(key + self._asked[key].to_bytes(8), digest_size=8).digest())
-
-    def _checked(self, prefix: Ids, sampling: Sampling, n: int) -> Sampling:
-        config = self.net.config
-        if n < 1:
-            raise UsageError(f"n is {n}; ask for at least one completion")
-        if not len(prefix) or prefix.min() < 0 or prefix.max() >= config.vocab:
-            raise UsageError(f"a prefix needs at least one token, each below the vocabulary's {config.vocab}")
-        room = config.context - len(prefix)
-        if room < 1:
-            raise UsageError(f"the prompt has {len(prefix)} tokens, the model's context only {config.context}")
-        return sampling if sampling.max_tokens <= room else replace(sampling, max_tokens=room)
-
-    async def _work(self) -> None:
-        await asyncio.sleep(0)  # let every call that is ready now join the batch
-        while self._waiting:
-            calls, self._waiting = self._waiting, []
-            try:
-                answers = await asyncio.to_thread(self._run, [c.request for c in calls])
-            except BaseException as failure:
-                for call in calls:
-                    if not call.answer.done():
-                        call.answer.set_exception(failure)
-                if not isinstance(failure, Exception):
-                    raise
-                continue
-            for call, answer in zip(calls, answers, strict=True):
-                if not call.answer.done():
-                    call.answer.set_result(answer)
-
-    def _run(self, requests: list[batch.Request]) -> list[list[Completion]]:
-        began = time.perf_counter()
-        rows = batch.run(self.net, requests, self.eos, self._stopped, self._most_rows(requests), self.watch)
-        seconds = (time.perf_counter() - began) / sum(r.n for r in requests)
-        return [
-            [self._completion(request, row, seconds) for row in group]
-            for request, group in zip(requests, rows, strict=True)
-        ]
+    def _flops(self, context: int) -> float:
+        return self.net.config.flops_per_token(context)
 
     def _most_rows(self, requests: list[batch.Request]) -> int:
         c = self.net.config
         longest = max(len(r.prefix) + r.sampling.max_tokens for r in requests)
         per_token = 2 * c.layers * c.kv_heads * c.head_dim * self.net.dtype.itemsize
         return max(1, min(1024, _CACHE_BYTES // (per_token * longest)))
-
-    def _stopped(self, row: batch.Row) -> bool:
-        """Has the newest token completed a stop string? A match ends in it, and each token has a byte or more."""
-        stop = row.sampling.stop
-        if not stop:
-            return False
-        reach = max(len(s.encode()) for s in stop)
-        tail = self.tokenizer.decode(row.token_ids[-reach:], keep_special=True)
-        return any(s in tail for s in stop)
-
-    def _completion(self, request: batch.Request, row: batch.Row, seconds: float) -> Completion:
-        """The text keeps its stop string, since the tokens do; only the end-of-sequence token has no text."""
-        assert row.stop is not None
-        prompt, written = len(request.prefix), len(row.token_ids)
-        first = row.number == 0
-        flops = self.net.config.flops_per_token(prompt + written // 2) * (written + (prompt if first else 0))
-        text = self.tokenizer.decode(row.token_ids[:-1] if row.stop == "eos" else row.token_ids, keep_special=True)
-        return Completion(
-            text=text,
-            token_ids=ids(row.token_ids),
-            logprobs=np.asarray(row.logprobs, dtype=np.float32),
-            stop=row.stop,
-            version=self.version,
-            cost=Cost(prompt if first else 0, 0 if first else prompt, written, 0, flops, seconds),
-        )

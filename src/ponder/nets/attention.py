@@ -2,12 +2,16 @@
 
 A segment is a run of tokens with a parent segment: a prompt is a root, its completions are children, and
 a searched tree is the same thing deeper. A token sees its own segment up to itself, and all its ancestors.
-So a prompt is computed once for its whole group, and no token is padding.
+So a prompt is computed once for its whole group. Trees of about the same size attend together, padded to the
+longest; every other part of the network sees no padding.
+
+Inside: B trees of a bucket, t tokens of its longest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -15,37 +19,37 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
+@dataclass(slots=True)
+class _Bucket:
+    index_Bt: Tensor  # each tree's tokens among all; padding points anywhere
+    real_Bt: Tensor  # False on padding
+    back_Btt: Tensor  # how far back a key lies on the query's own path; negative where it does not
+
+
 class Packed:
     """Attention over a forest of segments; `parents[s] < s`, or -1 for a root. Trees lie one after another."""
 
     def __init__(self, lengths: Sequence[int], parents: Sequence[int], device: torch.device | None = None) -> None:
-        self.trees: list[tuple[int, int, Tensor]] = []  # first token, past the last, relation [t, t]
-        self.device = device
         starts: list[int] = []  # first position of each segment
+        root = 0  # of the tree being laid out
         for length, parent in zip(lengths, parents, strict=True):
-            if not -1 <= parent < len(starts) or length < 1:
+            root = len(starts) if parent < 0 else root
+            if not (parent == -1 or root <= parent < len(starts)) or length < 1:
                 raise ValueError(f"segment {len(starts)}: parent {parent}, length {length}")
             starts.append(0 if parent < 0 else starts[parent] + lengths[parent])
         where = [torch.arange(a, a + n) for a, n in zip(starts, lengths, strict=True)]
-        self.positions_T = torch.cat(where).to(device)
+        positions = torch.cat(where)
+        self.positions_T = positions.to(device)
         roots = [s for s, p in enumerate(parents) if p < 0] + [len(parents)]
-        first = 0
+        trees, first = [], 0  # first token and reach of each
         for a, b in pairwise(roots):
             past = first + sum(lengths[a:b])
-            self.trees.append((first, past, self._reach(lengths[a:b], [p - a for p in parents[a:b]], first, past)))
+            trees.append((first, _reach(lengths[a:b], [p - a for p in parents[a:b]], positions[first:past])))
             first = past
-
-    def _reach(self, lengths: Sequence[int], parents: Sequence[int], first: int, past: int) -> Tensor:
-        """How many tokens back each key lies on each query's own path; negative where it is not on it."""
-        count = len(lengths)
-        above_SS = torch.eye(count, dtype=torch.bool)
-        for s, p in enumerate(parents):
-            if p >= 0:
-                above_SS[s] |= above_SS[p]
-        segment_t = torch.repeat_interleave(torch.arange(count), torch.tensor(lengths)).to(self.device)
-        positions_t = self.positions_T[first:past]
-        back_tt = positions_t[:, None] - positions_t[None, :]
-        return torch.where(above_SS.to(self.device)[segment_t][:, segment_t], back_tt, -1)
+        self.buckets = [_bucket(group, device) for group in _alike(trees)]
+        flat = torch.cat([b.index_Bt[b.real_Bt] for b in self.buckets])
+        self.order_T = torch.empty_like(flat).scatter_(0, flat, torch.arange(len(flat), device=flat.device))
+        self._masks: dict[tuple[int | None, int], list[Tensor]] = {}
 
     def __call__(
         self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None
@@ -53,10 +57,58 @@ class Packed:
         heads, kv_heads, size = q_THD.shape[1], k_TKD.shape[1], q_THD.shape[2]
         shared = heads // kv_heads  # query heads per key head become more queries: keys are never copied
         out = []
-        for first, past, back_tt in self.trees:
-            seen_tt = back_tt >= 0 if window is None else (back_tt >= 0) & (back_tt < window)
-            q = q_THD[first:past].view(-1, kv_heads, shared, size).permute(1, 2, 0, 3).reshape(1, kv_heads, -1, size)
-            k, v = (x[first:past].transpose(0, 1)[None] for x in (k_TKD, v_TKD))
-            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen_tt.repeat(shared, 1), scale=scale)
-            out.append(mixed.view(kv_heads, shared, past - first, size).permute(2, 0, 1, 3).reshape(-1, heads, size))
-        return torch.cat(out)
+        for bucket, mask in zip(self.buckets, self._mask(window, shared), strict=True):
+            trees, longest = bucket.index_Bt.shape
+            q = q_THD[bucket.index_Bt].view(trees, longest, kv_heads, shared, size).permute(0, 2, 3, 1, 4)
+            k, v = (x[bucket.index_Bt].transpose(1, 2) for x in (k_TKD, v_TKD))
+            q = q.reshape(trees, kv_heads, shared * longest, size)
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+            mixed = mixed.view(trees, kv_heads, shared, longest, size).permute(0, 3, 1, 2, 4)
+            out.append(mixed.reshape(trees, longest, heads, size)[bucket.real_Bt])
+        return torch.cat(out)[self.order_T]
+
+    def _mask(self, window: int | None, shared: int) -> list[Tensor]:
+        """What each query of each bucket may see, [B, 1, shared * t, t]; the same for every layer of a kind."""
+        if (window, shared) not in self._masks:
+            seen = [
+                b.back_Btt >= 0 if window is None else (b.back_Btt >= 0) & (b.back_Btt < window) for b in self.buckets
+            ]
+            self._masks[window, shared] = [s.repeat(1, shared, 1)[:, None] for s in seen]
+        return self._masks[window, shared]
+
+
+def _reach(lengths: Sequence[int], parents: Sequence[int], positions_t: Tensor) -> Tensor:
+    """How many tokens back each key lies on each query's own path; -1 where it is not on it."""
+    count = len(lengths)
+    above_SS = torch.eye(count, dtype=torch.bool)
+    for s, p in enumerate(parents):
+        if p >= 0:
+            above_SS[s] |= above_SS[p]
+    segment_t = torch.repeat_interleave(torch.arange(count), torch.tensor(lengths))
+    back_tt = positions_t[:, None] - positions_t[None, :]
+    return torch.where(above_SS[segment_t][:, segment_t], back_tt, -1)
+
+
+def _alike(trees: list[tuple[int, Tensor]]) -> list[list[tuple[int, Tensor]]]:
+    """Trees in buckets in which padding to the longest costs at most about a quarter."""
+    buckets: list[list[tuple[int, Tensor]]] = []
+    for tree in sorted(trees, key=lambda t: len(t[1])):
+        if buckets and len(tree[1]) <= 1.25 * len(buckets[-1][0][1]) + 4:
+            buckets[-1].append(tree)
+        else:
+            buckets.append([tree])
+    return buckets
+
+
+def _bucket(trees: list[tuple[int, Tensor]], device: torch.device | None) -> _Bucket:
+    longest = max(len(reach) for _, reach in trees)
+    index = torch.zeros(len(trees), longest, dtype=torch.long)
+    real = torch.zeros(len(trees), longest, dtype=torch.bool)
+    back = torch.full((len(trees), longest, longest), -1)
+    back.diagonal(dim1=1, dim2=2).zero_()  # padding sees itself: a softmax over nothing is not a number
+    for i, (first, reach) in enumerate(trees):
+        size = len(reach)
+        index[i, :size] = torch.arange(first, first + size)
+        real[i, :size] = True
+        back[i, :size, :size] = reach
+    return _Bucket(index.to(device), real.to(device), back.to(device))

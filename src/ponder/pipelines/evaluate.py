@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,11 +92,14 @@ async def evaluate(job: Evaluate, policy: Policy, run: Run, watch: Watch) -> Rep
             raise Interrupted(f"stopped after {done} of {len(problems)} problems; the same command goes on") from None
         run.traces(0, fresh)
         traces |= {t.problem.id: t for t in fresh}
-        so_far = report(
-            [traces[p.id] for p in problems if p.id in traces], verifier.name, getattr(verifier, "read", None)
-        )
-        watch.step(len(traces), len(problems), {"accuracy": so_far.single.mean}, fresh)
+        watch.step(len(traces), len(problems), {"accuracy": so_far(traces.values(), verifier.name)}, fresh)
     return report([traces[p.id] for p in problems], verifier.name, getattr(verifier, "read", None))
+
+
+def so_far(traces: Iterable[Trace], scorer: str) -> float:
+    """Mean score of what was judged; NaN while nothing was."""
+    judged = [s for t in traces for i in t.answers() if (s := t.score(i, scorer)) is not None]
+    return sum(judged) / len(judged) if judged else math.nan
 
 
 def report(traces: Sequence[Trace], scorer: str, read: Callable[[str], str | None] | None) -> Report:

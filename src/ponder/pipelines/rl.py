@@ -74,10 +74,11 @@ async def train(job: RL, run: Run, watch: Watch) -> Native:
         micro_tokens=job.micro_tokens,
         frozen_layers=job.frozen_layers,
     )
-    first = checkpoint.restore(run, learner)  # 0 in a new run
+    first = policy.version = checkpoint.restore(run, learner)  # 0 in a new run
     problems, verifier = job.task.train, job.task.verifier
 
     for step in range(first, job.steps):
+        done = step
         try:
             began = time.perf_counter()
             policy.stream(job.seed, step)
@@ -90,24 +91,24 @@ async def train(job: RL, run: Run, watch: Watch) -> Native:
                 job.objective.credit(trace, verifier.name)
             watch.phase("learn")
             learned = learner.step(traces, watch.share)
-            policy.version = step + 1
+            policy.version = done = step + 1
             ended = time.perf_counter()
+
+            metrics = summary(traces, verifier.name) | learned
+            metrics |= {"time/sample": sampled - began, "time/learn": ended - sampled, "step_time": ended - began}
+            run.traces(step, traces)
+            run.metrics(step, metrics)
+            watch.step(done, job.steps, metrics, traces)
+            if done % job.save_every == 0 or done == job.steps:
+                watch.phase("save")
+                checkpoint.save(run, done, learner, policy.tokenizer.save)
         except (Interrupted, BaseExceptionGroup) as stop:
             if isinstance(stop, BaseExceptionGroup) and not stop.subgroup(Interrupted):
                 raise
             learner.masters.forget()
-            checkpoint.save(run, step, learner, policy.tokenizer.save)
-            done = f"stopped after {step} of {job.steps} steps"
-            raise Interrupted(f"{done}; the same command goes on from there") from None
-
-        metrics = summary(traces, verifier.name) | learned
-        metrics |= {"time/sample": sampled - began, "time/learn": ended - sampled, "step_time": ended - began}
-        run.traces(step, traces)
-        run.metrics(step, metrics)
-        watch.step(step + 1, job.steps, metrics, traces)
-        if (step + 1) % job.save_every == 0 or step + 1 == job.steps:
-            watch.phase("save")
-            checkpoint.save(run, step + 1, learner, policy.tokenizer.save)
+            checkpoint.save(run, done, learner, policy.tokenizer.save)
+            so_far = f"stopped after {done} of {job.steps} steps"
+            raise Interrupted(f"{so_far}; the same command goes on from there") from None
     return policy
 
 

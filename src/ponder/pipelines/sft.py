@@ -58,7 +58,7 @@ def fine_tune(job: FineTune, run: Run, watch: Watch) -> Native:
     first = checkpoint.restore(run, learner)
 
     for step in range(first, job.steps):
-        began = time.perf_counter()
+        began, done = time.perf_counter(), step
         try:
             watch.phase("learn")
             chosen = pick(problems, job.seed, step * job.batch, job.batch)
@@ -66,19 +66,21 @@ def fine_tune(job: FineTune, run: Run, watch: Watch) -> Native:
             for trace in traces:
                 learner.objective.credit(trace, "")
             metrics = learner.step(traces, watch.share)
+            done = step + 1
+
+            metrics |= {"num_tokens": float(sum(len(s.token_ids) for t in traces for s in t.steps))}
+            metrics |= {"step_time": time.perf_counter() - began}
+            run.traces(step, traces)
+            run.metrics(step, metrics)
+            watch.step(done, job.steps, metrics, traces)
+            if done % job.save_every == 0 or done == job.steps:
+                watch.phase("save")
+                checkpoint.save(run, done, learner, policy.tokenizer.save)
         except Interrupted:
             learner.masters.forget()
-            checkpoint.save(run, step, learner, policy.tokenizer.save)
-            done = f"stopped after {step} of {job.steps} steps"
-            raise Interrupted(f"{done}; the same command goes on from there") from None
-        metrics |= {"num_tokens": float(sum(len(s.token_ids) for t in traces for s in t.steps))}
-        metrics |= {"step_time": time.perf_counter() - began}
-        run.traces(step, traces)
-        run.metrics(step, metrics)
-        watch.step(step + 1, job.steps, metrics, traces)
-        if (step + 1) % job.save_every == 0 or step + 1 == job.steps:
-            watch.phase("save")
-            checkpoint.save(run, step + 1, learner, policy.tokenizer.save)
+            checkpoint.save(run, done, learner, policy.tokenizer.save)
+            so_far = f"stopped after {done} of {job.steps} steps"
+            raise Interrupted(f"{so_far}; the same command goes on from there") from None
     return policy
 
 
@@ -100,9 +102,11 @@ def answer(data: Task | str, problem: Problem) -> str:
 def read_conversations(path: str) -> Sequence[Problem]:
     """JSONL with `messages` that end in the assistant's answer, or with `prompt` and `completion`."""
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8").split("\n")  # splitlines would cut inside a text at U+2028
     except OSError as why:
         raise TaskError(f"cannot read the conversations in {path}: {why.strerror}") from None
+    except UnicodeDecodeError as why:
+        raise TaskError(f"cannot read the conversations in {path}: it is not UTF-8 text ({why})") from None
     problems = [_conversation(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not problems:
         raise TaskError(f"{path} holds no conversations: one JSON object per line is expected")
@@ -116,8 +120,14 @@ def _conversation(path: str, number: int, line: str) -> Problem:
             *asked, last = row["messages"]
             if not asked or last["role"] != "assistant":
                 raise ValueError("the last message must be the assistant's, after at least one other")
-            return Problem(f"{path}:{number}", tuple(asked), str(last["content"]))
-        return Problem(f"{path}:{number}", user(str(row["prompt"])), str(row["completion"]))
+            return Problem(f"{path}:{number}", tuple(asked), _said(last["content"]))
+        return Problem(f"{path}:{number}", user(_said(row["prompt"])), _said(row["completion"]))
     except (ValueError, KeyError, TypeError) as why:
         hint = "give 'messages', or 'prompt' and 'completion'"
         raise TaskError(f"{path}, line {number} is not a conversation ({why}): {hint}") from None
+
+
+def _said(text: Any) -> str:
+    if text is None:
+        raise ValueError("a text is null")
+    return str(text)

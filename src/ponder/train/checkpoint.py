@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from ponder.errors import RunError
+from ponder.errors import PonderError, RunError
 from ponder.nets import hf
 from ponder.runs import Run, checkpoints, write_json
 from ponder.train.learner import Learner
@@ -57,13 +57,13 @@ def restore(run: Run, learner: Learner) -> int:
     newest = found[-1]
     try:
         state = json.loads((newest / "state.json").read_text())
-        tensors = load_file(newest / "optimiser.safetensors")
-    except (OSError, ValueError, SafetensorError) as why:
-        raise RunError(f"the checkpoint {newest} is damaged ({why}): delete it to start from an older one") from None
-    saved = hf.load(newest / "model", learner.net.dtype, learner.net.device)
-    learner.net.load_state_dict(saved.state_dict())
-    learner.masters.restore(tensors, state["updates"])
+        step, threads = int(state["step"]), int(state["threads"])
+        saved = hf.load(newest / "model", learner.net.dtype, learner.net.device)
+        learner.net.load_state_dict(saved.state_dict())
+        learner.masters.restore(load_file(newest / "optimiser.safetensors"), int(state["updates"]))
+    except (OSError, ValueError, TypeError, LookupError, RuntimeError, SafetensorError, PonderError) as why:
+        raise RunError(f"the checkpoint {newest} is damaged ({why}): delete it to start again without it") from None
     if learner.net.device.type == "cpu":
-        torch.set_num_threads(state["threads"])  # sums in another order would give other bits
-    run.resumed(state["step"])
-    return int(state["step"])
+        torch.set_num_threads(threads)  # sums in another order would give other bits
+    run.resumed(step)
+    return step

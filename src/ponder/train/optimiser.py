@@ -109,9 +109,7 @@ class Masters:
                     key: state[f"{key}.{name}"] for key in ("step", "exp_avg", "exp_avg_sq") if f"{key}.{name}" in state
                 }
                 if kept:
-                    self.adam.state[w] = {
-                        k: v.clone() if k == "step" else v.to(w.device).clone() for k, v in kept.items()
-                    }
+                    self.adam.state[w] = {k: v.to(w.device).clone() for k, v in kept.items()}
 
 
 def _master(p: Tensor) -> torch.nn.Parameter:

@@ -32,6 +32,12 @@ class FinalNumber:
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
         return score_each(trace, steps, lambda text: self.judge(text, trace.problem.answer))
 
+    def read(self, text: str) -> str | None:
+        """The number a completion gives, as votes count it; None where it gives none."""
+        found = extract(text, self.forms)
+        value = None if found.answer is None else parse(found.answer).value
+        return None if value is None else str(value)
+
     def judge(self, text: str, gold: Any) -> Score:
         """One completion against one gold answer."""
         truth = parse(str(gold))

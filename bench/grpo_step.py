@@ -1,0 +1,186 @@
+"""One whole GRPO step: sample groups, reward, credit, forward, backward, optimiser. ponder and TRL's GRPOTrainer.
+
+Both start from the same folder, in the same type and with the same number of threads, on the same chat prompts, with
+GRPO's loss, no KL term, one pass, AdamW at the same constant learning rate, clipping at 1, without gradient
+checkpointing. Every completion has exactly so many tokens. The reward is a number drawn from the completion's text,
+so that all rewards of a group differ and no side has less to learn from. The time is that of whole steps after the
+first, which warms up; loading is not counted.
+
+TRL is measured where it is installed (pip install 'trl==1.16.*'); without it only ponder is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib.util
+import statistics
+import tempfile
+import time
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from harness import parser, report
+from ponder.models.load import find, load_policy
+from ponder.pipelines.solve import pick, solve_all
+from ponder.reason.strategies import Ensemble
+from ponder.tasks.addition import Addition
+from ponder.train.learner import Learner
+from ponder.train.objective import GRPO
+from ponder.train.optimiser import AdamW
+from ponder.types import Problem, Sampling, Score, Trace
+
+INSTALL = "pip install 'trl==1.16.*'"
+LR = 1e-6
+
+
+def reward(text: str) -> float:
+    """Between 0 and 1, as good as random: two texts of a group do not share it."""
+    return zlib.crc32(text.encode()) / 2**32
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """`reward` as a scorer."""
+
+    name: str = "drawn"
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        return [Score(reward(trace.text(i))) for i in steps]
+
+
+def wait(device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def ours(told: Any, dtype: str) -> dict[str, list[float]]:
+    """The body of `ponder.pipelines.rl`'s loop, without its files."""
+    policy = load_policy(told.model, device=told.device, dtype=dtype)
+    policy.eos = frozenset()
+    objective, scorer = GRPO(beta=0.0), Drawn()
+    learner = Learner(policy.net, objective, AdamW(lr=LR), micro_tokens=told.micro_tokens)
+    strategy = Ensemble(told.n, Sampling(max_tokens=told.tokens))
+    times: dict[str, list[float]] = {"step": [], "sample": [], "learn": [], "cpu": []}
+    for step in range(1 + told.steps):
+        asked = problems(told, step)
+        began, worked = wait(told.device), time.process_time()
+        policy.stream(0, step)
+        traces = asyncio.run(solve_all(asked, strategy, policy, scorer))
+        sampled = wait(told.device)
+        for trace in traces:
+            objective.credit(trace, scorer.name)
+        learned = learner.step(traces)
+        ended = wait(told.device)
+        assert learned["num_trained_tokens"] == told.prompts * told.n * told.tokens and learned["grad_norm"] > 0
+        print(f"ponder step {step}: {ended - began:.2f} s ({sampled - began:.2f} s sampling)", flush=True)
+        if step:
+            took = (ended - began, sampled - began, ended - sampled, time.process_time() - worked)
+            for each, spent in zip(times.values(), took, strict=True):
+                each.append(spent)
+    return times
+
+
+def trl(told: Any, dtype: str) -> dict[str, list[float]]:
+    from datasets import Dataset
+    from transformers import TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    class Clock(TrainerCallback):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.times: list[float] = []
+            self.cpu: list[float] = []
+
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            self.began, self.worked = wait(told.device), time.process_time()
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            took = wait(told.device) - self.began
+            print(f"TRL step {len(self.times)}: {took:.2f} s", flush=True)
+            self.times.append(took)
+            self.cpu.append(time.process_time() - self.worked)
+
+    def judge(completions: list[Any], **_: Any) -> list[float]:
+        assert len(completions) == told.prompts * told.n
+        return [reward(c[-1]["content"]) for c in completions]
+
+    asked = [p for step in range(1 + told.steps) for p in problems(told, step)]
+    clock = Clock()
+    with tempfile.TemporaryDirectory() as folder:
+        settings = GRPOConfig(
+            output_dir=folder, max_steps=1 + told.steps, per_device_train_batch_size=told.trl_batch,
+            gradient_accumulation_steps=told.prompts * told.n // told.trl_batch, num_generations=told.n,
+            max_completion_length=told.tokens, temperature=1.0, top_p=1.0, top_k=0, beta=0.0, loss_type="grpo",
+            num_iterations=1, learning_rate=LR, lr_scheduler_type="constant", weight_decay=0.0, max_grad_norm=1.0,
+            optim="adamw_torch_fused", bf16=dtype == "bfloat16", fp16=False, gradient_checkpointing=False,
+            generation_kwargs={"min_new_tokens": told.tokens}, use_cpu=told.device == "cpu", shuffle_dataset=False,
+            model_init_kwargs={"dtype": "float32"}, report_to="none", save_strategy="no", disable_tqdm=True,
+        )  # fmt: skip
+        trainer = GRPOTrainer(
+            model=str(find(told.model)),
+            reward_funcs=judge,
+            args=settings,
+            train_dataset=Dataset.from_list([{"prompt": [dict(m) for m in p.messages]} for p in asked]),
+            callbacks=[clock],
+        )
+        trainer.train()
+    logged = [entry for entry in trainer.state.log_history if "completions/mean_length" in entry]
+    assert logged and all(entry["completions/mean_length"] == told.tokens for entry in logged)
+    return {"step": clock.times[1:], "cpu": clock.cpu[1:]}
+
+
+def problems(told: Any, step: int) -> list[Problem]:
+    return pick(Addition().train, 0, step * told.prompts, told.prompts)
+
+
+def main() -> None:
+    flags = parser(__doc__)
+    flags.add_argument("--prompts", type=int, default=8)
+    flags.add_argument("--n", type=int, default=8, help="completions of each prompt")
+    flags.add_argument("--tokens", type=int, default=32, help="tokens of each completion")
+    flags.add_argument("--steps", type=int, default=2, help="measured steps of each, after one to warm up")
+    flags.add_argument("--dtype", choices=["float32", "bfloat16"], help="default: float32, on a GPU bfloat16")
+    flags.add_argument("--micro-tokens", type=int, default=4096, help="ponder's micro-batch, in tokens")
+    flags.add_argument("--trl-batch", type=int, help="TRL's micro-batch, in completions; default: all of them")
+    flags.add_argument("--model", default="smollm2")
+    flags.add_argument("--note", default="", help="kept with the result, such as: shared machine")
+    told = flags.parse_args()
+    told.trl_batch = told.trl_batch or told.prompts * told.n
+    dtype = told.dtype or ("bfloat16" if told.device == "cuda" else "float32")
+
+    times = {"ponder": ours(told, dtype)}
+    threads = torch.get_num_threads()
+    gc.collect()  # our model and optimiser are gone before TRL's come
+    if importlib.util.find_spec("trl") is None:
+        print(f"TRL is not installed, so only ponder was measured. To measure both: {INSTALL}", flush=True)
+    else:
+        times["TRL"] = trl(told, dtype)
+        assert torch.get_num_threads() == threads
+    step = {who: statistics.median(t["step"]) for who, t in times.items()}
+    report(
+        "grpo_step",
+        f"{told.model}, {dtype}: one GRPO step of {told.prompts} prompts x {told.n} completions x {told.tokens} tokens",
+        step["ponder"],
+        {"TRL": step.get("TRL")},
+        unit="s",
+        better="lower",
+        device=told.device,
+        packages=["trl", "transformers", "accelerate"],
+        details={
+            "seconds": times,  # cpu: processor time of the whole step, which a shared machine changes less
+            "threads": threads,
+            "micro_tokens": told.micro_tokens,
+            "trl_batch": told.trl_batch,
+            "lr": LR,
+            "note": told.note,
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

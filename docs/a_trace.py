@@ -1,0 +1,24 @@
+"""One Trace, by hand: a question, four samples, their scores, and what GRPO makes of them."""
+
+import asyncio
+
+from ponder.models.load import load_policy
+from ponder.pipelines.solve import solve
+from ponder.reason.operators import majority
+from ponder.reason.strategies import Ensemble
+from ponder.train.objective import GRPO
+from ponder.types import Problem, Sampling, user
+from ponder.verify import FORMS, FinalNumber
+
+policy = load_policy("smollm2", template="qa")
+verifier = FinalNumber(forms=FORMS)
+problem = Problem("sum", user("What is 27 + 58?"), answer="85")
+
+trace = asyncio.run(solve(problem, Ensemble(n=4, sampling=Sampling(max_tokens=16, seed=0)), policy, verifier))
+GRPO().credit(trace, verifier.name)
+
+for i in trace.answers():
+    step = trace.steps[i]
+    print(repr(step.text), step.scores[verifier.name], step.advantages[:1] if step.advantages is not None else None)
+print("majority:", majority(trace, trace.answers(), verifier.read))
+print("cost:", trace.cost)

@@ -1,0 +1,55 @@
+"""A task of your own, trained in seconds: an iterable of problems, and the verifier that judges them."""
+
+import random
+import tempfile
+from dataclasses import dataclass
+
+from ponder.models.load import Fresh
+from ponder.pipelines.rl import RL
+from ponder.reason.strategies import Ensemble
+from ponder.runs import read_metrics, read_traces
+from ponder.tasks.procedural import Procedural
+from ponder.train.objective import GRPO
+from ponder.train.optimiser import AdamW
+from ponder.types import Problem, Sampling, user
+from ponder.verify import FinalNumber
+
+
+@dataclass(frozen=True)
+class Successor(Procedural[int]):
+    """Which digit comes next?"""
+
+    name = "successor"
+    verifier = FinalNumber(forms=("bare",))
+
+    def draw(self, rng: random.Random) -> int:
+        return rng.randrange(9)
+
+    def key(self, item: int) -> str:  # what keeps training and held-out problems apart
+        return str(item)
+
+    def problem(self, item: int, id: str) -> Problem:
+        return Problem(id, user(f"{item}"), str(item + 1))
+
+    def gold(self, problem: Problem) -> str:
+        return str(problem.answer)
+
+
+job = RL(
+    task=Successor(),
+    model=Fresh("0123456789", width=32, layers=2, heads=2),
+    template="{{ bos_token }}{{ messages[-1].content }}",
+    strategy=Ensemble(n=8, sampling=Sampling(max_tokens=1)),
+    objective=GRPO(beta=0.0),
+    optimiser=AdamW(lr=3e-3),
+    steps=40,
+    prompts=16,
+    dtype="float32",
+)
+
+with tempfile.TemporaryDirectory() as run:
+    job(run)
+    rewards = [step["reward"] for step in read_metrics(run)]
+    print(f"reward {rewards[0]:.2f} -> {rewards[-1]:.2f}")
+    _, trace = list(read_traces(run))[-1]  # every trace is kept
+    print(trace.problem.question, "->", [trace.text(i) for i in trace.answers()])

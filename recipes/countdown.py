@@ -1,0 +1,64 @@
+"""A tiny transformer from scratch on countdown: cold-start SFT on solved puzzles, then GRPO lifts it further."""
+
+from ponder.models.load import Fresh
+from ponder.pipelines.evaluate import Evaluate
+from ponder.pipelines.rl import RL
+from ponder.pipelines.sft import FineTune
+from ponder.pipelines.stages import Stage, Stages
+from ponder.reason.strategies import Chain, Ensemble
+from ponder.tasks import Countdown
+from ponder.train.objective import GRPO
+from ponder.train.optimiser import AdamW
+from ponder.types import Sampling
+
+ALPHABET = "0123456789+-*/()#, >="
+TEMPLATE = "{{ bos_token }}{{ messages[-1].content }}"
+
+
+def recipe(
+    numbers: int = 3,
+    largest: int = 10,
+    highest: int = 50,
+    width: int = 128,
+    layers: int = 4,
+    sft_steps: int = 400,
+    rl_steps: int = 100,
+    batch: int = 128,
+    prompts: int = 32,
+    n: int = 8,
+    sft_lr: float = 2e-3,
+    rl_lr: float = 1e-4,
+    seed: int = 0,
+) -> Stages:
+    task = Countdown(numbers=numbers, largest=largest, highest=highest, prompt="{numbers} > {target} =", forms=("hash",))
+    budget = Sampling(max_tokens=24)
+    judge = {"task": task, "strategy": Chain(Sampling(temperature=0.0, max_tokens=24)), "seed": seed}
+    sft = FineTune(
+        data=task,
+        model=Fresh(ALPHABET, width=width, layers=layers, context=64, seed=seed),
+        template=TEMPLATE,
+        optimiser=AdamW(lr=sft_lr, warmup=20, decay_steps=sft_steps),
+        steps=sft_steps,
+        batch=batch,
+        save_every=sft_steps,
+        seed=seed,
+    )
+    rl = RL(
+        task=task,
+        model="stage:sft",
+        strategy=Ensemble(n=n, sampling=budget),
+        objective=GRPO(beta=0.0),
+        optimiser=AdamW(lr=rl_lr, betas=(0.9, 0.95)),
+        steps=rl_steps,
+        prompts=prompts,
+        save_every=rl_steps,
+        seed=seed,
+    )
+    return Stages(
+        (
+            Stage("sft", sft),
+            Stage("sft-accuracy", Evaluate(model="stage:sft", **judge)),
+            Stage("rl", rl),
+            Stage("rl-accuracy", Evaluate(model="stage:rl", **judge)),
+        )
+    )

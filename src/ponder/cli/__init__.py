@@ -1,0 +1,119 @@
+"""The command line. Each command is a function; its signature is its flags (see flags.py).
+
+Nothing heavy is imported before a command runs, so that `ponder --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ponder.errors import Interrupted, PonderError, UnknownName
+from ponder.names import load
+
+
+class Command(NamedTuple):
+    at: str  # module:function
+    about: str
+    whole: bool = False  # takes the arguments as they are: its flags depend on them
+
+
+COMMANDS = {
+    "demo": Command("ponder.cli.demo:demo", "train a small model on this machine and see what it learned", whole=True),
+    "run": Command("ponder.cli.work:run", "run a recipe, or a run directory again", whole=True),
+    "train": Command("ponder.cli.work:train", "reinforcement learning on a task"),
+    "sft": Command("ponder.cli.work:sft", "supervised fine-tuning on a task or a file of conversations"),
+    "solve": Command("ponder.cli.ask:solve", "ask a model a question and let its answers vote"),
+    "eval": Command("ponder.cli.work:evaluate", "measure a model on a task's held-out problems"),
+    "export": Command("ponder.cli.export:export", "write a model as a Hugging Face folder or a GGUF file"),
+    "doctor": Command("ponder.cli.doctor:doctor", "what this machine can do, and what is missing"),
+}
+
+# What the user can put right: no space, no permission, a path that cannot be one.
+THEIRS = (
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR,
+)  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit codes: 0 done, 2 something the user can put right, 130 stopped. Anything else is a bug, with traceback."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a character gets another
+    try:
+        return _dispatch(given)
+    except BrokenPipeError:  # the reader of our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return _end("stopped at once", 130, given)
+    except BaseException as error:
+        said = _sentence(error)
+        if said is None:
+            raise
+        return _end(said, 130 if _first(error, Interrupted) else 2, given)
+
+
+def _dispatch(argv: list[str]) -> int:
+    from ponder import __version__
+
+    name, *rest = argv or ["--help"]
+    if name in ("-h", "--help", "help"):
+        print(overview())
+        return 0
+    if name == "--version":
+        print(f"ponder {__version__}")
+        return 0
+    if name not in COMMANDS:
+        raise UnknownName("command", name, COMMANDS)
+    command = COMMANDS[name]
+    function = load(command.at)
+    if command.whole:
+        return int(function(rest))
+    from ponder.cli import flags
+
+    return int(flags.call(function, rest, f"ponder {name}"))
+
+
+def overview() -> str:
+    rows = "\n".join(f"  {name:<8} {command.about}" for name, command in COMMANDS.items())
+    return f"""\
+ponder trains, runs and measures reasoning language models.
+
+usage: ponder COMMAND ...
+
+{rows}
+
+`ponder COMMAND --help` lists a command's flags; `ponder run RECIPE --help` a recipe's.
+A stopped run goes on when the same command is given again."""
+
+
+def _sentence(error: BaseException) -> str | None:
+    """What to tell the user; None where this is our own mistake."""
+    if (ours := _first(error, PonderError)) is not None:
+        return str(ours)
+    if isinstance(error, OSError) and error.errno in THEIRS:
+        return f"{error.filename or 'cannot write'}: {error.strerror}"
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's own
+        return "out of memory: lower --micro-tokens, --prompts, --n or --max-tokens, or take a smaller model"
+    return None
+
+
+def _first(error: BaseException, kind: type[BaseException]) -> BaseException | None:
+    """The first error of a kind: this one, or wherever it is nested in a group."""
+    if isinstance(error, BaseExceptionGroup):
+        return next((found for inner in error.exceptions if (found := _first(inner, kind))), None)
+    return error if isinstance(error, kind) else None
+
+
+def _end(said: str, code: int, argv: list[str]) -> int:
+    print(said if code == 130 else f"error: {said}", file=sys.stderr)
+    if "--json" in argv:
+        from ponder.cli.progress import emit
+
+        emit({"event": "stopped" if code == 130 else "error", "message": said})
+    return code

@@ -1,0 +1,213 @@
+"""`ponder demo`: a small model learns to add on this machine; measured before and after on problems it never saw."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ponder.cli import ask, export
+from ponder.cli.progress import emit, shown
+from ponder.cli.start import solve_hint, watch
+from ponder.cli.stopping import Stop
+from ponder.cli.work import recipe_job
+from ponder.errors import UsageError
+
+if TYPE_CHECKING:
+    from ponder.measure import Accuracy, Difference
+    from ponder.pipelines.evaluate import Report
+    from ponder.pipelines.rl import RL
+
+RECIPE = "addition"
+QUESTION = "What is 27 + 58?"
+ABOUT = """\
+Train a small model on this machine and see what it learned: its accuracy on held-out problems before and after,
+the reward curve, and what it writes. Interrupted, the same command goes on. The flags are those of this recipe:"""
+
+
+def demo(argv: Sequence[str]) -> int:
+    """ponder demo [--run DIR] [--json] [the recipe's flags]"""
+    from ponder.pipelines.rl import RL
+
+    job, folder, json = recipe_job(RECIPE, argv, "ponder demo", ABOUT)
+    if not isinstance(job, RL) or not isinstance(job.model, str):
+        raise UsageError(f"the recipe {RECIPE!r} must return an RL job on a named model")
+    with Stop() as stop:
+        show(job, folder or Path("runs") / "demo", stop, json)
+    return 0
+
+
+@dataclass
+class Clock:
+    """Seconds of each part, in order."""
+
+    began: float
+    parts: dict[str, float]
+
+    def add(self, name: str, seconds: float) -> None:
+        self.parts[name] = self.parts.get(name, 0.0) + seconds
+
+
+def show(job: RL, folder: Path, stop: Stop, json: bool = False) -> None:
+    """Before, training, after, and what changed. Every part is a run directory, so each resumes."""
+    from ponder.measure import Accuracy
+
+    clock = Clock(time.perf_counter(), {"load": 0.0})
+    say = (lambda *lines: None) if json else _say
+    say(f"1/4  {job.model} on {_count(job)} held-out problems of {job.task.name}, before training")
+    before = _measure(job, str(job.model), job.template, folder / "before", stop, json, clock)
+    say(f"     {before.single}", "", f"2/4  training {job.steps} steps, each {job.prompts} problems")
+    with watch(job, folder / "train", stop, json, "train" if json else "") as seen:
+        began = time.perf_counter()
+        job(folder / "train", seen)
+        clock.add("train", time.perf_counter() - began)
+    stop.check()
+    say("", "3/4  the same problems, after training")
+    after = _measure(job, str(folder / "train"), None, folder / "after", stop, json, clock)
+    say(f"     {after.single}", "")
+    assert isinstance(before.single, Accuracy) and isinstance(after.single, Accuracy)
+    found = Outcome(job, folder, before.single, after.single)
+    found.draw()
+    stop.check()
+    say("4/4  what it learned", "", *found.lines(), "")
+
+    if not (folder / "model" / "config.json").is_file():
+        export.write(str(folder / "train"), folder / "model")
+    answer = _answer(folder / "model", job, stop)
+    whole = time.perf_counter() - clock.began
+    said = shown(answer.answer or "(nothing)", 80)
+    say(f"asked     {QUESTION}", f"answered  {said} (vote: {answer.votes} of {answer.n})", "")
+    say(*_timing(clock, whole), "", f"model     {folder / 'model'}")
+    say(f"try it    {solve_hint('What is 31 + 46?', folder / 'model', job)}")
+    if json:
+        spent = {**clock.parts, "whole": whole}
+        emit({"event": "done", "run": str(folder), **found.plain(), "answer": ask.plain(answer), "seconds": spent,
+              "peak_memory_bytes": peak_memory()})  # fmt: skip
+
+
+def _measure(job: RL, model: str, template: str | None, folder: Path, stop: Stop, json: bool, clock: Clock) -> Report:
+    from ponder.pipelines.evaluate import Evaluate
+    from ponder.reason.strategies import Chain
+    from ponder.types import Sampling
+
+    greedy = Chain(Sampling(temperature=0.0, max_tokens=32))
+    evaluation = Evaluate(
+        job.task, model, template, greedy, seed=job.seed, device=job.device, dtype=job.dtype
+    )  # fmt: skip
+    began = time.perf_counter()
+    with watch(evaluation, folder, stop, json, folder.name if json else f"{folder.name} · {model}") as seen:
+        report = evaluation(folder, seen)
+    loading = seen.spent.get("load", 0.0)
+    if not clock.parts["load"]:
+        clock.add("load", loading)
+        began += loading
+    clock.add(folder.name, time.perf_counter() - began)
+    return report
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What changed, read from the run directories."""
+
+    job: RL
+    folder: Path
+    before: Accuracy
+    after: Accuracy
+
+    def difference(self) -> Difference:
+        from ponder.measure import paired_difference
+
+        old, new = self._scores("before"), self._scores("after")
+        return paired_difference([new[i][0] for i in old], [old[i][0] for i in old])
+
+    def _scores(self, part: str) -> dict[str, tuple[float | None, str, str]]:
+        """By problem: score, question, completion."""
+        from ponder.runs import read_traces
+
+        name = self.job.task.verifier.name
+        found = {}
+        for _, trace in read_traces(self.folder / part):
+            (leaf,) = trace.answers()
+            found[trace.problem.id] = trace.score(leaf, name), trace.problem.question, trace.text(leaf)
+        return found
+
+    def rewards(self) -> list[float]:
+        from ponder.runs import read_metrics
+
+        return [row["reward"] for row in read_metrics(self.folder / "train")]
+
+    def draw(self) -> None:
+        from ponder.measure import reward_curve
+
+        rewards = self.rewards()
+        reward_curve(
+            self.folder / "curve.png", range(1, len(rewards) + 1), rewards,
+            before=self.before, after=self.after, title=f"{self.job.model} learns {self.job.task.name}",
+        )  # fmt: skip
+
+    def example(self) -> tuple[str, str, str]:
+        """A question with its completions before and after: the first that was learned, else the first."""
+        old, new = self._scores("before"), self._scores("after")
+        learned = [i for i in old if old[i][0] == 0 and new[i][0] == 1]
+        chosen = next(iter(learned or old))
+        return old[chosen][1], old[chosen][2], new[chosen][2]
+
+    def lines(self) -> list[str]:
+        from ponder.measure import sparkline
+
+        rewards = self.rewards()
+        question, old, new = self.example()
+        return [
+            f"before    {self.before}",
+            f"after     {self.after}",
+            f"change    {self.difference()}",
+            f"reward    {rewards[0]:.2f} {sparkline(rewards, 50, 0, 1)} {rewards[-1]:.2f}",
+            f"curve     {self.folder / 'curve.png'}",
+            "",
+            f"asked     {question}",
+            f"before    {shown(old, 100) or '(nothing)'}",
+            f"after     {shown(new, 100) or '(nothing)'}",
+        ]
+
+    def plain(self) -> dict[str, Any]:
+        question, old, new = self.example()
+        return {
+            "before": {**asdict(self.before), "mean": self.before.mean},
+            "after": {**asdict(self.after), "mean": self.after.mean},
+            "difference": asdict(self.difference()),
+            "rewards": self.rewards(),
+            "example": {"question": question, "before": old, "after": new},
+            "curve": str(self.folder / "curve.png"),
+            "model": str(self.folder / "model"),
+        }
+
+
+def _answer(model: Path, job: RL, stop: Stop) -> ask.Answer:
+    from ponder.models.load import load_policy
+
+    policy = load_policy(str(model), device=job.device, dtype=job.dtype)
+    policy.watch = lambda tokens: stop.check()
+    policy.stream(job.seed)
+    return ask.ask(policy, QUESTION, 8, 32, job.temperature)
+
+
+def peak_memory() -> int:
+    """Bytes; the system counts in KiB, but on macOS in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _timing(clock: Clock, whole: float) -> list[str]:
+    rows = [f"{name:<9} {seconds:7.1f} s" for name, seconds in [*clock.parts.items(), ("whole", whole)]]
+    return ["time", *(f"  {row}" for row in rows), f"memory    {peak_memory() / 2**30:.2f} GiB at most"]
+
+
+def _count(job: RL) -> int:
+    return len(job.task.test)
+
+
+def _say(*lines: str) -> None:
+    print("\n".join(lines), flush=True)

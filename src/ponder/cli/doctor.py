@@ -1,0 +1,197 @@
+"""`ponder doctor`: what is installed, what the machine can do, and the command that fixes what is missing."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+from ponder.cli.progress import emit
+
+# What pyproject.toml names, and the name each is imported by where that differs.
+CORE = (
+    "torch", "numpy", "safetensors", "tokenizers", "jinja2", "rich", "scipy", "matplotlib", "math-verify", "sympy",
+    "gguf",
+)  # fmt: skip
+EXTRAS = {
+    "hf": ("transformers", "peft", "datasets"),
+    "tasks": ("reasoning-gym",),
+    "serve": ("fastapi", "uvicorn"),
+    "ray": ("ray",),
+    "vllm": ("vllm",),
+    "track": ("tensorboard", "wandb", "trackio"),
+}
+LEAST_DISK = 3e9  # bytes: the demo's model, its checkpoints and its optimiser's state
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at. `fix`: the command that would put it right; `core`: nothing works without it."""
+
+    name: str
+    value: str
+    ok: bool = True
+    fix: str = ""
+    core: bool = False
+
+
+def doctor(*, json: Annotated[bool, "the findings as one JSON object"] = False) -> int:
+    """What is installed, what this machine can do, and what to do about the rest."""
+    findings = [*software(), *machine(), *storage(), *models(), *data()]
+    healthy = all(f.ok for f in findings if f.core)
+    if json:
+        emit({"ok": healthy, "findings": [asdict(f) for f in findings]})
+    else:
+        print("\n".join(lines(findings)))
+    return 0 if healthy else 2
+
+
+def lines(findings: list[Finding]) -> list[str]:
+    width = max(len(f.name) for f in findings)
+    out = [f"{'ok' if f.ok else '!!' if f.core else '--'}  {f.name:<{width}}  {f.value}" for f in findings]
+    missing = [f for f in findings if f.fix]
+    if missing:
+        out += ["", "to fix:" if any(f.core for f in missing) else "optional:"]
+        out += [f"    {f.fix:<58} # {f.name}" for f in sorted(missing, key=lambda f: not f.core)]
+    return out
+
+
+def software() -> Iterator[Finding]:
+    from ponder import __version__
+
+    new = sys.version_info >= (3, 11)
+    fix = "" if new else "make PYTHON=/path/to/python3.11"
+    yield Finding("python", f"{platform.python_version()}, {platform.platform()}", new, fix, core=True)
+    yield Finding("ponder", f"{__version__}, {Path(__file__).parents[1]}")
+    for name in CORE:
+        found = version(name)
+        works = found is not None and importable(name)
+        value = found if works else "not installed" if found is None else f"{found}, but it cannot be imported"
+        yield Finding(name, value or "", works, "" if works else f"pip install --force-reinstall {name}", core=True)
+    for extra, names in EXTRAS.items():
+        have = {name: found for name in names if (found := version(name))}
+        whole = len(have) == len(names)
+        value = ", ".join(f"{name} {have.get(name, 'not installed')}" for name in names)
+        yield Finding(f"[{extra}]", value, whole, "" if whole else f"pip install 'ponder[{extra}]'")
+
+
+def version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def importable(package: str) -> bool:
+    try:
+        importlib.import_module(package.replace("-", "_"))
+    except Exception:  # whatever a broken installation raises
+        return False
+    return True
+
+
+def machine() -> Iterator[Finding]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    yield Finding("cores", f"{cores} of {os.cpu_count()}, {platform.machine()}")
+    if (size := memory()) is not None:
+        roomy = size > 3e9
+        yield Finding("memory", f"{size / 2**30:.1f} GiB" + ("" if roomy else "; the demo needs about 3"), roomy)
+    if not importable("torch"):
+        return
+    import torch
+
+    from ponder.nets import compute
+
+    threads = compute.set_threads()
+    told = "OMP_NUM_THREADS" if "OMP_NUM_THREADS" in os.environ else "the fastest that was tried"
+    yield Finding("threads", f"{threads} ({told})")
+    plain = compute.matmul_rate(torch.float32, 0.2)
+    yield Finding("float32", f"{plain / 1e9:.0f} GFLOP/s")
+    if torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        brain = compute.matmul_rate(torch.bfloat16, 0.2)
+        yield Finding("bfloat16", f"{brain / 1e9:.0f} GFLOP/s, {brain / plain:.1f} times float32")
+    else:
+        yield Finding("bfloat16", "this processor only emulates it, slowly; float32 is used")
+    yield accelerator(torch)
+
+
+def accelerator(torch: Any) -> Finding:
+    if torch.cuda.is_available():
+        card = torch.cuda.get_device_properties(0)
+        brain = "" if torch.cuda.is_bf16_supported() else ", no bfloat16"
+        return Finding("gpu", f"{torch.cuda.device_count()} x {card.name}, {card.total_memory / 2**30:.0f} GiB{brain}")
+    if torch.backends.mps.is_available():
+        return Finding("gpu", "Apple MPS, used where --device mps asks for it")
+    if shutil.which("nvidia-smi"):
+        fix = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu128"
+        return Finding("gpu", "an NVIDIA driver is here, but this torch was built without CUDA", False, fix)
+    return Finding("gpu", "none; everything runs on the processor")
+
+
+def memory() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return None
+
+
+def storage() -> Iterator[Finding]:
+    here = Path.cwd()
+    free = shutil.disk_usage(here).free
+    writable = os.access(here, os.W_OK)
+    value = f"{free / 1e9:.1f} GB free in {here}" + ("" if writable else ", which cannot be written")
+    fix = "" if writable else "cd ~  # or give --run"
+    if writable and free < LEAST_DISK:
+        fix = "rm -r runs/...  # runs that are no longer needed"
+    yield Finding("disk", value, writable and free >= LEAST_DISK, fix, core=not writable)
+    if not importable("torch"):
+        return
+    from ponder.models.smollm2 import cache
+
+    folder = cache()
+    nearest = next((p for p in (folder, *folder.parents) if p.exists()), Path("/"))
+    writable = nearest.is_dir() and os.access(nearest, os.W_OK)
+    fix = "" if writable else "export PONDER_CACHE=/some/folder"
+    yield Finding("cache", f"{folder}" + ("" if writable else ", which cannot be written"), writable, fix)
+
+
+def models() -> Iterator[Finding]:
+    if not importable("torch"):
+        return
+    from ponder.errors import ModelError
+    from ponder.models import smollm2
+
+    if (smollm2.cache() / smollm2.NAME / "config.json").is_file():
+        yield Finding("smollm2", "ready")
+        return
+    try:
+        smollm2.packaged()
+    except ModelError as why:
+        said, _, fix = str(why).partition(": ")
+        yield Finding("smollm2", said, False, fix)
+    else:
+        yield Finding("smollm2", "installed; converted when it is first used, in about ten seconds")
+
+
+def data() -> Iterator[Finding]:
+    from ponder.errors import TaskError
+    from ponder.tasks import GSM8K, MAWPS, SVAMP
+
+    folder = os.environ.get("PONDER_DATA")
+    if not folder:
+        fix = "export PONDER_DATA=/folder/with/gsm8k/and/others"
+        yield Finding("PONDER_DATA", "not set: gsm8k, svamp and mawps need it", False, fix)
+        return
+    yield Finding("PONDER_DATA", folder, Path(folder).is_dir())
+    for task in (GSM8K(), SVAMP(), MAWPS()):
+        try:
+            yield Finding(task.name, f"{len(task.train):,} training and {len(task.test):,} test problems")
+        except TaskError as why:
+            yield Finding(task.name, str(why), False)

@@ -1,0 +1,57 @@
+"""`ponder export`: a model or a run as files that other programs load."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+from ponder.cli import options as opt
+from ponder.errors import UsageError
+
+
+def export(
+    model: opt.Model,
+    out: Annotated[Path, "the folder, or .gguf file, to write; nothing is overwritten"],
+    /,
+    *,
+    gguf: Annotated[str | None, "write a GGUF file of this type: F32, F16, BF16, Q8_0, Q4_0, ..."] = None,
+) -> int:
+    """Write a model, or a run's newest checkpoint, as a Hugging Face folder or a GGUF file."""
+    if gguf is None and out.suffix == ".gguf":
+        gguf = "F16"
+    if gguf is not None and out.suffix != ".gguf":
+        raise UsageError(f"a GGUF file's name ends in .gguf, unlike {out}")
+    if out.exists() and (gguf is not None or not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out} exists and is not overwritten: name another")
+    write(model, out, gguf)
+    size = sum(f.stat().st_size for f in ([out] if out.is_file() else out.iterdir()))
+    print(f"wrote {out} ({size / 1e6:,.0f} MB)")
+    return 0
+
+
+def write(model: str, out: Path, kind: str | None = None) -> None:
+    """Whole or not at all, and in the weights' own type."""
+    from ponder.models.load import find
+    from ponder.models.tokenizer import Tokenizer
+    from ponder.nets import gguf, hf
+
+    path = find(model)
+    if path.is_file():
+        file = gguf.read(path)
+        net, tokenizer = gguf.load(file), Tokenizer.from_gguf(file)
+    else:
+        net, tokenizer = hf.load(path, None), Tokenizer.from_folder(path)
+    tokenizer.fits(net.config)
+    if kind is not None:
+        gguf.save(net, tokenizer, out, kind.upper())
+        return
+    out.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    try:
+        hf.save(net, work / "model")
+        tokenizer.save(work / "model")
+        (work / "model").rename(out)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)

@@ -1,0 +1,199 @@
+"""A function's signature is its command line: names, types, defaults and `Annotated[..., "help"]` become flags.
+
+    def train(task: str, /, *, steps: int = 100, lr: Annotated[float, "learning rate"] = 1e-5) -> ...
+
+Parameters before `/` are given by place, all others as `--steps 200`. Commands and recipes are both read this way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import inspect
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from ponder.errors import UnknownName, UsageError
+
+T = TypeVar("T")
+
+_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+_PLAIN: dict[Any, str] = {int: "a whole number", float: "a number"}
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but what is wrong is raised as one sentence, with the nearest names."""
+
+    def __init__(self, prog: str, description: str = "") -> None:
+        super().__init__(prog=prog, description=description, allow_abbrev=False, formatter_class=_Help)
+
+    def error(self, message: str) -> NoReturn:
+        said = message.removeprefix("argument ")
+        raise UsageError(f"{said}{' ' if said.endswith('?') else '; '}see `{self.prog} --help`")
+
+    def add(self, function: Callable[..., Any]) -> Parser:
+        """Every parameter of this function, too."""
+        hints = get_type_hints(function, include_extras=True)
+        for name, parameter in inspect.signature(function).parameters.items():
+            try:
+                self._parameter(name, parameter, hints.get(name, _guess(parameter.default)))
+            except argparse.ArgumentError:
+                raise UsageError(f"a recipe cannot have the parameter {name!r}: `{self.prog}` has that flag") from None
+        return self
+
+    def parse(self, argv: Sequence[str]) -> dict[str, Any]:
+        """What was given, by parameter name; what was not given is left to the function's defaults."""
+        given, extra = self.parse_known_args(list(argv))
+        if extra:
+            if not extra[0].startswith("-"):
+                self.error(f"{extra[0]!r} is one argument too many")
+            self.error(self._no_flag(extra[0].partition("=")[0]))
+        return vars(given)
+
+    def _no_flag(self, given: str) -> str:
+        known = [o[2:] for action in self._actions for o in action.option_strings if o.startswith("--")]
+        close = difflib.get_close_matches(given.lstrip("-"), known, n=2, cutoff=0.5)
+        return f"no flag {given}" + (f", did you mean --{' or --'.join(close)}?" if close else "")
+
+    def _parameter(self, name: str, parameter: inspect.Parameter, hint: Any) -> None:
+        kind, text = _annotated(hint)
+        default, required = parameter.default, parameter.default is inspect.Parameter.empty
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            more: dict[str, Any] = {} if required else {"nargs": "?", "default": argparse.SUPPRESS}
+            self.add_argument(name, type=_reader(name, kind), help=text, metavar=name.upper(), **more)
+            return
+        flag = name.replace("_", "-")
+        common: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "required": required}
+        if kind is bool:
+            for option, value in ((f"--{flag}", True), (f"--no-{flag}", False)):
+                shown = text if value is not default else argparse.SUPPRESS  # show the one that changes something
+                action = "store_true" if value else "store_false"
+                self.add_argument(option, action=action, help=shown, dest=name, default=argparse.SUPPRESS)
+            return
+        if get_origin(kind) is list:
+            common["action"] = "append"
+            (kind,) = get_args(kind)
+        note = "required" if required else "" if default is None or default == [] else f"default {_shown(default)}"
+        text = " ".join(filter(None, [text, f"({note})" if note else ""])).replace("%", "%%")
+        self.add_argument(f"--{flag}", type=_reader(name, kind), metavar=_metavar(kind), help=text or " ", **common)
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28)
+
+
+def call(function: Callable[..., T], argv: Sequence[str], prog: str) -> T:
+    """Run a function with the arguments that a command line gives it."""
+    given = Parser(prog, inspect.getdoc(function) or "").add(function).parse(argv)
+    return apply(function, given)
+
+
+def apply(function: Callable[..., T], given: dict[str, Any]) -> T:
+    """Call a function with those of the given arguments that it has."""
+    parameters = inspect.signature(function).parameters
+    placed = [n for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY and n in given]
+    named = {n: v for n, v in given.items() if n in parameters and n not in placed}
+    return function(*(given[n] for n in placed), **named)
+
+
+def read(hint: Any, text: str) -> Any:
+    """The value that this text is, for a parameter or field of this type; ValueError says why it is none."""
+    kind, _ = _annotated(hint)
+    origin, inside = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        if type(None) in inside and text.lower() == "none":
+            return None
+        return read(next(k for k in inside if k is not type(None)), text)
+    if origin is Literal:
+        known = {str(value): value for value in inside}
+        if text not in known:
+            raise ValueError(f"{text!r} is not one of {', '.join(known)}")
+        return known[text]
+    if origin is tuple:
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        each = [inside[0]] * len(parts) if inside[1:] == (...,) else list(inside)
+        if len(each) != len(parts):
+            raise ValueError(f"{text!r} has {len(parts)} values, not {len(each)}")
+        return tuple(read(k, part) for k, part in zip(each, parts, strict=True))
+    if kind is bool:
+        if text.lower() not in _TRUE + _FALSE:
+            raise ValueError(f"{text!r} is neither true nor false")
+        return text.lower() in _TRUE
+    if kind in _PLAIN:
+        try:
+            return kind(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not {_PLAIN[kind]}") from None
+    if kind in (str, Path, Any):
+        return text if kind is Any else kind(text)
+    raise ValueError(f"a value of type {getattr(kind, '__name__', kind)} cannot be given as text")
+
+
+def build(kind: str, thing: Any, settings: Sequence[str]) -> Any:
+    """A dataclass (or an object of one) with `key=value` settings, each read by its field's type."""
+    if not is_dataclass(thing):
+        if settings:
+            raise UsageError(f"this {kind} takes no settings: leave out --set {settings[0]}")
+        return thing() if isinstance(thing, type) else thing
+    known: dict[str, Field[Any]] = {f.name: f for f in fields(thing) if f.init}
+    hints = get_type_hints(thing if isinstance(thing, type) else type(thing))
+    given: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals:
+            raise UsageError(f"--set takes key=value, not {setting!r}")
+        if key not in known:
+            raise UnknownName(f"{kind} setting", key, known)
+        try:
+            given[key] = read(hints[key], text)
+        except ValueError as why:
+            raise UsageError(f"--set {key}: {why}") from None
+    if not isinstance(thing, type):
+        return replace(thing, **given)
+    for name, f in known.items():
+        if name not in given and f.default is MISSING and f.default_factory is MISSING:
+            raise UsageError(f"this {kind} needs --set {name}=...")
+    return thing(**given)
+
+
+def _guess(default: Any) -> Any:
+    """The type of a parameter that names none."""
+    return str if default is None or default is inspect.Parameter.empty else type(default)
+
+
+def _annotated(hint: Any) -> tuple[Any, str]:
+    if get_origin(hint) is not Annotated:
+        return hint, ""
+    kind, *notes = get_args(hint)
+    return kind, " ".join(n for n in notes if isinstance(n, str))
+
+
+def _reader(name: str, kind: Any) -> Callable[[str], Any]:
+    def convert(text: str) -> Any:
+        try:
+            return read(kind, text)
+        except ValueError as why:
+            raise argparse.ArgumentTypeError(str(why)) from None
+
+    return convert
+
+
+def _metavar(kind: Any) -> str:
+    inside = [k for k in get_args(kind) if k is not type(None)]
+    if get_origin(kind) in (Union, types.UnionType):
+        return _metavar(inside[0])
+    if get_origin(kind) is Literal:
+        return "|".join(map(str, inside))
+    if get_origin(kind) is tuple:
+        return ",".join(_metavar(k) for k in inside if k is not ...)
+    return {int: "N", float: "X", Path: "PATH"}.get(kind, "TEXT")
+
+
+def _shown(default: Any) -> str:
+    if isinstance(default, tuple):
+        return ",".join(map(_shown, default)) or "none"
+    return repr(default) if isinstance(default, str) and (not default or " " in default) else str(default)

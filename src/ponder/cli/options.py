@@ -1,0 +1,20 @@
+"""Flags that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+Model = Annotated[str, "smollm2, a Hugging Face folder, a .gguf file or a run directory"]
+TaskName = Annotated[str, "addition, arithmetic, countdown, gsm8k, svamp, mawps or module:object"]
+Settings = Annotated[list[str], "a setting of the task, as key=value; may be given again"]
+Template = Annotated[str | None, "plain, qa, r1 or jinja2 text, in place of the model's own chat template"]
+MaxTokens = Annotated[int, "longest completion"]
+Rate = Annotated[float, "learning rate"]
+Frozen = Annotated[int, "the lowest so many layers stay as they are"]
+SaveEvery = Annotated[int, "steps between checkpoints"]
+MicroTokens = Annotated[int, "tokens per forward pass: memory only, not the result"]
+Device = Annotated[str, "auto, cpu, cuda or mps"]
+Dtype = Annotated[str, "auto, float32, bfloat16 or float16"]
+Folder = Annotated[Path | None, "the run directory; the same command goes on where it stopped"]
+Json = Annotated[bool, "one JSON object per line on stdout, nothing else"]

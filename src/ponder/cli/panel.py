@@ -1,0 +1,115 @@
+"""The live panel: where a job is, how it goes, and what the model writes."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.live import Live
+from rich.panel import Panel as Frame
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from ponder.cli.progress import DETAILS, Progress, duration, shown
+from ponder.measure.sparkline import sparkline
+
+
+class Panel(Progress):
+    """On a terminal. What it shows is drawn again several times a second, from a thread of rich's."""
+
+    console: Console | None = None
+
+    def __enter__(self) -> Panel:
+        console = self.console or Console(stderr=True)
+        self.live = Live(_View(self), console=console, refresh_per_second=4, transient=self.unit != "step")
+        self.live.start()
+        self.stop.quiet = True
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        super().__exit__(kind, error, tb)
+        self.now = ""
+        self.live.stop()
+        self.stop.quiet = False
+
+
+class _View:
+    def __init__(self, of: Panel) -> None:
+        self.of = of
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        with self.of.lock:
+            yield draw(self.of, options.max_width)
+
+
+def draw(p: Progress, width: int) -> RenderableType:
+    """The panel as it stands, at most so many columns wide."""
+    width = min(width - 3, 110)  # room at the right for the terminal's ^C, which would else break the line
+    inner = width - 4
+    rows: list[RenderableType] = [_bar(p, inner), _state(p)] if p.total else [_state(p)]
+    if p.metrics:
+        rows += ["", *_numbers(p, inner)]
+    if p.examples:
+        rows += ["", _examples(p, inner)]
+    place = Text(shown(str(p.folder), inner - 4), "dim") if p.folder else None
+    return Frame(
+        Group(*rows), title=Text(p.title, "bold"), title_align="left", subtitle=place,
+        subtitle_align="right", width=width, border_style="blue", padding=(0, 1),
+    )  # fmt: skip
+
+
+def _bar(p: Progress, width: int) -> RenderableType:
+    place = f"{p.unit} {p.done}/{p.total}"
+    bar = ProgressBar(
+        total=p.total, completed=p.done, width=width - len(place) - 2, complete_style="cyan", finished_style="green"
+    )
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_row(Text(place, "bold"), bar)
+    return grid
+
+
+def _state(p: Progress) -> RenderableType:
+    if p.stop.asked:
+        return Text(p.stop.message, "yellow", overflow="ellipsis", no_wrap=True)
+    left = p.left()
+    parts = [p.doing()]
+    if not p.written and p.rate:
+        parts.append(f"{p.rate:,.0f} tok/s")
+    if not p.now:
+        parts = [f"took {duration(time.monotonic() - p.began)}", *parts[1:]]
+    elif left:
+        parts.append(f"about {duration(left)} left")
+    else:
+        parts.append(duration(time.monotonic() - p.began))
+    return Text("  ·  ".join(filter(None, parts)), "cyan", overflow="ellipsis", no_wrap=True)
+
+
+def _numbers(p: Progress, width: int) -> list[RenderableType]:
+    rows: list[RenderableType] = []
+    if (name := p.headline) is not None:
+        values = list(p.curve.values())
+        bounded = all(0 <= v <= 1 for v in values if v == v)
+        low, high = (0.0, 1.0) if bounded and name != "loss" else (None, None)
+        label = f"{name} {p.metrics[name]:.3f}"
+        line = Text(f"{label}  ", "bold")
+        if p.unit == "step":  # an accuracy so far is no curve
+            line.append(sparkline(values, max(8, width - len(label) - 2), low, high), "green")
+        rows.append(line)
+    details = [f"{short} {p.metrics[key]:{form}}" for key, short, form in DETAILS if key in p.metrics]
+    if details:
+        rows.append(Text("  ".join(details), "dim"))
+    return rows
+
+
+def _examples(p: Progress, width: int) -> RenderableType:
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(min_width=5)
+    for number, (question, score, text) in enumerate(p.examples):
+        name = "all" if len(p.examples) == 1 else ("best", "worst")[number]
+        style = "green" if number == 0 and (score.value or 0) > 0 else "red"
+        verdict = f"{score.value:g} {score.reason}".strip()
+        grid.add_row(Text(name, style), Text(shown(f"{question}  ({verdict})", width - 7), "dim"))
+        grid.add_row("", Text(shown(text, 2 * (width - 7)) or "(nothing)"))
+    return grid

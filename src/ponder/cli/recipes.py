@@ -1,0 +1,89 @@
+"""Recipes: Python files whose function `recipe(...)` returns a job. By path, or by the name of a shipped one."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import ponder
+from ponder.errors import UnknownName, UsageError
+
+Recipe = Callable[..., Any]
+
+
+def folders() -> list[Path]:
+    """Where shipped recipes lie: inside an installed package, or at the root of a checkout."""
+    package = Path(ponder.__file__).parent
+    return [f for f in (package / "recipes", package.parents[1] / "recipes") if f.is_dir()]
+
+
+def shipped() -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for folder in folders():
+        for path in sorted(folder.glob("*.py")):
+            if not path.name.startswith("_"):
+                found.setdefault(path.stem, path)
+    return found
+
+
+def find(name: str) -> Path:
+    """The file of a recipe."""
+    path = Path(name).expanduser()
+    if path.suffix == ".py" and path.is_file():
+        return path
+    known = shipped()
+    if name in known:
+        return known[name]
+    hint = "Or give a .py file with a function recipe(...), or a run directory."
+    raise UnknownName("recipe", name, known, hint)
+
+
+def load(path: Path) -> Recipe:
+    """The function `recipe` of a file. The file's folder is importable, so that recipes may share code."""
+    recipe = getattr(_module(path), "recipe", None)
+    if not callable(recipe):
+        raise UsageError(f"{path} has no function recipe(...): write one that returns a job")
+    return recipe
+
+
+def about(recipe: Recipe) -> str:
+    """What the file and the function say of themselves."""
+    module = sys.modules.get(recipe.__module__)
+    said = [text.strip() for text in ((module and module.__doc__) or "", recipe.__doc__ or "") if text.strip()]
+    return "\n\n".join(dict.fromkeys(said))
+
+
+def job(recipe: Recipe, given: dict[str, Any]) -> Any:
+    from dataclasses import is_dataclass
+
+    made = recipe(**given)
+    if not (is_dataclass(made) and callable(made) and not isinstance(made, type)):
+        raise UsageError(f"recipe(...) must return a job such as RL(...) or Evaluate(...), not {type(made).__name__}")
+    return made
+
+
+def _module(path: Path) -> ModuleType:
+    name = path.stem
+    if name in sys.stdlib_module_names or name == "ponder" or not name.isidentifier():
+        raise UsageError(f"{path} would hide the module {name!r}: give the recipe another name (letters, digits and _)")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and job.json look their module up by name
+    reach([path.resolve().parent])
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as why:
+        raise UsageError(f"{why.filename or path}, line {why.lineno}: {why.msg}") from None
+    except ImportError as why:
+        raise UsageError(f"{path} cannot be loaded: {why}") from None
+    return module
+
+
+def reach(more: list[Path]) -> None:
+    """Make modules in these folders importable."""
+    sys.path += [str(f) for f in more if str(f) not in sys.path]

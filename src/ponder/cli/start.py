@@ -1,0 +1,116 @@
+"""A job in its run directory: run it, show how it goes, say what came out."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ponder.cli.progress import HEADLINES, Progress, duration, emit, watching
+from ponder.cli.stopping import Stop
+
+if TYPE_CHECKING:
+    from ponder.pipelines.evaluate import Evaluate, Report
+
+
+def start(job: Any, folder: Path, json: bool) -> int:
+    with Stop() as stop:
+        with watch(job, folder, stop, json) as seen:
+            result = job(folder, seen)
+    if json:
+        emit({"event": "done", "run": str(folder), **numbers(job, folder, result)})
+    else:
+        print("\n".join(report(job, folder, result, seen)))
+    return 0
+
+
+def watch(job: Any, folder: Path, stop: Stop, json: bool, title: str = "") -> Progress:
+    """Progress of a job; a run that goes on shows its earlier steps too."""
+    from ponder.pipelines.evaluate import Evaluate
+    from ponder.runs import newest_checkpoint, read_metrics
+
+    measuring = isinstance(job, Evaluate)
+    seen = watching(title or ("" if json else _title(job)), stop, folder, "problem" if measuring else "step", json)
+    seen.total = len(job.task.test[: job.limit]) if measuring else getattr(job, "steps", 0)
+    if (newest := newest_checkpoint(folder)) is not None:
+        seen.done = int(newest.name.removeprefix("step-"))
+    for row in read_metrics(folder) if folder.is_dir() else []:
+        head = next((row[name] for name in HEADLINES if name in row), None)
+        if head is not None and row["step"] < seen.done:
+            seen.curve[int(row["step"]) + 1] = head
+    return seen
+
+
+def _title(job: Any) -> str:
+    """What is done with which model: `RL · addition · smollm2`."""
+    model = getattr(job, "model", "")
+    named = model if isinstance(model, str) else type(model).__name__.lower()
+    return " · ".join(filter(None, [type(job).__name__, getattr(_task(job), "name", ""), named]))
+
+
+def _task(job: Any) -> Any:
+    return getattr(job, "task", getattr(job, "data", None))
+
+
+def report(job: Any, folder: Path, result: Any, seen: Progress) -> list[str]:
+    """For people."""
+    from ponder.pipelines.evaluate import Evaluate, Report
+    from ponder.runs import checkpoints
+
+    if isinstance(job, Evaluate) and isinstance(result, Report):
+        return evaluation(job, folder, result)
+    out = [f"run       {folder}", f"took      {duration(sum(seen.spent.values()))}"]
+    if seen.curve:
+        name = "reward" if hasattr(job, "objective") else "loss"
+        values = list(seen.curve.values())
+        out.insert(0, f"{name:<9} {values[0]:.3f} -> {values[-1]:.3f} after {len(values)} steps")
+    if checkpoints(folder):
+        test = getattr(_task(job), "test", None)
+        question = test[0].question if test else "..."
+        out.append(f"try it    {solve_hint(question, folder, job)}")
+    return out
+
+
+def solve_hint(question: str, model: Path, job: Any) -> str:
+    """A command that asks the trained model, with the budget it was trained with."""
+    import shlex
+
+    budget = getattr(getattr(getattr(job, "strategy", None), "sampling", None), "max_tokens", 256)
+    more = "" if budget == 256 else f" --max-tokens {budget}"
+    return f"ponder solve {shlex.quote(question)} --model {shlex.quote(str(model))}{more}"
+
+
+def evaluation(job: Evaluate, folder: Path, result: Report) -> list[str]:
+    """What was measured, and on what: the very prompt that the model saw."""
+    return [
+        f"task          {job.task.name}, {result.problems} held-out problems",
+        f"model         {job.model}",
+        *result.lines(),
+        f"prompt        {prompt(job, folder)!r}",
+        f"run           {folder}",
+    ]
+
+
+def prompt(job: Evaluate, folder: Path) -> str:
+    """The first prompt of a run, from its tokens."""
+    from ponder.models.load import FOREIGN, find
+    from ponder.models.tokenizer import Tokenizer
+    from ponder.runs import read_traces
+
+    _, trace = next(read_traces(folder))
+    path = find(job.model.removeprefix(FOREIGN))
+    tokenizer = Tokenizer.from_gguf(path) if path.is_file() else Tokenizer.from_folder(path)
+    return tokenizer.decode(trace.steps[0].token_ids, keep_special=True)
+
+
+def numbers(job: Any, folder: Path, result: Any) -> dict[str, Any]:
+    """For programs."""
+    from ponder.pipelines.evaluate import Evaluate, Report
+    from ponder.runs import read_metrics
+
+    if isinstance(job, Evaluate) and isinstance(result, Report):
+        told = {name: value for name, value in asdict(result).items() if value is not None}
+        told["single"]["mean"] = result.single.mean
+        return {"task": job.task.name, "model": job.model, **told, "prompt": prompt(job, folder)}
+    steps = read_metrics(folder)
+    return {"steps": len(steps), **({"last": steps[-1]} if steps else {})}

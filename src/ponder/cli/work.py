@@ -1,0 +1,237 @@
+"""Commands that run a job in a run directory: run, train, sft, eval."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from ponder.cli import flags, recipes
+from ponder.cli import options as opt
+from ponder.cli.start import start
+from ponder.errors import UsageError
+
+
+def common(*, run: opt.Folder = None, json: opt.Json = False) -> tuple[Path | None, bool]:
+    """The flags that every recipe has."""
+    return run, json
+
+
+def run(argv: Sequence[str]) -> int:
+    """ponder run RECIPE [--run DIR] [--json] [the recipe's flags]"""
+    if not argv or argv[0] in ("-h", "--help"):
+        print(_recipes_help())
+        return 0 if argv else 2
+    name, *rest = argv
+    prog = f"ponder run {name}"
+    if name.startswith("-"):
+        raise UsageError("give the recipe first: ponder run RECIPE --flag value ...")
+    if (Path(name) / "job.json").is_file():
+        given = flags.Parser(prog, "Run the job of this run directory again, or go on with it.").add(again).parse(rest)
+        return start(_kept_job(Path(name)), Path(name), given.get("json", False))
+    job, folder, json = recipe_job(name, rest, prog)
+    return start(job, folder or Path("runs") / recipes.find(name).stem, json)
+
+
+def again(*, json: opt.Json = False) -> None:
+    """The flags for a run directory: its job has all others."""
+
+
+def recipe_job(name: str, argv: Sequence[str], prog: str, about: str = "") -> tuple[Any, Path | None, bool]:
+    """The job that a recipe makes of these flags, and the common ones."""
+    recipe = recipes.load(recipes.find(name))
+    parser = flags.Parser(prog, "\n\n".join(filter(None, [about, recipes.about(recipe)])))
+    given = parser.add(recipe).add(common).parse(argv)
+    own = {k: v for k, v in given.items() if k not in ("run", "json")}
+    return recipes.job(recipe, own), *flags.apply(common, given)
+
+
+def train(
+    *,
+    task: opt.TaskName,
+    model: opt.Model = "smollm2",
+    steps: int = 100,
+    prompts: Annotated[int, "problems per step"] = 32,
+    n: Annotated[int, "completions per problem"] = 8,
+    lr: opt.Rate = 1e-5,
+    max_tokens: opt.MaxTokens = 256,
+    temperature: float = 1.0,
+    beta: Annotated[float, "weight of the KL term; 0: no reference model"] = 0.0,
+    seed: int = 0,
+    template: opt.Template = None,
+    frozen_layers: opt.Frozen = 0,
+    save_every: opt.SaveEvery = 20,
+    micro_tokens: opt.MicroTokens = 4096,
+    device: opt.Device = "auto",
+    dtype: opt.Dtype = "auto",
+    set: opt.Settings = [],  # noqa: B006 (never changed)
+    run: opt.Folder = None,
+    json: opt.Json = False,
+) -> int:
+    """Reinforcement learning with a verifiable reward (GRPO)."""
+    from ponder.pipelines.rl import RL
+    from ponder.reason.strategies import Ensemble
+    from ponder.train.objective import GRPO
+    from ponder.train.optimiser import AdamW
+    from ponder.types import Sampling
+
+    job = RL(
+        task=find_task(task, set),
+        model=model,
+        template=template,
+        strategy=Ensemble(n, Sampling(temperature=temperature, max_tokens=max_tokens)),
+        objective=GRPO(beta=beta),
+        optimiser=AdamW(lr=lr),
+        steps=steps,
+        prompts=prompts,
+        temperature=temperature,
+        frozen_layers=frozen_layers,
+        micro_tokens=micro_tokens,
+        save_every=save_every,
+        seed=seed,
+        device=device,
+        dtype=dtype,
+    )
+    return start(job, run or Path("runs") / f"train-{slug(task)}-{slug(model)}", json)
+
+
+def sft(
+    *,
+    task: Annotated[str | None, "imitate this task's own gold answers"] = None,
+    data: Annotated[Path | None, "JSONL with 'messages', or with 'prompt' and 'completion'"] = None,
+    model: opt.Model = "smollm2",
+    steps: int = 100,
+    batch: Annotated[int, "answers per step"] = 32,
+    lr: opt.Rate = 2e-5,
+    seed: int = 0,
+    template: opt.Template = None,
+    frozen_layers: opt.Frozen = 0,
+    save_every: opt.SaveEvery = 50,
+    micro_tokens: opt.MicroTokens = 4096,
+    device: opt.Device = "auto",
+    dtype: opt.Dtype = "auto",
+    set: opt.Settings = [],  # noqa: B006 (never changed)
+    run: opt.Folder = None,
+    json: opt.Json = False,
+) -> int:
+    """Supervised fine-tuning: imitate given answers."""
+    if (task is None) == (data is None):
+        raise UsageError("give either --task NAME or --data FILE.jsonl")
+    from ponder.pipelines.sft import FineTune
+    from ponder.train.optimiser import AdamW
+
+    job = FineTune(
+        data=find_task(task, set) if task is not None else str(data),
+        model=model,
+        template=template,
+        optimiser=AdamW(lr=lr),
+        steps=steps,
+        batch=batch,
+        micro_tokens=micro_tokens,
+        frozen_layers=frozen_layers,
+        save_every=save_every,
+        seed=seed,
+        device=device,
+        dtype=dtype,
+    )
+    of = slug(task) if task is not None else slug(data.stem if data else "")
+    return start(job, run or Path("runs") / f"sft-{of}-{slug(model)}", json)
+
+
+def evaluate(
+    task: opt.TaskName,
+    /,
+    *,
+    model: opt.Model = "smollm2",
+    strategy: Annotated[Literal["chain", "ensemble"] | None, "chain, or ensemble where --n is more than 1"] = None,
+    n: Annotated[int, "samples per problem"] = 1,
+    limit: Annotated[int | None, "the first so many problems"] = None,
+    temperature: Annotated[float | None, "0: greedy, which a chain is; an ensemble samples at 1"] = None,
+    max_tokens: opt.MaxTokens = 256,
+    template: opt.Template = None,
+    seed: int = 0,
+    device: opt.Device = "auto",
+    dtype: opt.Dtype = "auto",
+    set: opt.Settings = [],  # noqa: B006 (never changed)
+    run: opt.Folder = None,
+    json: opt.Json = False,
+) -> int:
+    """Accuracy on a task's held-out problems, with its interval. Every completion is kept in the run directory."""
+    from ponder.pipelines.evaluate import Evaluate
+    from ponder.reason.strategies import Chain, Ensemble
+    from ponder.types import Sampling
+
+    strategy = strategy or ("ensemble" if n > 1 else "chain")
+    if strategy == "chain" and n > 1:
+        raise UsageError(f"a chain is one sample per problem: --strategy ensemble for --n {n}")
+    warm = 0.0 if strategy == "chain" else 1.0
+    sampling = Sampling(temperature=warm if temperature is None else temperature, max_tokens=max_tokens)
+    job = Evaluate(
+        task=find_task(task, set),
+        model=model,
+        template=template,
+        strategy=Chain(sampling) if strategy == "chain" else Ensemble(n, sampling),
+        limit=limit,
+        seed=seed,
+        device=device,
+        dtype=dtype,
+    )
+    return start(job, run or Path("runs") / f"eval-{slug(task)}-{slug(model)}", json)
+
+
+def find_task(name: str, settings: Sequence[str]) -> Any:
+    """A task by name or `module:object`, with its settings."""
+    from ponder import names
+    from ponder.tasks import TASKS
+
+    task = flags.build("task", names.find("task", name, TASKS), settings)
+    if not hasattr(task, "verifier"):
+        raise UsageError(f"{name} is no task: it needs problems (train, test) and a verifier")
+    return task
+
+
+def slug(name: str) -> str:
+    """A name or path as part of a directory's name."""
+    parts = [p for p in Path(name).parts if p not in ("/", "..", ".", "runs")]
+    return re.sub(r"[^A-Za-z0-9._]+", "-", "-".join(parts[-2:])).strip("-") or "model"
+
+
+def _kept_job(folder: Path) -> Any:
+    from ponder import jobs
+    from ponder.runs import read_job
+
+    recipes.reach([Path.cwd(), *recipes.folders()])  # a job may hold a recipe's own task
+    job = jobs.decode(read_job(folder))
+    if not callable(job):
+        raise UsageError(f"{folder}/job.json holds no job that can be run")
+    return job
+
+
+def _recipes_help() -> str:
+    known = recipes.shipped()
+    width = max(map(len, known), default=0)
+    listed = [f"  {name:<{width}}  {_headline(path)}" for name, path in known.items()]
+    return "\n".join(
+        [
+            "usage: ponder run RECIPE [--run DIR] [--json] [the recipe's flags]",
+            "",
+            "RECIPE is a .py file with a function recipe(...) that returns a job, a run directory, or one of these:",
+            "",
+            *(listed or ["  (none are installed)"]),
+            "",
+            "`ponder run RECIPE --help` lists its flags. The run directory is runs/RECIPE unless --run names another.",
+        ]
+    )
+
+
+def _headline(path: Path) -> str:
+    """The first line of a recipe's docstring, without running it."""
+    import ast
+
+    try:
+        return (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").partition("\n")[0]
+    except (OSError, SyntaxError) as why:
+        print(f"{path}: {why}", file=sys.stderr)
+        return ""

@@ -1,0 +1,229 @@
+"""The `transformers` policy: any causal language model that Hugging Face's transformers loads from a local folder.
+
+For architectures without a network of ours, to answer and to be measured with. Sampling is the native engine's:
+the same seed draws the same tokens from the same logits.
+
+Shapes: P prompts, B rows (continuations), L tokens so far with padding on the left, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ponder.engine import sampler
+from ponder.engine.batch import Request, Row
+from ponder.errors import MissingExtra, ModelError
+from ponder.models.batched import Batched
+from ponder.models.tokenizer import Tokenizer
+
+_CACHE_BYTES = 2 << 30  # most memory for keys and values of sequences in flight
+
+
+class Transformers(Batched):
+    """A `Policy` over a model and a tokenizer of transformers."""
+
+    def __init__(self, model: Any, tokenizer: Tokenizer, seed: int = 0) -> None:
+        c = model.config.get_text_config()
+        context = getattr(c, "max_position_embeddings", None) or sys.maxsize  # none: the model has no last position
+        super().__init__(tokenizer, model.get_input_embeddings().weight.shape[0], context, seed)
+        if tokenizer.vocab_size > self._vocab:
+            both = f"its highest id is {tokenizer.vocab_size - 1}, but the model has {self._vocab} tokens"
+            raise ModelError(f"the tokenizer does not fit the model: {both}; use the one the model was trained with")
+        self.model = model.eval()
+        # Norms and biases are not counted; neither is the look-up of an embedding that is not the output head too.
+        weights = sum(p.numel() for p in model.parameters() if p.dim() > 1)
+        head = model.get_output_embeddings()
+        tied = head is not None and head.weight is model.get_input_embeddings().weight
+        self._weights = weights - (0 if tied else model.get_input_embeddings().weight.numel())
+        heads = getattr(c, "num_attention_heads", None) or 1
+        head_dim = getattr(c, "head_dim", None) or c.hidden_size // heads
+        self._queries = c.num_hidden_layers * heads * head_dim  # numbers per token, over all layers
+        self._keys = c.num_hidden_layers * (getattr(c, "num_key_value_heads", None) or heads) * head_dim
+
+    @classmethod
+    def load(
+        cls, folder: Path | str, dtype: torch.dtype | str = "auto", device: torch.device | str = "cpu", seed: int = 0
+    ) -> Transformers:
+        """The model in a local folder; nothing is downloaded, and no code that comes with a model is run."""
+        try:
+            import transformers
+        except ImportError:
+            raise MissingExtra("a model named 'transformers:FOLDER'", "transformers", "hf") from None
+        folder = Path(folder).expanduser()
+        if not folder.is_dir():
+            raise ModelError(f"no model folder at {folder}; check the path")
+        try:
+            with _no_bars(transformers.utils.logging):
+                model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+            theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        except Exception as reason:  # transformers raises nothing narrower
+            said = " ".join(str(reason).split()) or type(reason).__name__
+            raise ModelError(f"transformers cannot load {folder}: {said}") from None
+        if not getattr(model, "is_quantized", False):  # quantised weights stay where their library put them
+            model = model.to(device)
+        return cls(model, _tokenizer(theirs, model, folder), seed)
+
+    def _continue(self, requests: list[Request]) -> list[list[Row]]:
+        done: list[list[Row]] = [[] for _ in requests]
+        for rows in self._together(requests):
+            for row in decode(self.model, requests, rows, self.eos, self._stopped, self.watch):
+                done[row.request].append(row)
+        return done
+
+    def _together(self, requests: list[Request]) -> Iterator[list[Row]]:
+        """Rows to decode in one batch: as many as memory allows, those of like length side by side."""
+        most = self._most_rows(requests)
+        alone = _recurrent(self.model)
+        rows: list[Row] = []
+        for i in sorted(range(len(requests)), key=lambda i: len(requests[i].prefix)):
+            request = requests[i]
+            for j in range(request.n):
+                other = rows and alone and len(requests[rows[-1].request].prefix) != len(request.prefix)
+                if other or len(rows) == most:
+                    yield rows
+                    rows = []
+                uniforms = np.random.default_rng([request.seed, j]).random(request.sampling.max_tokens)
+                rows.append(Row(i, j, request.sampling, uniforms))
+        if rows:
+            yield rows
+
+    def _most_rows(self, requests: list[Request]) -> int:
+        longest = max(len(r.prefix) + r.sampling.max_tokens for r in requests)
+        per_token = 2 * self._keys * self.model.dtype.itemsize
+        return max(1, min(1024, _CACHE_BYTES // (per_token * longest)))
+
+    def _flops(self, context: int) -> float:
+        """A mixture of experts is counted as if every expert worked on every token."""
+        return 2.0 * (self._weights + 2 * self._queries * context)
+
+
+@torch.inference_mode()
+def decode(
+    model: Any,
+    requests: Sequence[Request],
+    rows: list[Row],
+    eos: frozenset[int],
+    stopped: Callable[[Row], bool],
+    progress: Callable[[int], None] = lambda tokens: None,
+) -> list[Row]:
+    """Write all these rows to their ends. A prompt is prefilled once for its rows; rows that end leave at once."""
+    everyone, forward = rows, _Forward(model)
+    prompts = list(dict.fromkeys(row.request for row in rows))
+    logits_PV = forward.prefill([requests[i].prefix for i in prompts])
+    place_B = torch.tensor([prompts.index(row.request) for row in rows], device=logits_PV.device)
+    forward.keep(place_B)
+    sample(logits_PV[place_B], rows, eos, stopped)
+    progress(len(rows))
+    while alive := [i for i, row in enumerate(rows) if row.stop is None]:
+        if len(alive) < len(rows):
+            forward.keep(torch.tensor(alive, device=logits_PV.device))
+            rows = [rows[i] for i in alive]
+        sample(forward.next([row.token_ids[-1] for row in rows]), rows, eos, stopped)
+        progress(len(rows))
+    return everyone
+
+
+class _Forward:
+    """A model with its cache: logits [.., V] of what follows the tokens seen so far."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.takes = inspect.signature(model.forward).parameters
+        self.cache_name = "past_key_values" if "past_key_values" in self.takes else "cache_params"
+        self.cache: Any = None
+        self.seen = torch.empty(0, 0, dtype=torch.long, device=model.device)  # [rows, L]: 1 where there is a token
+
+    def prefill(self, prefixes: Sequence[np.ndarray]) -> Tensor:
+        longest = max(len(p) for p in prefixes)
+        ids_PL = np.zeros((len(prefixes), longest), dtype=np.int64)
+        seen_PL = np.zeros_like(ids_PL)
+        for p, prefix in enumerate(prefixes):
+            ids_PL[p, longest - len(prefix) :] = prefix
+            seen_PL[p, longest - len(prefix) :] = 1
+        self.seen = torch.from_numpy(seen_PL).to(self.model.device)
+        return self._logits(torch.from_numpy(ids_PL), (self.seen.cumsum(-1) - 1).clamp(min=0))
+
+    def next(self, last: Sequence[int]) -> Tensor:
+        self.seen = F.pad(self.seen, (0, 1), value=1)
+        return self._logits(torch.tensor(last)[:, None], self.seen.sum(-1, keepdim=True) - 1)
+
+    def keep(self, rows: Tensor) -> None:
+        """These rows, in this order; one may be named several times."""
+        self.seen = self.seen[rows]
+        self.cache.reorder_cache(rows)
+
+    def _logits(self, ids: Tensor, positions: Tensor) -> Tensor:
+        given = {"attention_mask": self.seen, "position_ids": positions, "logits_to_keep": 1, "use_cache": True}
+        if _recurrent(self.model):
+            del given["attention_mask"]
+        given = {name: value for name, value in given.items() if name in self.takes}
+        if self.cache is not None:
+            given[self.cache_name] = self.cache
+        out = self.model(input_ids=ids.to(self.model.device), **given)
+        self.cache = getattr(out, self.cache_name, None)
+        if not hasattr(self.cache, "reorder_cache"):
+            raise ModelError(f"{type(self.model).__name__} keeps no cache that can be sampled from; use another model")
+        return out.logits[:, -1]
+
+
+def sample(logits_BV: Tensor, rows: Sequence[Row], eos: frozenset[int], stopped: Callable[[Row], bool]) -> None:
+    """One more token for every row, as the native engine draws it."""
+    device = logits_BV.device
+    logprobs_BV = sampler.warp(logits_BV, [row.sampling for row in rows])
+    uniform_B = torch.tensor([row.uniforms[len(row.token_ids)] for row in rows], dtype=torch.float64, device=device)
+    greedy_B = torch.tensor([row.sampling.temperature == 0 for row in rows], device=device)
+    token_B, logprob_B = sampler.draw(logprobs_BV, uniform_B, greedy_B)
+    if not torch.isfinite(logprob_B).all():
+        raise ModelError("the model's logits are not finite numbers: its weights are damaged or training diverged")
+    for row, token, logprob in zip(rows, token_B.tolist(), logprob_B.tolist(), strict=True):
+        row.token_ids.append(token)
+        row.logprobs.append(logprob)
+        if token in eos:
+            row.stop = "eos"
+        elif token in row.sampling.stop_tokens or stopped(row):
+            row.stop = "stop"
+        elif len(row.token_ids) >= row.sampling.max_tokens:
+            row.stop = "length"
+
+
+def _recurrent(model: Any) -> bool:
+    """Its state takes padding in, so only prompts of one length are run together, and then without a mask."""
+    return bool(getattr(model, "_is_stateful", False))
+
+
+@contextmanager
+def _no_bars(logging: Any) -> Iterator[None]:
+    """Without the library's progress bars, which would run across a live panel."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _tokenizer(theirs: Any, model: Any, folder: Path) -> Tokenizer:
+    """Ours, around the same `tokenizers` object, so that a model's chats and texts read alike under every policy."""
+    if not getattr(theirs, "is_fast", False):
+        raise ModelError(f"the tokenizer of {folder} has no tokenizer.json form; use a model with one")
+    ends = [getattr(model.generation_config, "eos_token_id", None), theirs.eos_token_id]
+    eos = [int(e) for end in ends for e in (end if isinstance(end, list) else [end]) if e is not None]
+    template = theirs.chat_template
+    return Tokenizer(
+        theirs.backend_tokenizer,
+        bos=theirs.bos_token_id,
+        eos=tuple(dict.fromkeys(eos)),
+        pad=theirs.pad_token_id,
+        chat_template=template.get("default") if isinstance(template, dict) else template,
+    )

@@ -1,0 +1,273 @@
+"""The toy world: a policy without a model, tiny networks, a task that can be learned in seconds.
+
+`plain_logits` is the reference that packing, caching and the learner are held against: one sequence, written out
+in float64 from the papers' formulas, sharing no code with `ponder.nets`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ponder.models import chat
+from ponder.models.load import Fresh
+from ponder.models.native import Native
+from ponder.nets.config import DecoderConfig, Rope
+from ponder.nets.decoder import Decoder, initialise
+from ponder.protocols import Silent
+from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Step, Trace, ids, user
+
+T = TypeVar("T")
+
+LLAMA: dict[str, Any] = {
+    "family": "llama", "vocab": 64, "width": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8, "hidden": 64,
+    "context": 256, "eos": (2,),
+}  # fmt: skip
+CONFIGS: dict[str, DecoderConfig] = {
+    "llama": DecoderConfig(**LLAMA),
+    "untied": DecoderConfig(**LLAMA, tied=False, qkv_bias=True, mlp_bias=True, out_bias=True),
+    "window": DecoderConfig(**{**LLAMA, "family": "mistral"}, windows=(5, None)),
+    "gemma": DecoderConfig(
+        **{**LLAMA, "family": "gemma3_text"}, windows=(4, None), qk_norm=True, gemma=True, activation="gelu_tanh",
+        query_scale=24**-0.5, rope=Rope(1e6), local_rope=Rope(1e4), tied=False,
+    ),
+}  # fmt: skip
+
+
+def wait(work: Awaitable[T], seconds: float = 30.0) -> T:
+    """Run to the end, or fail: a test that hangs tells nothing."""
+
+    async def bounded() -> T:
+        return await asyncio.wait_for(work, seconds)
+
+    return asyncio.run(bounded())
+
+
+def tiny(kind: str = "llama", seed: int = 0, dtype: torch.dtype = torch.float32, scale: float = 0.2) -> Decoder:
+    """Two layers whose outputs differ from token to token: every weight is drawn, norms and biases too."""
+    net = initialise(CONFIGS[kind], seed)
+    draw = torch.Generator().manual_seed(seed + 1)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.add_(torch.randn(p.shape, generator=draw) * (scale if p.dim() > 1 else scale / 2))
+    return net.to(dtype)
+
+
+ALPHABET = "0123456789abcdef?+= "
+ASK = "{{- messages[-1].content }}"  # the question and nothing else
+
+
+def characters(seed: int = 0, **changes: Any) -> Native:
+    """A tiny policy that reads and writes characters."""
+    fresh = Fresh(ALPHABET, **{"width": 32, "layers": 2, "heads": 4, "context": 64, "seed": seed, **changes})
+    net, tokenizer = fresh.build(torch.float32, torch.device("cpu"))
+    return Native(net, chat.adopt(tokenizer, ASK), seed)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """1 where the first character written is the problem's answer, 0 where it is another, undecided for nothing."""
+
+    @property
+    def name(self) -> str:
+        return "wanted"
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        return [self.judge(trace.text(i), str(trace.problem.answer)) for i in steps]
+
+    def judge(self, text: str, wanted: str) -> Score:
+        return Score(float(text[0] == wanted), "compared") if text else Score(None, "nothing was written")
+
+    def read(self, text: str) -> str | None:
+        return text[:1] or None
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Write the digit you are asked for."""
+
+    size: int = 10
+    answer: str | None = None  # None: the digit asked for
+
+    @property
+    def name(self) -> str:
+        return "digits"
+
+    @property
+    def train(self) -> Sequence[Problem]:
+        return [self._problem("train", i) for i in range(self.size)]
+
+    @property
+    def test(self) -> Sequence[Problem]:
+        return [self._problem("test", i) for i in range(self.size)]
+
+    @property
+    def verifier(self) -> Wanted:
+        return Wanted()
+
+    def gold(self, problem: Problem) -> str:
+        return str(problem.answer)
+
+    def _problem(self, part: str, i: int) -> Problem:
+        digit = str(i % 10)
+        return Problem(f"digits/{part}/{i}", user(f"{digit}="), self.answer or digit, {"part": part})
+
+
+@dataclass
+class FakePolicy:
+    """A `Policy` without a model: characters are their code points. It writes its script, then random digits."""
+
+    script: Sequence[str] = ()
+    seed: int = 0
+    length: int = 3
+    stop: str = "eos"
+    calls: list[tuple[Ids, Sampling, int]] = field(default_factory=list)
+    written: int = 0
+
+    def encode(self, messages: Sequence[Message]) -> Ids:
+        return ids(ord(c) for m in messages for c in str(m["content"]))
+
+    async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+        self.calls.append((prefix, sampling, n))
+        await asyncio.sleep(0)
+        return [self._completion(prefix, first=j == 0) for j in range(n)]
+
+    def _completion(self, prefix: Ids, first: bool) -> Completion:
+        text = self.script[self.written] if self.written < len(self.script) else self._digits(prefix)
+        self.written += 1
+        tokens = ids([ord(c) for c in text] or [0])
+        cost = Cost(len(prefix) if first else 0, 0 if first else len(prefix), len(tokens), 0, 2.0 * len(tokens), 0.5)
+        return Completion(text, tokens, np.full(len(tokens), -1.0, np.float32), self.stop, 0, cost)  # type: ignore[arg-type]
+
+    def _digits(self, prefix: Ids) -> str:
+        draw = np.random.default_rng([self.seed, self.written, *prefix.tolist()])
+        return "".join(map(str, draw.integers(10, size=self.length)))
+
+
+class Watcher(Silent):
+    """Keeps what it was told, and stops the job at the n-th call of a kind."""
+
+    def __init__(self, stop: str = "", at: int = 0, error: type[BaseException] | None = None) -> None:
+        from ponder.errors import Interrupted
+
+        self.stop, self.at, self.error = stop, at, error or Interrupted
+        self.said: list[tuple[Any, ...]] = []
+
+    def _told(self, kind: str, *what: Any) -> None:
+        self.said.append((kind, *what))
+        if kind == self.stop and sum(s[0] == kind for s in self.said) == self.at:
+            raise self.error("stop")
+
+    def phase(self, name: str) -> None:
+        self._told("phase", name)
+
+    def tokens(self, count: int) -> None:
+        self._told("tokens", count)
+
+    def share(self, done: float) -> None:
+        self._told("share", done)
+
+    def step(self, done: int, total: int, metrics: Mapping[str, float], traces: Sequence[Trace]) -> None:
+        self._told("step", done, total, dict(metrics))
+
+
+def group(
+    prompt: Iterable[int], completions: Sequence[Iterable[int]], scores: Sequence[float | None] = (), id: str = "p"
+) -> Trace:
+    """A flat tree, as a GRPO group is: each completion ended by itself and was scored under "wanted"."""
+    trace = Trace(Problem(id, user("?")), [Step(None, "?", ids(prompt))])
+    for i, tokens in enumerate(completions):
+        tokens = ids(tokens)
+        step = Step(0, "", tokens, np.full(len(tokens), -1.0, np.float32), "eos")
+        if i < len(scores):
+            step.scores["wanted"] = Score(scores[i])
+        trace.add(step)
+    return trace
+
+
+# The reference network. Shapes: T tokens, H heads, D head size.
+
+
+def weights64(net: Decoder) -> dict[str, Tensor]:
+    """Leaves in float64, by the network's own parameter names (a tied head stands once)."""
+    return {name: p.detach().double().clone().requires_grad_() for name, p in net.named_parameters()}
+
+
+def plain_logits(w: Mapping[str, Tensor], c: DecoderConfig, tokens: Sequence[int]) -> Tensor:
+    """Logits [T, V] of one sequence, in the type of the weights: no packing, no cache, no shared code."""
+    x = w["embed_tokens.weight"][torch.as_tensor(list(tokens))]
+    if c.gemma:
+        x = x * math.sqrt(c.width)
+    for i in range(c.layers):
+        part = {k.removeprefix(f"layers.{i}."): v for k, v in w.items() if k.startswith(f"layers.{i}.")}
+        mixed = _plain_attention(part, c, i, _plain_norm(x, part["input_layernorm.weight"], c))
+        if c.gemma:
+            x = x + _plain_norm(mixed, part["post_attention_layernorm.weight"], c)
+            fed = _plain_mlp(part, c, _plain_norm(x, part["pre_feedforward_layernorm.weight"], c))
+            x = x + _plain_norm(fed, part["post_feedforward_layernorm.weight"], c)
+        else:
+            x = x + mixed
+            x = x + _plain_mlp(part, c, _plain_norm(x, part["post_attention_layernorm.weight"], c))
+    x = _plain_norm(x, w["norm.weight"], c)
+    return x @ w.get("lm_head.weight", w["embed_tokens.weight"]).T
+
+
+def plain_logprobs(net: Decoder, w: Mapping[str, Tensor], path: Sequence[int], count: int, heat: float = 1.0) -> Tensor:
+    """Log-probabilities of the last `count` tokens of a sequence, from float64 weights."""
+    logits = plain_logits(w, net.config, path)[:-1] / heat
+    log_softmax = logits - logits.logsumexp(-1, keepdim=True)
+    targets = torch.as_tensor(list(path[1:]))
+    return log_softmax.gather(-1, targets[:, None])[:, 0][len(targets) - count :]
+
+
+def _plain_norm(x: Tensor, weight: Tensor, c: DecoderConfig) -> Tensor:
+    scaled = x / (x.pow(2).mean(-1, keepdim=True) + c.norm_eps).sqrt()
+    return scaled * (1 + weight if c.gemma else weight)
+
+
+def _plain_linear(part: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
+    out = x @ part[f"{name}.weight"].T
+    return out + part[f"{name}.bias"] if f"{name}.bias" in part else out
+
+
+def _plain_mlp(part: Mapping[str, Tensor], c: DecoderConfig, x: Tensor) -> Tensor:
+    gate, up = (_plain_linear(part, f"mlp.{n}_proj", x) for n in ("gate", "up"))
+    if c.activation == "silu":
+        gate = gate / (1 + (-gate).exp())
+    else:
+        gate = 0.5 * gate * (1 + torch.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)))
+    return _plain_linear(part, "mlp.down_proj", gate * up)
+
+
+def _plain_attention(part: Mapping[str, Tensor], c: DecoderConfig, layer: int, x: Tensor) -> Tensor:
+    length, window = len(x), c.windows[layer]
+    rope = c.local_rope if c.local_rope is not None and window is not None else c.rope
+    q, k, v = (_plain_linear(part, f"self_attn.{n}_proj", x).view(length, -1, c.head_dim) for n in "qkv")
+    if c.qk_norm:
+        q = _plain_norm(q, part["self_attn.q_norm.weight"], c)
+        k = _plain_norm(k, part["self_attn.k_norm.weight"], c)
+    q, k = _plain_rope(q, rope.theta), _plain_rope(k, rope.theta)
+    reach = window or length
+    hidden = torch.tensor([[j > i or i - j >= reach for j in range(length)] for i in range(length)])
+    heads = []
+    for h in range(c.heads):
+        g = h // (c.heads // c.kv_heads)
+        scores = q[:, h] @ k[:, g].T * c.scale
+        heads.append(scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v[:, g])
+    return _plain_linear(part, "self_attn.o_proj", torch.cat(heads, -1))
+
+
+def _plain_rope(x: Tensor, theta: float) -> Tensor:
+    """Pairs (i, i + D/2) turn by position * theta^(-2i/D)."""
+    size = x.shape[-1]
+    turn = torch.arange(len(x), dtype=x.dtype)[:, None] * theta ** (-torch.arange(0, size, 2, dtype=x.dtype) / size)
+    cos, sin = turn.cos()[:, None], turn.sin()[:, None]
+    a, b = x[..., : size // 2], x[..., size // 2 :]
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)

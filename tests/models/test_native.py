@@ -1,0 +1,298 @@
+"""The native policy: calls share batches, draws do not depend on company, errors reach every caller."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+import torch
+from tokenizers import decoders, models
+
+from fakes import characters, plain_logits, tiny, wait, weights64
+from ponder.engine import batch, sampler
+from ponder.errors import Interrupted, ModelError, UsageError
+from ponder.models import native
+from ponder.models.native import Native
+from ponder.models.tokenizer import Tokenizer
+from ponder.protocols import Policy
+from ponder.types import Completion, Sampling, ids, user
+
+ASKED = [[5, 6], [7], [5, 6, 9, 12], [20, 3]]
+
+
+async def ask(policy: Native, prefixes: Sequence[Sequence[int]], n: int = 2, **sampling: Any) -> list[list[Completion]]:
+    rule = Sampling(**{"max_tokens": 6, **sampling})
+    return list(await asyncio.gather(*(policy.generate(ids(p), rule, n) for p in prefixes)))
+
+
+def tokens(groups: list[list[Completion]]) -> list[list[list[int]]]:
+    return [[c.token_ids.tolist() for c in group] for group in groups]
+
+
+def test_it_is_a_policy_and_keeps_to_the_types() -> None:
+    policy = characters()
+    assert isinstance(policy, Policy)
+    prompt = policy.encode(user("12+3="))
+    assert prompt.dtype == np.int32 and policy.tokenizer.decode(prompt) == "12+3="
+    (group,) = wait(ask(policy, [prompt.tolist()], n=3))
+    assert len(group) == 3
+    for c in group:
+        assert c.token_ids.dtype == np.int32 and c.logprobs.dtype == np.float32
+        assert len(c.token_ids) == len(c.logprobs) <= 6 and c.stop in ("eos", "length")
+        body = c.token_ids[:-1] if c.stop == "eos" else c.token_ids
+        assert c.text == policy.tokenizer.decode(body, keep_special=True)
+        assert (c.token_ids[-1] == 2) == (c.stop == "eos"), "EOS is kept as a token, and is no text"
+
+
+def test_calls_that_wait_together_are_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    real = batch.run
+
+    def spy(net: Any, requests: Any, *rest: Any) -> Any:
+        sizes.append(len(requests))
+        return real(net, requests, *rest)
+
+    monkeypatch.setattr(batch, "run", spy)
+    wait(ask(characters(), ASKED))
+    assert sizes == [4]
+
+
+def test_draws_depend_on_prefix_and_stream_alone() -> None:
+    together = tokens(wait(ask(characters(), ASKED)))
+    assert tokens(wait(ask(characters(), ASKED[::-1])))[::-1] == together
+
+    async def one_by_one() -> list[list[Completion]]:
+        policy = characters()
+        return [(await ask(policy, [p]))[0] for p in ASKED]
+
+    assert tokens(wait(one_by_one())) == together
+    policy = characters()
+    policy.stream(0, 1)
+    other = tokens(wait(ask(policy, ASKED)))
+    assert other != together
+    policy.stream(0, 2)
+    assert tokens(wait(ask(policy, ASKED))) != other
+    policy.stream(0, 1)
+    assert tokens(wait(ask(policy, ASKED))) == other
+
+
+def test_the_same_question_again_gets_another_answer() -> None:
+    first, second = tokens(wait(ask(characters(), [ASKED[0], ASKED[0]])))
+    assert first != second
+    policy = characters()
+    fixed = [tokens(wait(ask(policy, [ASKED[0]], seed=3))) for _ in range(2)]
+    assert fixed[0] == fixed[1], "unless the seed is given"
+
+
+def test_versions_and_new_weights() -> None:
+    """Each completion records the weights that wrote it, and no state of older ones is used."""
+    net = tiny()
+    policy = Native(net, Tokenizer.characters("abc"))
+    (before,) = wait(ask(policy, [[7, 9]], n=1, temperature=0.0))
+    with torch.no_grad():
+        for p, q in zip(net.parameters(), tiny(seed=4).parameters(), strict=True):
+            p.copy_(q)
+    policy.version = 5
+    (after,) = wait(ask(policy, [[7, 9]], n=1, temperature=0.0))
+    assert (before[0].version, after[0].version) == (0, 5)
+    w, path = weights64(tiny(seed=4)), [7, 9]
+    for _ in after[0].token_ids:
+        path.append(int(plain_logits(w, net.config, path)[-1].argmax()))
+    assert after[0].token_ids.tolist() == path[2:] != before[0].token_ids.tolist()
+
+
+def test_cost_counts_a_shared_prompt_once() -> None:
+    (group,) = wait(ask(characters(), [[5, 6, 7]], n=4))
+    assert [c.cost.prompt_tokens for c in group] == [3, 0, 0, 0]
+    assert [c.cost.cached_tokens for c in group] == [0, 3, 3, 3]
+    assert [c.cost.generated_tokens for c in group] == [len(c.token_ids) for c in group]
+    assert all(c.cost.flops > 0 and c.cost.seconds > 0 for c in group)
+    assert group[0].cost.flops / (3 + len(group[0].token_ids)) == pytest.approx(
+        group[1].cost.flops / len(group[1].token_ids), rel=0.2
+    )
+
+
+def test_the_budget_ends_with_the_context() -> None:
+    policy = characters(context=8)
+    (group,) = wait(ask(policy, [[5] * 5], n=8, max_tokens=50))
+    assert max(len(c.token_ids) for c in group) == 3
+    assert all(c.stop == "length" or len(c.token_ids) <= 3 for c in group)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "n", "words"),
+    [([], 1, "at least one token"), ([5], 0, "n is 0"), ([99], 1, "vocabulary"), ([-1], 1, "vocabulary"),
+     ([5] * 64, 1, "context only 64"), ([5] * 99, 1, "context only 64")],
+)  # fmt: skip
+def test_impossible_calls_are_refused(prefix: list[int], n: int, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        wait(ask(characters(), [prefix], n=n))
+
+
+def test_a_tokenizer_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(ModelError, match="does not fit"):
+        Native(tiny(), Tokenizer.characters("".join(map(chr, range(200, 400)))))
+
+
+def test_rows_in_flight_are_bounded_by_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = characters()
+    request = batch.Request(ids([5] * 10), Sampling(max_tokens=30), 4, 0)
+    per_row = 40 * 2 * 2 * 4 * 8 * 4  # tokens, keys and values, layers, heads, head size, bytes
+    for room, rows in ((per_row * 7, 7), (per_row * 7 - 1, 6), (1, 1)):
+        monkeypatch.setattr(native, "_CACHE_BYTES", room)
+        assert policy._most_rows([request]) == rows
+
+
+# failures
+
+
+def broken() -> Native:
+    policy = characters()
+    with torch.no_grad():
+        policy.net.layers[0].mlp.down_proj.weight.fill_(torch.nan)
+    return policy
+
+
+def test_every_waiter_hears_of_a_failure() -> None:
+    policy = broken()
+
+    async def all_of_them() -> list[Any]:
+        calls = [policy.generate(ids(p), Sampling(max_tokens=3)) for p in ASKED * 3]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    found = wait(all_of_them())
+    assert len(found) == 12 and all(isinstance(f, ModelError) for f in found)
+
+
+def test_a_policy_works_on_after_a_failure() -> None:
+    policy = characters()
+    expected = tokens(wait(ask(characters(), ASKED, seed=1)))
+
+    def stop(count: int) -> None:
+        raise Interrupted("stop")
+
+    policy.watch = stop
+    with pytest.raises(Interrupted):
+        wait(ask(policy, ASKED))
+    policy.watch = lambda count: None
+    assert tokens(wait(ask(policy, ASKED, seed=1))) == expected
+
+
+def test_calls_that_come_while_others_run_are_served() -> None:
+    policy = characters()
+
+    async def late() -> list[list[Completion]]:
+        first = asyncio.create_task(ask(policy, ASKED[:2], max_tokens=30))
+        while policy._waiting or not policy._worker:
+            await asyncio.sleep(0.001)
+        second = asyncio.create_task(ask(policy, ASKED[2:], seed=2))
+        await first
+        return await second
+
+    assert tokens(wait(late())) == tokens(wait(ask(characters(), ASKED[2:], seed=2)))
+
+
+def test_a_failure_does_not_strand_calls_that_came_later() -> None:
+    policy = broken()
+
+    async def late() -> list[Any]:
+        first = asyncio.create_task(policy.generate(ids([5]), Sampling(max_tokens=3)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        rest = [policy.generate(ids([6]), Sampling(max_tokens=3)) for _ in range(3)]
+        return await asyncio.gather(first, *rest, return_exceptions=True)
+
+    assert all(isinstance(f, ModelError) for f in wait(late()))
+
+
+def test_a_caller_that_gives_up_disturbs_no_other() -> None:
+    policy = characters()
+
+    async def one_gives_up() -> list[Completion]:
+        gone = asyncio.create_task(policy.generate(ids([9]), Sampling(max_tokens=20)))
+        kept = asyncio.create_task(policy.generate(ids([5, 6]), Sampling(max_tokens=20, seed=1)))
+        await asyncio.sleep(0)
+        gone.cancel()
+        return await kept
+
+    found = wait(one_gives_up())
+    (alone,) = wait(ask(characters(), [[5, 6]], n=1, max_tokens=20, seed=1))
+    assert found[0].token_ids.tolist() == alone[0].token_ids.tolist()
+
+
+def test_watch_hears_every_token() -> None:
+    policy, heard = characters(), []
+    policy.watch = heard.append
+    found = wait(ask(policy, ASKED, n=3))
+    assert sum(heard) == sum(len(c.token_ids) for group in found for c in group)
+
+
+# stop strings. The policy writes a script: what is drawn is replaced, everything else is real.
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, script: Sequence[int]) -> None:
+    left = list(script)
+
+    def draw(logprobs: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        token = torch.full((len(logprobs),), left.pop(0))
+        return token, logprobs.gather(-1, token[:, None])[:, 0]
+
+    monkeypatch.setattr(sampler, "draw", draw)
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "written"),
+    [
+        ("0123456", ("34",), "01234"),  # over the border of two tokens
+        ("0123456", ("5", "34"), "01234"),  # the first that is met
+        ("0123456", ("123456",), "0123456"),
+        ("0012", ("01",), "001"),  # the string's own beginning comes twice
+        ("a=a=b", ("a=b",), "a=a=b"),
+        ("0123456", ("8",), "0123456"),
+        ("7", ("7",), "7"),  # at once
+    ],
+)
+def test_stop_strings(
+    text: str, stop: tuple[str, ...], written: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = characters()
+    scripted(monkeypatch, [*policy.tokenizer.encode(text, special=False).tolist(), 2])
+    (found,) = wait(policy.generate(ids([5]), Sampling(stop=stop, max_tokens=20)))
+    assert found.text == written
+    assert found.stop == ("stop" if any(s in text for s in stop) else "eos")
+    assert len(found.token_ids) == len(found.logprobs) == len(written) + (found.stop == "eos"), "tokens are the truth"
+
+
+def test_a_stop_string_in_the_prompt_does_not_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = characters()
+    prompt = policy.tokenizer.encode("ab", special=False)
+    scripted(monkeypatch, [*policy.tokenizer.encode("bab", special=False).tolist(), 2])
+    (found,) = wait(policy.generate(prompt, Sampling(stop=("ab",), max_tokens=20)))
+    assert found.text == "bab"
+
+
+def bytewise() -> Tokenizer:
+    """256 tokens, one byte each: a character of two bytes is two tokens."""
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    inner = tokenizers.Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    inner.decoder = decoders.ByteLevel()
+    return Tokenizer(inner, eos=(0,))
+
+
+@pytest.mark.parametrize(("text", "stop"), [("aéb", "é"), ("xé→y", "é→"), ("日本語", "本"), ("a\nb\n\nc", "\n\n")])
+def test_stop_strings_over_halves_of_characters(text: str, stop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    from fakes import CONFIGS
+    from ponder.nets.decoder import initialise
+
+    tokenizer = bytewise()
+    policy = Native(initialise(replace(CONFIGS["llama"], vocab=256), 0), tokenizer)
+    scripted(monkeypatch, tokenizer.encode(text, special=False).tolist())
+    (found,) = wait(policy.generate(ids([5]), Sampling(stop=(stop,), max_tokens=len(text.encode()))))
+    assert found.stop == "stop" and found.text == text[: text.index(stop) + len(stop)]

@@ -1,0 +1,175 @@
+"""Evaluation: numbers by hand, and a run that goes on problem by problem."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fakes import ASK, Digits, FakePolicy, Wanted, Watcher, group
+from ponder.errors import Interrupted, RunError, TaskError, UsageError
+from ponder.measure import Accuracy, Mean
+from ponder.models.load import Fresh
+from ponder.pipelines.evaluate import Evaluate, evaluate, report
+from ponder.pipelines.solve import solve_all
+from ponder.protocols import Silent, Watch
+from ponder.reason.strategies import Chain, Ensemble
+from ponder.runs import Run, read_traces
+from ponder.types import Cost, Sampling, Score, Trace
+
+
+def ran(job: Evaluate, folder: Path, policy: Any, watch: Watch | None = None) -> Any:
+    with Run(folder, job) as run:
+        return asyncio.run(evaluate(job, policy, run, watch or Silent()))
+
+
+def test_accuracy_of_single_answers(tmp_path: Path) -> None:
+    """Asked for 0 to 9, always 3 or nothing: one right of nine judged, one undecided."""
+    script = ["3"] * 5 + [""] + ["3"] * 4
+    job = Evaluate(Digits(), strategy=Chain(), batch=4)
+    found = ran(job, tmp_path / "run", FakePolicy(script))
+    assert (found.problems, found.samples, found.undecided) == (10, 1, 1)
+    assert isinstance(found.single, Accuracy)
+    assert (found.single.right, found.single.total, found.single.undecided) == (1, 9, 1)
+    z, p, n = 1.959963984540054, 1 / 9, 9  # Wilson (1927), by hand
+    middle, half = (p + z * z / (2 * n)) / (1 + z * z / n), z / (1 + z * z / n) * math.sqrt(
+        p * (1 - p) / n + z * z / (4 * n * n)
+    )
+    assert (found.single.low, found.single.high) == pytest.approx((middle - half, middle + half))
+    assert found.majority is None and found.coverage is None
+    assert found.cost.generated_tokens == 10 and found.cost.prompt_tokens == 20
+    text = "\n".join(found.lines())
+    assert "11.1 %" in text and "undecided     1" in text and "fewer than 500" in text
+
+
+def judged(scores: Sequence[float | None], texts: Sequence[str], answer: str = "1") -> Trace:
+    trace = group([5], [[1]] * len(scores), scores)
+    for step, text in zip(trace.steps[1:], texts, strict=True):
+        step.text = text
+    trace.cost = Cost(prompt_tokens=2, generated_tokens=3, flops=1e12, seconds=1.0)
+    return trace
+
+
+def test_report_of_several_samples() -> None:
+    traces = [
+        judged([1.0, 1.0, 0.0], ["1", "1", "2"]),  # the vote is right
+        judged([0.0, 1.0, 0.0], ["2", "1", "2"]),  # covered, but voted down
+        judged([0.0, None, 0.0], ["2", "", "3"]),  # a tie of wrong answers
+        judged([None, None, None], ["", "", ""]),  # nothing known
+    ]
+    found = report(traces, "wanted", Wanted().read)
+    assert (found.problems, found.samples, found.undecided) == (4, 3, 4)
+    assert isinstance(found.single, Mean)
+    assert found.single.mean == pytest.approx(np.mean([2 / 3, 1 / 3, 0.0])) and found.single.undecided == 1
+    assert found.coverage is not None and (found.coverage.right, found.coverage.total) == (2, 3)
+    assert found.majority is not None and found.majority.right == 1
+    assert found.cost == Cost(prompt_tokens=8, generated_tokens=12, flops=4e12, seconds=4.0)
+    assert report(traces, "wanted", None).majority is None
+
+
+def test_it_goes_on_problem_by_problem(tmp_path: Path) -> None:
+    job = Evaluate(Digits(), strategy=Ensemble(2, Sampling(max_tokens=1)), batch=3)
+    whole = ran(job, tmp_path / "whole", FakePolicy(seed=1, length=1))
+    policy = FakePolicy(seed=1, length=1)
+    with pytest.raises(Interrupted):
+        ran(job, tmp_path / "run", policy, Watcher("step", 2))
+    assert len(list(read_traces(tmp_path / "run"))) == 6
+    found = ran(job, tmp_path / "run", policy)
+    assert len(policy.calls) == 10, "no problem was asked twice"
+    assert [t.problem.id for _, t in read_traces(tmp_path / "run")] == [p.id for p in Digits().test]
+    assert found == whole
+    again = FakePolicy()
+    assert ran(job, tmp_path / "run", again) == whole and not again.calls
+
+
+def test_a_torn_trace_is_solved_again(tmp_path: Path) -> None:
+    job = Evaluate(Digits(), batch=5)
+    whole = ran(job, tmp_path / "run", FakePolicy(["3"] * 10))
+    path = tmp_path / "run" / "traces.jsonl"
+    path.write_bytes(path.read_bytes()[:-30])
+    policy = FakePolicy(["3"])
+    found = ran(job, tmp_path / "run", policy)
+    assert len(policy.calls) == 1 and found.single == whole.single
+    assert len(list(read_traces(tmp_path / "run"))) == 10
+
+
+@dataclass(frozen=True)
+class Shy(Wanted):
+    """Cannot judge the first problems."""
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        if str(trace.problem.answer) < "4":
+            return [Score(None, "timed out") for _ in steps]
+        return await super().__call__(trace, steps)
+
+
+@dataclass(frozen=True)
+class ShyDigits(Digits):
+    @property
+    def verifier(self) -> Wanted:
+        return Shy()
+
+
+@pytest.mark.parametrize("strategy", [Chain(), Ensemble(2)])
+def test_a_first_batch_without_any_judgement_does_not_end_the_run(strategy: Any, tmp_path: Path) -> None:
+    watcher = Watcher()
+    found = ran(Evaluate(ShyDigits(), strategy=strategy, batch=2), tmp_path / "run", FakePolicy(["5"] * 20), watcher)
+    n = 1 if isinstance(strategy, Chain) else 2
+    assert found.single.mean == pytest.approx(1 / 6) and found.undecided == 4 * n
+    told = [s[3]["accuracy"] for s in watcher.said if s[0] == "step"]
+    assert math.isnan(told[0]) and told[-1] == pytest.approx(1 / 6)
+
+
+def test_limit_and_emptiness(tmp_path: Path) -> None:
+    found = ran(Evaluate(Digits(), limit=3), tmp_path / "few", FakePolicy(["0"] * 3))
+    assert found.problems == 3 and found.single.right == 1
+    with pytest.raises(TaskError, match="no held-out problems"):
+        ran(Evaluate(Digits(size=0)), tmp_path / "none", FakePolicy())
+    for bad in ({"limit": 0}, {"batch": 0}):
+        with pytest.raises(UsageError, match="at least 1"):
+            Evaluate(Digits(), **bad)
+
+
+def test_another_job_s_traces_are_not_taken(tmp_path: Path) -> None:
+    ran(Evaluate(Digits(), limit=3), tmp_path / "run", FakePolicy())
+    with pytest.raises(RunError, match=r"limit: 3 -> 4"):
+        ran(Evaluate(Digits(), limit=4), tmp_path / "run", FakePolicy())
+
+
+def test_a_whole_job_on_a_fresh_model(tmp_path: Path) -> None:
+    """Through the real policy, stopped while sampling and taken up again: the same answers."""
+    from ponder.pipelines import evaluate as module
+
+    job = Evaluate(
+        Digits(), template=ASK, strategy=Ensemble(3, Sampling(max_tokens=2)), batch=4, device="cpu", dtype="float32"
+    )
+    fresh = Fresh("0123456789=", width=16, layers=1, heads=2, context=16)
+    loader = next(name for name in ("load_any", "load_policy") if hasattr(module, name))
+    real = getattr(module, loader)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, loader, lambda model, **more: real(fresh, **more))
+        whole = job(tmp_path / "whole")
+        with pytest.raises(Interrupted, match="stopped after 4 of 10 problems; the same command goes on"):
+            job(tmp_path / "run", Watcher("tokens", 4))
+        found = job(tmp_path / "run")
+    assert replace(found, cost=Cost()) == replace(whole, cost=Cost())
+    texts = [[[s.text for s in t.steps] for _, t in read_traces(tmp_path / f)] for f in ("run", "whole")]
+    assert texts[0] == texts[1]
+
+
+def test_solving_all_stops_at_the_first_failure() -> None:
+    class Failing(FakePolicy):
+        async def generate(self, prefix: Any, sampling: Any, n: int = 1) -> Any:
+            if prefix[0] == ord("3"):
+                raise ValueError("broken")
+            return await super().generate(prefix, sampling, n)
+
+    with pytest.raises(ExceptionGroup) as caught:
+        asyncio.run(solve_all(Digits().test, Chain(), Failing()))
+    assert isinstance(caught.value.exceptions[0], ValueError)

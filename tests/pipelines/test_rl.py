@@ -1,0 +1,304 @@
+"""Reinforcement learning on a toy: it learns, it resumes to the bit, and readers see each step once."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fakes import ALPHABET, ASK, Digits, Wanted, Watcher, group
+from ponder.errors import Interrupted, PonderError, RunError, TaskError, UsageError
+from ponder.models.load import Fresh
+from ponder.models.native import Native
+from ponder.pipelines.rl import RL, summary
+from ponder.pipelines.solve import pick
+from ponder.reason.strategies import Ensemble
+from ponder.runs import checkpoints, newest_checkpoint, read_metrics, read_traces
+from ponder.train.objective import GRPO
+from ponder.train.optimiser import AdamW
+from ponder.types import Cost, Sampling
+
+MODEL = Fresh(ALPHABET, width=32, layers=2, heads=4, context=32)
+JOB = RL(
+    Digits(), MODEL, ASK, Ensemble(4, Sampling(max_tokens=2)), GRPO(beta=0.04), AdamW(lr=3e-3, warmup=2), steps=6,
+    prompts=3, micro_tokens=20, save_every=2, device="cpu", dtype="float32",
+)  # fmt: skip
+
+
+def told(folder: Path) -> list[dict[str, float]]:
+    """The metrics, without those that tell the time."""
+    return [{k: v for k, v in m.items() if "time" not in k} for m in read_metrics(folder)]
+
+
+def thought(folder: Path) -> list[tuple[int, dict[str, Any]]]:
+    out = []
+    for step, trace in read_traces(folder):
+        trace.cost = replace(trace.cost, seconds=0.0)
+        out.append((step, trace.to_json()))
+    return out
+
+
+def weights(policy: Native) -> dict[str, torch.Tensor]:
+    return policy.net.state_dict()
+
+
+def same_run(folder: Path, policy: Native, whole: Path, expected: Native) -> None:
+    assert told(folder) == told(whole)
+    assert thought(folder) == thought(whole)
+    assert all(torch.equal(w, weights(policy)[n]) for n, w in weights(expected).items())
+    last, theirs = newest_checkpoint(folder), newest_checkpoint(whole)
+    assert last is not None and theirs is not None and last.name == theirs.name
+    for name in ("model/model.safetensors", "optimiser.safetensors", "state.json", "model/tokenizer.json"):
+        assert (last / name).read_bytes() == (theirs / name).read_bytes(), name
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Native]:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    return folder, JOB(folder)
+
+
+def test_it_learns(tmp_path: Path) -> None:
+    job = RL(
+        Digits(answer="7"), MODEL, ASK, Ensemble(8, Sampling(max_tokens=1)), GRPO(beta=0.0), AdamW(lr=1e-2), steps=30,
+        prompts=6, device="cpu", dtype="float32",
+    )  # fmt: skip
+    job(tmp_path / "run")
+    rewards = [m["reward"] for m in read_metrics(tmp_path / "run")]
+    assert np.mean(rewards[:5]) < 0.35 and np.mean(rewards[-5:]) > 0.9
+
+
+def test_records(whole: tuple[Path, Native]) -> None:
+    folder, policy = whole
+    metrics = read_metrics(folder)
+    assert [m["step"] for m in metrics] == list(range(6))
+    assert policy.version == 6 and policy.tokenizer.chat_template == ASK
+    assert [p.name for p in checkpoints(folder)] == ["step-000006"], "only the newest is kept"
+    traces = list(read_traces(folder))
+    assert [s for s, _ in traces] == [s for s in range(6) for _ in range(3)]
+    asked = [t.problem.id for _, t in traces]
+    assert asked == [p.id for p in pick(Digits().train, 0, 0, 18)]
+    for step, trace in traces:
+        assert {s.version for s in trace.steps[1:]} == {step}, "each step was written by the weights of its time"
+        assert len(trace.answers()) == 4
+        assert all("wanted" in trace.steps[i].scores for i in trace.answers())
+    for m, step in zip(metrics, range(6), strict=True):
+        scores = [t.score(i, "wanted") for s, t in traces if s == step for i in t.answers()]
+        judged = [s for s in scores if s is not None]
+        assert m["reward"] == pytest.approx(np.mean(judged))
+        assert m["frac_undecided"] == pytest.approx(1 - len(judged) / len(scores))
+        assert m.get("sampling/sampling_logp_difference/max", 0.0) < 1e-5, "sampler and learner agree"
+        if "kl" in m:
+            assert (m["kl"] == 0) == (step == 0)
+
+
+def test_the_same_seed_gives_the_same_run(whole: tuple[Path, Native], tmp_path: Path) -> None:
+    same_run(tmp_path / "run", JOB(tmp_path / "run"), *whole)
+
+
+def test_another_seed_gives_another(whole: tuple[Path, Native], tmp_path: Path) -> None:
+    replace(JOB, seed=1, steps=1)(tmp_path / "run")
+    assert thought(tmp_path / "run") != thought(whole[0])[:3]
+
+
+STOPS = {
+    "sampling": ("tokens", 7), "learning": ("share", 8), "the first step": ("tokens", 1), "a phase": ("phase", 5),
+    "between steps": ("step", 3), "the last step": ("step", 6), "saving": ("phase", 6),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", STOPS)
+def test_an_interrupted_run_goes_on_to_the_bit(where: str, whole: tuple[Path, Native], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    watcher = Watcher(*STOPS[where])
+    with pytest.raises(Interrupted):
+        JOB(folder, watcher)
+    done = len(told(folder))
+    saved = newest_checkpoint(folder)
+    assert saved is not None and saved.name == f"step-{done:06d}", "nothing that was done is lost"
+    again = Watcher()
+    policy = JOB(folder, again)
+    assert sum(s[0] == "step" for s in again.said) == 6 - done, "and nothing is done twice"
+    same_run(folder, policy, *whole)
+
+
+def test_interrupted_at_every_step(whole: tuple[Path, Native], tmp_path: Path) -> None:
+    for done in range(1, 6):
+        with pytest.raises(Interrupted, match=f"stopped after {done} of 6 steps; the same command goes on"):
+            JOB(tmp_path / "run", Watcher("tokens", 3))  # two tokens each: in its second step
+    same_run(tmp_path / "run", JOB(tmp_path / "run"), *whole)
+
+
+class Killed(BaseException):
+    """As SIGKILL would: nothing is caught, nothing is saved."""
+
+
+@pytest.mark.parametrize(("kind", "at", "kept"), [("step", 1, 0), ("step", 5, 4), ("share", 8, 2)])
+def test_a_killed_run_goes_on_from_its_last_checkpoint(
+    kind: str, at: int, kept: int, whole: tuple[Path, Native], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(Killed):
+        JOB(folder, Watcher(kind, at, Killed))
+    assert len(told(folder)) > kept, "there are records past the checkpoint"
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write('{"step": 5, "rew')  # and a line that was being written
+    assert told(folder) == told(whole[0])[: len(told(folder))]
+    again = Watcher()
+    policy = JOB(folder, again)
+    assert sum(s[0] == "step" for s in again.said) == 6 - kept
+    same_run(folder, policy, *whole)
+    assert [m["step"] for m in read_metrics(folder)] == list(range(6)), "each step once"
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    assert {"resumed": kept} in [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def test_a_finished_run_does_nothing_more(whole: tuple[Path, Native], tmp_path: Path) -> None:
+    watcher = Watcher()
+    policy = JOB(whole[0], watcher)
+    assert not any(s[0] == "step" for s in watcher.said)
+    same_run(whole[0], policy, *whole)
+    assert policy.version == 6
+
+
+@pytest.mark.parametrize("file", ["optimiser.safetensors", "state.json", "model/model.safetensors", "model/config.json"])
+@pytest.mark.parametrize("damage", ["cut", "gone", "empty"])
+def test_a_damaged_checkpoint_is_named(file: str, damage: str, tmp_path: Path) -> None:
+    short = replace(JOB, steps=1, prompts=1)
+    short(tmp_path / "run")
+    newest = newest_checkpoint(tmp_path / "run")
+    assert newest is not None
+    path = newest / file
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-20])
+    elif damage == "gone":
+        path.unlink()
+    else:
+        path.write_text("{}" if file.endswith("json") else "")
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    with pytest.raises(RunError, match="step-000001"):
+        short(tmp_path / "run")
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_half_written_checkpoint_is_not_one(whole: tuple[Path, Native], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        JOB(folder, Watcher("tokens", 6))
+    (folder / "checkpoints" / "step-000099.new").mkdir()
+    same_run(folder, JOB(folder), *whole)
+
+
+def test_a_checkpoint_that_cannot_be_written_keeps_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ponder.train import checkpoint
+
+    real = checkpoint.save_file
+    count = []
+
+    def full(*args: Any) -> None:
+        count.append(1)
+        if len(count) > 1:
+            raise OSError(28, "No space left on device")
+        real(*args)
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(RunError, match="the one before is kept"):
+        JOB(tmp_path / "run")
+    assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000002"]
+
+
+def test_the_trained_model_loads_by_the_run_s_name(whole: tuple[Path, Native]) -> None:
+    from ponder.models.load import load_policy
+
+    loaded = load_policy(str(whole[0]), device="cpu", dtype="float32")
+    assert all(torch.equal(w, weights(loaded)[n]) for n, w in weights(whole[1]).items())
+    assert loaded.encode(Digits().train[3].messages).tolist() == whole[1].encode(Digits().train[3].messages).tolist()
+
+
+# what cannot work is refused
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"strategy": Ensemble(1, Sampling(max_tokens=2))}, "group of one"),
+        ({"strategy": Ensemble(4, Sampling(temperature=0.5))}, "temperature"),
+        ({"temperature": 0.0, "strategy": Ensemble(4, Sampling(temperature=0.0))}, "positive"),
+        ({"steps": 0}, "at least 1"), ({"save_every": 0}, "at least 1"), ({"prompts": -1}, "at least 1"),
+    ],
+)  # fmt: skip
+def test_impossible_jobs_are_refused(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        replace(JOB, **change)
+
+
+def test_another_job_in_the_same_folder_is_refused(whole: tuple[Path, Native]) -> None:
+    with pytest.raises(RunError, match=r"steps: 6 -> 7"):
+        replace(JOB, steps=7)(whole[0])
+
+
+def test_an_error_in_the_verifier_s_code_is_not_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(self: Wanted, trace: Any, steps: Any) -> Any:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(Wanted, "__call__", broken)
+    with pytest.raises(BaseException) as caught:
+        JOB(tmp_path / "run")
+    assert not isinstance(caught.value, PonderError)
+    assert not checkpoints(tmp_path / "run")
+
+
+# the data stream
+
+
+def test_pick_is_pure_and_every_epoch_a_new_permutation() -> None:
+    problems = Digits(7).train
+    stream = [p.id for p in pick(problems, 3, 0, 35)]
+    epochs = [stream[i : i + 7] for i in range(0, 35, 7)]
+    assert all(sorted(e) == sorted(p.id for p in problems) for e in epochs)
+    assert len({tuple(e) for e in epochs}) > 3
+    for first, count in ((0, 1), (5, 4), (6, 15), (13, 22)):
+        assert [p.id for p in pick(problems, 3, first, count)] == stream[first : first + count]
+    assert [p.id for p in pick(problems, 4, 0, 35)] != stream
+    with pytest.raises(TaskError, match="no problems"):
+        pick([], 0, 0, 1)
+
+
+# the numbers of a step, by hand
+
+
+def test_summary() -> None:
+    first = group([5, 6, 7], [[1, 2], [3, 4, 5, 2], [6, 7]], [1.0, 0.0, None])
+    first.steps[3].stop = "length"
+    first.cost = Cost(prompt_tokens=3, generated_tokens=8)
+    second = group([5], [[2], [9, 9, 2]], [0.5, 0.5])
+    second.cost = Cost(prompt_tokens=1, cached_tokens=1, generated_tokens=4)
+    assert summary([first, second], "wanted") == pytest.approx({
+        "reward": (1 + 0 + 0.5 + 0.5) / 4,
+        "reward_std": (0.5 + 0.0) / 2,
+        "frac_reward_zero_std": 0.5,
+        "frac_undecided": 1 / 5,
+        "completions/mean_length": (2 + 4 + 2 + 1 + 3) / 5,
+        "completions/min_length": 1.0,
+        "completions/max_length": 4.0,
+        "completions/clipped_ratio": 1 / 5,
+        "completions/mean_terminated_length": (2 + 4 + 1 + 3) / 4,
+        "num_tokens": 3 + 8 + 1 + 4,
+    })  # fmt: skip
+
+
+def test_summary_of_nothing_judged() -> None:
+    found = summary([group([5], [[1, 2], [3]], [None, None])], "wanted")
+    assert math.isnan(found["reward"]) and found["frac_undecided"] == 1.0 and found["reward_std"] == 0.0
+
+

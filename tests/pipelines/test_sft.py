@@ -1,0 +1,156 @@
+"""Supervised fine-tuning: the loss falls, only answers are learned, files are read line by line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fakes import ALPHABET, ASK, Digits, Watcher, characters, plain_logprobs, weights64
+from ponder.errors import Interrupted, TaskError, UsageError
+from ponder.models.load import Fresh
+from ponder.pipelines.sft import FineTune, imitation, read_conversations
+from ponder.pipelines.solve import pick
+from ponder.runs import newest_checkpoint, read_metrics, read_traces
+from ponder.train.optimiser import AdamW
+from ponder.types import Problem, Sampling, user
+
+MODEL = Fresh(ALPHABET, width=32, layers=2, heads=4, context=32)
+JOB = FineTune(Digits(), MODEL, ASK, AdamW(lr=1e-2), steps=5, batch=6, save_every=2, device="cpu", dtype="float32")
+
+
+def write(path: Path, *rows: Any) -> str:
+    lines = [row if isinstance(row, str) else json.dumps(row, ensure_ascii=False) for row in rows]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def test_it_learns_the_answers(tmp_path: Path) -> None:
+    policy = replace(JOB, steps=60, batch=10)(tmp_path / "run")
+    losses = [m["loss"] for m in read_metrics(tmp_path / "run")]
+    assert losses[0] > 2.5 and losses[-1] < 0.1
+    import asyncio
+
+    prompt = policy.encode(Digits().train[4].messages)
+    (found,) = asyncio.run(policy.generate(prompt, Sampling(temperature=0.0, max_tokens=5)))
+    assert (found.text, found.stop) == ("4", "eos"), "the end was learned too"
+
+
+def test_the_first_loss_is_the_token_mean(tmp_path: Path) -> None:
+    replace(JOB, steps=1)(tmp_path / "run")
+    net, tokenizer = MODEL.build(torch.float32, torch.device("cpu"))
+    w = {n: p.detach() for n, p in weights64(net).items()}
+    terms: list[float] = []
+    for p in pick(Digits().train, 0, 0, 6):
+        path = [*tokenizer.encode(p.question, special=False), *tokenizer.encode(p.answer, special=False), 2]
+        terms += (-plain_logprobs(net, w, path, 2)).tolist()  # the digit and the end, never the prompt
+    (metrics,) = read_metrics(tmp_path / "run")
+    assert metrics["loss"] == pytest.approx(np.mean(terms), rel=1e-5)
+    assert metrics["num_trained_tokens"] == len(terms) == 12
+    assert metrics["num_tokens"] == 6 * 4
+
+
+@pytest.mark.parametrize("where", [("share", 3), ("phase", 3), ("step", 3), ("step", 5)])
+def test_an_interrupted_run_goes_on_to_the_bit(where: tuple[str, int], tmp_path: Path) -> None:
+    expected = JOB(tmp_path / "whole")
+    with pytest.raises(Interrupted, match="goes on"):
+        JOB(tmp_path / "run", Watcher(*where))
+    done = len(read_metrics(tmp_path / "run"))
+    saved = newest_checkpoint(tmp_path / "run")
+    assert saved is not None and saved.name == f"step-{done:06d}"
+    policy = JOB(tmp_path / "run")
+    for n, w in expected.net.state_dict().items():
+        assert torch.equal(w, policy.net.state_dict()[n])
+    one, two = (
+        [{k: v for k, v in m.items() if "time" not in k} for m in read_metrics(tmp_path / f)] for f in ("run", "whole")
+    )
+    assert one == two and [m["step"] for m in one] == list(range(5))
+
+
+def test_traces_are_kept(tmp_path: Path) -> None:
+    replace(JOB, steps=1)(tmp_path / "run")
+    traces = [t for _, t in read_traces(tmp_path / "run")]
+    assert [t.problem.id for t in traces] == [p.id for p in pick(Digits().train, 0, 0, 6)]
+    assert all(t.steps[1].logprobs is None and t.steps[1].stop == "eos" for t in traces)
+
+
+def test_imitation_ends_once() -> None:
+    policy = characters()
+    problem = Problem("p", user("1+"))
+    trace = imitation(policy, problem, "12")
+    assert trace.steps[1].token_ids.tolist() == [*policy.tokenizer.encode("12", special=False), 2]
+    again = imitation(policy, problem, "12<eos>")
+    assert again.steps[1].token_ids.tolist() == trace.steps[1].token_ids.tolist(), "never a second end"
+    assert imitation(policy, problem, "").steps[1].token_ids.tolist() == [2]
+    assert trace.token_ids(1).tolist() == [*policy.encode(problem.messages), *trace.steps[1].token_ids]
+
+
+# files
+
+
+def test_conversations_of_both_kinds(tmp_path: Path) -> None:
+    chat = [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    path = write(tmp_path / "c.jsonl", {"messages": chat}, "", {"prompt": "1=", "completion": 1})
+    first, second = read_conversations(path)
+    assert first.messages == tuple(chat[:2]) and first.answer == "a"
+    assert second.messages == user("1=") and second.answer == "1"
+    assert (first.id, second.id) == (f"{path}:1", f"{path}:3"), "named by their line"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "not json", "[1, 2]", "7", '"messages"', "{}", '{"prompt": "x"}', '{"messages": []}',
+        '{"messages": [{"role": "assistant", "content": "alone"}]}', '{"messages": [1, 2]}', '{"messages": 5}',
+        '{"messages": [{"role": "user", "content": "q"}, {"role": "user", "content": "q"}]}',
+        '{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": null}]}',
+        '{"prompt": "x", "completion": null}',
+    ],
+)  # fmt: skip
+def test_bad_lines_are_named(bad: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "c.jsonl", {"prompt": "1=", "completion": "1"}, "", bad)
+    with pytest.raises(TaskError, match=r"c\.jsonl, line 3 is not a conversation"):
+        read_conversations(path)
+
+
+@pytest.mark.parametrize("odd", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\r"])
+def test_a_line_ends_at_a_newline_only(odd: str, tmp_path: Path) -> None:
+    """JSON may hold these inside a text; str.splitlines would cut there."""
+    said = f"one{odd}two"
+    row = json.dumps({"prompt": said, "completion": "x"}, ensure_ascii=odd in "\x0b\x0c\x1c\r")
+    (found,) = read_conversations(write(tmp_path / "c.jsonl", row))
+    assert found.question == said
+
+
+def test_windows_line_ends_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl"
+    path.write_bytes(b'{"prompt": "a", "completion": "b"}\r\n{"prompt": "c", "completion": "d"}\r\n')
+    assert [p.answer for p in read_conversations(str(path))] == ["b", "d"]
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="No such file"):
+        read_conversations(str(tmp_path / "none.jsonl"))
+    with pytest.raises(TaskError, match="no conversations"):
+        read_conversations(write(tmp_path / "empty.jsonl", "", ""))
+    (tmp_path / "latin.jsonl").write_bytes(b'{"prompt": "caf\xe9", "completion": "x"}\n')
+    with pytest.raises(TaskError, match="UTF-8"):
+        read_conversations(str(tmp_path / "latin.jsonl"))
+
+
+def test_a_file_can_be_learned(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.jsonl", *({"prompt": f"{d}+", "completion": "ab"} for d in range(4)))
+    replace(JOB, data=path, steps=30, batch=4)(tmp_path / "run")
+    losses = [m["loss"] for m in read_metrics(tmp_path / "run")]
+    assert losses[-1] < 0.5 * losses[0]
+
+
+@pytest.mark.parametrize("change", [{"steps": 0}, {"batch": 0}, {"micro_tokens": 0}, {"save_every": 0}])
+def test_impossible_jobs_are_refused(change: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="at least 1"):
+        replace(JOB, **change)
