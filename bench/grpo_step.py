@@ -4,7 +4,7 @@ Both start from the same folder, in the same type and with the same number of th
 GRPO's loss, no KL term, one pass, AdamW at the same constant learning rate, clipping at 1, without gradient
 checkpointing. Every completion has exactly so many tokens. The reward is a number drawn from the completion's text,
 so that all rewards of a group differ and no side has less to learn from. The time is that of whole steps after the
-first, which warms up; loading is not counted.
+first, which warms up; loading is not counted. Steps take turns, so that a machine that slows down slows down both.
 
 TRL is measured where it is installed (pip install 'trl==1.16.*'); without it only ponder is.
 """
@@ -12,14 +12,14 @@ TRL is measured where it is installed (pip install 'trl==1.16.*'); without it on
 from __future__ import annotations
 
 import asyncio
-import gc
 import importlib.util
 import statistics
 import tempfile
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -59,14 +59,13 @@ def wait(device: str) -> float:
     return time.perf_counter()
 
 
-def ours(told: Any, dtype: str) -> dict[str, list[float]]:
-    """The body of `ponder.pipelines.rl`'s loop, without its files."""
+def ours(told: Any, dtype: str) -> Iterator[dict[str, float]]:
+    """The body of `ponder.pipelines.rl`'s loop, without its files; seconds of each step."""
     policy = load_policy(told.model, device=told.device, dtype=dtype)
     policy.eos = frozenset()
     objective, scorer = GRPO(beta=0.0), Drawn()
     learner = Learner(policy.net, objective, AdamW(lr=LR), micro_tokens=told.micro_tokens)
     strategy = Ensemble(told.n, Sampling(max_tokens=told.tokens))
-    times: dict[str, list[float]] = {"step": [], "sample": [], "learn": [], "cpu": []}
     for step in range(1 + told.steps):
         asked = problems(told, step)
         began, worked = wait(told.device), time.process_time()
@@ -76,41 +75,34 @@ def ours(told: Any, dtype: str) -> dict[str, list[float]]:
         for trace in traces:
             objective.credit(trace, scorer.name)
         learned = learner.step(traces)
-        ended = wait(told.device)
+        ended, cpu = wait(told.device), time.process_time() - worked
         assert learned["num_trained_tokens"] == told.prompts * told.n * told.tokens and learned["grad_norm"] > 0
         print(f"ponder step {step}: {ended - began:.2f} s ({sampled - began:.2f} s sampling)", flush=True)
-        if step:
-            took = (ended - began, sampled - began, ended - sampled, time.process_time() - worked)
-            for each, spent in zip(times.values(), took, strict=True):
-                each.append(spent)
-    return times
+        yield {"step": ended - began, "sample": sampled - began, "learn": ended - sampled, "cpu": cpu}
 
 
-def trl(told: Any, dtype: str) -> dict[str, list[float]]:
+def trl(told: Any, dtype: str, between: Callable[[], None]) -> list[dict[str, float]]:
+    """Seconds of each of TRL's steps; `between` is called after each."""
     from datasets import Dataset
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    class Clock(TrainerCallback):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.times: list[float] = []
-            self.cpu: list[float] = []
+    times: list[dict[str, float]] = []
 
+    class Clock(TrainerCallback):  # type: ignore[misc]
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             self.began, self.worked = wait(told.device), time.process_time()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            took = wait(told.device) - self.began
-            print(f"TRL step {len(self.times)}: {took:.2f} s", flush=True)
-            self.times.append(took)
-            self.cpu.append(time.process_time() - self.worked)
+            times.append({"step": wait(told.device) - self.began, "cpu": time.process_time() - self.worked})
+            print(f"TRL step {len(times) - 1}: {times[-1]['step']:.2f} s", flush=True)
+            between()
 
     def judge(completions: list[Any], **_: Any) -> list[float]:
         assert len(completions) == told.prompts * told.n
         return [reward(c[-1]["content"]) for c in completions]
 
     asked = [p for step in range(1 + told.steps) for p in problems(told, step)]
-    clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
         settings = GRPOConfig(
             output_dir=folder, max_steps=1 + told.steps, per_device_train_batch_size=told.trl_batch,
@@ -126,12 +118,12 @@ def trl(told: Any, dtype: str) -> dict[str, list[float]]:
             reward_funcs=judge,
             args=settings,
             train_dataset=Dataset.from_list([{"prompt": [dict(m) for m in p.messages]} for p in asked]),
-            callbacks=[clock],
+            callbacks=[Clock()],
         )
         trainer.train()
     logged = [entry for entry in trainer.state.log_history if "completions/mean_length" in entry]
     assert logged and all(entry["completions/mean_length"] == told.tokens for entry in logged)
-    return {"step": clock.times[1:], "cpu": clock.cpu[1:]}
+    return times
 
 
 def problems(told: Any, step: int) -> list[Problem]:
@@ -153,15 +145,17 @@ def main() -> None:
     told.trl_batch = told.trl_batch or told.prompts * told.n
     dtype = told.dtype or ("bfloat16" if told.device == "cuda" else "float32")
 
-    times = {"ponder": ours(told, dtype)}
+    steps = ours(told, dtype)
+    times = {"ponder": [next(steps)]}
     threads = torch.get_num_threads()
-    gc.collect()  # our model and optimiser are gone before TRL's come
     if importlib.util.find_spec("trl") is None:
-        print(f"TRL is not installed, so only ponder was measured. To measure both: {INSTALL}", flush=True)
+        print(f"TRL is not installed, so only ponder is measured. To measure both: {INSTALL}", flush=True)
     else:
-        times["TRL"] = trl(told, dtype)
+        times["TRL"] = trl(told, dtype, lambda: times["ponder"].extend(islice(steps, 1)))
         assert torch.get_num_threads() == threads
-    step = {who: statistics.median(t["step"]) for who, t in times.items()}
+    times["ponder"] += steps
+    measured = {who: every[1:] for who, every in times.items()}
+    step = {who: statistics.median(t["step"] for t in every) for who, every in measured.items()}
     report(
         "grpo_step",
         f"{told.model}, {dtype}: one GRPO step of {told.prompts} prompts x {told.n} completions x {told.tokens} tokens",
@@ -172,7 +166,7 @@ def main() -> None:
         device=told.device,
         packages=["trl", "transformers", "accelerate"],
         details={
-            "seconds": times,  # cpu: processor time of the whole step, which a shared machine changes less
+            "seconds": measured,  # cpu: processor time of the whole step, which a shared machine changes less
             "threads": threads,
             "micro_tokens": told.micro_tokens,
             "trl_batch": told.trl_batch,

@@ -1,4 +1,8 @@
-"""A tiny transformer from scratch on countdown: cold-start SFT on solved puzzles, then GRPO lifts it further."""
+"""A tiny transformer from scratch on two-number countdown: cold-start SFT on solved puzzles, then GRPO lifts it.
+
+`13, 4 > 52 =` is answered by `#### 13 * 4`. Imitation teaches the notation and to copy the numbers; which operation
+reaches the target is left mostly to reinforcement.
+"""
 
 from ponder.models.load import Fresh
 from ponder.pipelines.evaluate import Evaluate
@@ -16,18 +20,18 @@ TEMPLATE = "{{ bos_token }}{{ messages[-1].content }}"
 
 
 def recipe(
-    numbers: int = 3,
-    largest: int = 10,
-    highest: int = 50,
+    numbers: int = 2,
+    largest: int = 30,
+    highest: int = 900,
     width: int = 128,
-    layers: int = 4,
-    sft_steps: int = 400,
+    layers: int = 3,
+    sft_steps: int = 150,
     rl_steps: int = 100,
-    batch: int = 128,
+    batch: int = 64,
     prompts: int = 32,
     n: int = 8,
-    sft_lr: float = 2e-3,
-    rl_lr: float = 1e-4,
+    sft_lr: float = 1e-3,
+    rl_lr: float = 2e-4,
     seed: int = 0,
 ) -> Stages:
     task = Countdown(numbers=numbers, largest=largest, highest=highest, prompt="{numbers} > {target} =", forms=("hash",))

@@ -16,6 +16,14 @@ from ponder.names import load
 _TYPE = "is"  # the key under which a dataclass's own type stands
 
 
+class _Absent:
+    def __repr__(self) -> str:
+        return "absent"
+
+
+_ABSENT = _Absent()
+
+
 def encode(value: Any) -> Any:
     """Plain JSON data."""
     if is_dataclass(value) and not isinstance(value, type):
@@ -56,6 +64,6 @@ def decode(data: Any) -> Any:
 def differences(a: Any, b: Any, path: str = "") -> list[str]:
     """Where two encoded jobs differ, as `path: a -> b`."""
     if isinstance(a, dict) and isinstance(b, dict):
-        keys = [k for k in {**a, **b} if a.get(k) != b.get(k)]
-        return [d for k in keys for d in differences(a.get(k), b.get(k), f"{path}.{k}" if path else k)]
+        pairs = {k: (a.get(k, _ABSENT), b.get(k, _ABSENT)) for k in {**a, **b}}
+        return [d for k, (x, y) in pairs.items() for d in differences(x, y, f"{path}.{k}" if path else k)]
     return [] if a == b else [f"{path}: {a!r} -> {b!r}"]

@@ -28,6 +28,6 @@ def load(path: str) -> Any:
         found = importlib.import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as why:
+    except (ImportError, AttributeError, ValueError, TypeError) as why:
         raise UsageError(f"cannot load {path!r}: {why}") from None
     return found

@@ -13,6 +13,7 @@ The .jsonl files are only appended to and can be read at any time. A run that re
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -30,6 +31,7 @@ from ponder import jobs
 from ponder.errors import RunError
 from ponder.types import Trace
 
+_FIRST = ("lock", "environment.json", "environment.json.new", "job.json.new")  # all that a start cut short leaves
 _LIBRARIES = ("ponder", "torch", "numpy", "safetensors", "tokenizers", "transformers")
 
 
@@ -63,7 +65,8 @@ class Run:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         for file in self._files.values():
-            file.close()
+            with contextlib.suppress(OSError):  # what could not be written was told when it was tried
+                file.close()
         self._files.clear()
         self._lock.close()
 
@@ -78,7 +81,7 @@ class Run:
                     f"{self.folder} belongs to another job ({changed}): give another --run, or the same flags"
                 )
             return
-        others = [p.name for p in self.folder.iterdir() if p.name != "lock"]
+        others = [p.name for p in self.folder.iterdir() if p.name not in _FIRST]
         if others:
             raise RunError(
                 f"{self.folder} is not a run directory and not empty (it holds {others[0]}): give another --run"
@@ -156,7 +159,8 @@ def read_traces(folder: str | Path) -> Iterator[tuple[int, Trace]]:
 
 def checkpoints(folder: str | Path) -> list[Path]:
     """Whole checkpoints of a run, oldest first."""
-    return sorted(p for p in (Path(folder) / "checkpoints").glob("step-*") if p.suffix != ".new")
+    whole = (p for p in (Path(folder) / "checkpoints").glob("step-*") if p.suffix != ".new")
+    return sorted(whole, key=lambda p: (len(p.name), p.name))  # past a million steps names grow longer
 
 
 def newest_checkpoint(folder: str | Path) -> Path | None:

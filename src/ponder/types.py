@@ -73,6 +73,8 @@ class Sampling:
             raise UsageError(f"min_p is {self.min_p}; it must lie in [0, 1)")
         if self.max_tokens < 1:
             raise UsageError(f"max_tokens is {self.max_tokens}; a budget must be at least 1 token")
+        if self.seed is not None and self.seed < 0:
+            raise UsageError(f"seed is {self.seed}; it must be 0 or positive, or None for the policy's own stream")
         if any(not s for s in self.stop):
             raise UsageError("an empty stop string would stop at once; remove it")
 

@@ -125,6 +125,13 @@ def test_inversion_equals_a_float64_sum(size: int) -> None:
     assert np.array_equal(found, expected)
 
 
+def test_inversion_at_exact_borders() -> None:
+    """A number that equals a sum belongs to the next token that has any probability."""
+    probs = torch.tensor([0.0, 0.25, 0.0, 0.25, 0.5, 0.0])
+    uniform = torch.tensor([0.0, 0.25, 0.5, 0.75], dtype=torch.float64)
+    assert sampler._invert(probs.expand(4, -1), uniform).tolist() == [1, 3, 4, 4]
+
+
 @pytest.mark.parametrize("place", ["the same block", "another block"])
 def test_tokens_under_float32_resolution_can_be_drawn(place: str) -> None:
     """1 + 1e-9 = 1 in float32: the tail would never be reached, however many draws."""

@@ -256,9 +256,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, script: Sequence[int]) -> None:
         ("7", ("7",), "7"),  # at once
     ],
 )
-def test_stop_strings(
-    text: str, stop: tuple[str, ...], written: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stop_strings(text: str, stop: tuple[str, ...], written: str, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = characters()
     scripted(monkeypatch, [*policy.tokenizer.encode(text, special=False).tolist(), 2])
     (found,) = wait(policy.generate(ids([5]), Sampling(stop=stop, max_tokens=20)))

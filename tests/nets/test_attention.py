@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -110,7 +111,7 @@ def test_trees_of_very_different_size_and_many_of_the_same() -> None:
     together = Packed(lengths, parents)(0, q, k, v, scale=1.0, window=5)
     first = 0
     roots = [i for i, p in enumerate(parents) if p < 0] + [len(parents)]
-    for a, b in zip(roots, roots[1:], strict=False):
+    for a, b in pairwise(roots):
         past = first + sum(lengths[a:b])
         one = Packed(lengths[a:b], [p - a if p >= 0 else -1 for p in parents[a:b]])
         part = one(0, q[first:past], k[first:past], v[first:past], scale=1.0, window=5)

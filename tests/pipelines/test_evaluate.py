@@ -38,8 +38,9 @@ def test_accuracy_of_single_answers(tmp_path: Path) -> None:
     assert isinstance(found.single, Accuracy)
     assert (found.single.right, found.single.total, found.single.undecided) == (1, 9, 1)
     z, p, n = 1.959963984540054, 1 / 9, 9  # Wilson (1927), by hand
-    middle, half = (p + z * z / (2 * n)) / (1 + z * z / n), z / (1 + z * z / n) * math.sqrt(
-        p * (1 - p) / n + z * z / (4 * n * n)
+    middle, half = (
+        (p + z * z / (2 * n)) / (1 + z * z / n),
+        z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)),
     )
     assert (found.single.low, found.single.high) == pytest.approx((middle - half, middle + half))
     assert found.majority is None and found.coverage is None

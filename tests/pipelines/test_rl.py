@@ -167,7 +167,9 @@ def test_a_finished_run_does_nothing_more(whole: tuple[Path, Native], tmp_path: 
     assert policy.version == 6
 
 
-@pytest.mark.parametrize("file", ["optimiser.safetensors", "state.json", "model/model.safetensors", "model/config.json"])
+@pytest.mark.parametrize(
+    "file", ["optimiser.safetensors", "state.json", "model/model.safetensors", "model/config.json"]
+)
 @pytest.mark.parametrize("damage", ["cut", "gone", "empty"])
 def test_a_damaged_checkpoint_is_named(file: str, damage: str, tmp_path: Path) -> None:
     short = replace(JOB, steps=1, prompts=1)
@@ -300,5 +302,3 @@ def test_summary() -> None:
 def test_summary_of_nothing_judged() -> None:
     found = summary([group([5], [[1, 2], [3]], [None, None])], "wanted")
     assert math.isnan(found["reward"]) and found["frac_undecided"] == 1.0 and found["reward_std"] == 0.0
-
-

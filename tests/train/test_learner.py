@@ -129,7 +129,7 @@ def test_temperature_is_in_policy_and_reference(heat: float) -> None:
     learner = Learner(net, GRPO(beta=0.5), temperature=heat)
     apart(net)
     traces = world()
-    loss, grads, _ = reference_step(net, traces, beta=0.5, reference=learner.reference, heat=heat)
+    _, grads, _ = reference_step(net, traces, beta=0.5, reference=learner.reference, heat=heat)
     assert gap(learner.gradient(traces), grads) < 1e-5
     learner.temperature = 1.0  # the mistake
     assert gap(learner.gradient(traces), grads) > 1e-2
@@ -348,7 +348,7 @@ def kl_pulls_back() -> Check:
         for trace in traces:
             for step in trace.steps[1:]:
                 step.advantages = np.zeros(len(step.token_ids), np.float32)
-        loss, grads, _ = reference_step(net, traces, beta=1.0, reference=learner.reference)
+        _, grads, _ = reference_step(net, traces, beta=1.0, reference=learner.reference)
         found = learner.gradient(traces)
         assert max(float(g.norm()) for g in found.values()) > 0
         assert gap(found, grads) < 1e-5
@@ -392,17 +392,17 @@ def test_all_three_kls_are_recorded_and_the_reference_stays() -> None:
 
 
 @pytest.fixture
-def two_passes() -> Check:
-    """Two passes over the same samples, by hand: the second's ratio is against the first's log-probabilities."""
+def three_passes() -> Check:
+    """Passes over the same samples, by hand: each ratio is against the first pass's log-probabilities."""
 
     def check() -> None:
         net, traces, settings = tiny(), world(), AdamW(lr=0.02, max_norm=float("inf"))
-        Learner(net, GRPO(beta=0.0), settings, passes=2).step(traces)
+        Learner(net, GRPO(beta=0.0), settings, passes=3).step(traces)
 
         manual = tiny()
         adam = torch.optim.AdamW(manual.parameters(), lr=0.02, weight_decay=0.0)
         olds: list[Tensor] | None = None
-        for _ in range(2):
+        for _ in range(3):
             _, grads, seen = reference_step(manual, traces, olds=olds)
             olds = olds or seen
             for name, p in manual.named_parameters():
@@ -417,15 +417,15 @@ def two_passes() -> Check:
     return check
 
 
-def test_old_is_current_on_the_first_pass_and_stays(two_passes: Check) -> None:
-    two_passes()
+def test_old_is_current_on_the_first_pass_and_stays(three_passes: Check) -> None:
+    three_passes()
 
 
-def test_an_old_that_follows_is_caught(two_passes: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_that_follows_is_caught(three_passes: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Learner._forward
     monkeypatch.setattr(Learner, "_forward", lambda self, batch, old, tally: real(self, batch, None, tally))
     with pytest.raises(AssertionError):
-        two_passes()
+        three_passes()
 
 
 def test_the_ratio_moves_in_later_passes() -> None:

@@ -48,8 +48,8 @@ def taken(net: torch.nn.Module, settings: AdamW, steps: int, size: float = 1.0) 
 
 
 SETTINGS = [
-    AdamW(lr=0.01), AdamW(lr=0.01, weight_decay=0.1), AdamW(lr=0.01, warmup=3, decay_steps=6), AdamW(lr=0.01, max_norm=0.3),
-    AdamW(lr=0.01, betas=(0.5, 0.9), eps=1e-3, max_norm=math.inf),
+    AdamW(lr=0.01), AdamW(lr=0.01, weight_decay=0.1), AdamW(lr=0.01, warmup=3, decay_steps=6),
+    AdamW(lr=0.01, max_norm=0.3), AdamW(lr=0.01, betas=(0.5, 0.9), eps=1e-3, max_norm=math.inf),
 ]  # fmt: skip
 
 

@@ -88,11 +88,11 @@ def ask(policy: Policy, question: str, n: int, max_tokens: int = 256, temperatur
 
 def read(text: str) -> str | None:
     """The final answer in a canonical form, so that 85, 85.0 and \\boxed{85} are one vote."""
-    from ponder.verify import FORMS, extract, parse
+    from ponder.verify import FORMS, after_thinking, extract, parse
 
     found = extract(text, FORMS)
     if found.answer is None:
-        whole = text.strip()
+        whole = (after_thinking(text) or "").strip()
         return whole if found.reason == "no answer" and 0 < len(whole) < SHORT else None
     number = parse(found.answer)
     return found.answer.strip() if number.value is None else canonical(number)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ponder.cli import ask, export
 from ponder.cli.progress import emit, shown
-from ponder.cli.start import solve_hint, watch
+from ponder.cli.start import solve_hint, tidy, watch
 from ponder.cli.stopping import Stop
 from ponder.cli.work import recipe_job
 from ponder.errors import UsageError
@@ -63,7 +63,8 @@ def show(job: RL, folder: Path, stop: Stop, json: bool = False) -> None:
     say(f"     {before.single}", "", f"2/4  training {job.steps} steps, each {job.prompts} problems")
     with watch(job, folder / "train", stop, json, "train" if json else "") as seen:
         began = time.perf_counter()
-        job(folder / "train", seen)
+        with tidy(folder / "train"):
+            job(folder / "train", seen)
         clock.add("train", time.perf_counter() - began)
     stop.check()
     say("", "3/4  the same problems, after training")
@@ -99,7 +100,10 @@ def _measure(job: RL, model: str, template: str | None, folder: Path, stop: Stop
         job.task, model, template, greedy, seed=job.seed, device=job.device, dtype=job.dtype
     )  # fmt: skip
     began = time.perf_counter()
-    with watch(evaluation, folder, stop, json, folder.name if json else f"{folder.name} · {model}") as seen:
+    with (
+        watch(evaluation, folder, stop, json, folder.name if json else f"{folder.name} · {model}") as seen,
+        tidy(folder),
+    ):
         report = evaluation(folder, seen)
     loading = seen.spent.get("load", 0.0)
     if not clock.parts["load"]:

@@ -54,15 +54,16 @@ class Parser(argparse.ArgumentParser):
         return vars(given)
 
     def _no_flag(self, given: str) -> str:
-        known = [o[2:] for action in self._actions for o in action.option_strings if o.startswith("--")]
-        close = difflib.get_close_matches(given.lstrip("-"), known, n=2, cutoff=0.5)
+        shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
+        known = [o[2:] for action in shown for o in action.option_strings if o.startswith("--")]
+        close = difflib.get_close_matches(given.lstrip("-"), known, n=2, cutoff=0.6)
         return f"no flag {given}" + (f", did you mean --{' or --'.join(close)}?" if close else "")
 
     def _parameter(self, name: str, parameter: inspect.Parameter, hint: Any) -> None:
         kind, text = _annotated(hint)
         default, required = parameter.default, parameter.default is inspect.Parameter.empty
         if parameter.kind is parameter.POSITIONAL_ONLY:
-            more: dict[str, Any] = {} if required else {"nargs": "?", "default": argparse.SUPPRESS}
+            more: dict[str, Any] = {} if required else {"nargs": "?", "default": default}
             self.add_argument(name, type=_reader(name, kind), help=text, metavar=name.upper(), **more)
             return
         flag = name.replace("_", "-")

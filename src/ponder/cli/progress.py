@@ -65,6 +65,9 @@ class Progress:
     def phase(self, name: str) -> None:
         with self.lock:
             self._leave()
+            if name == "load" and self.now:  # the next of several jobs
+                self.unit, self.done, self.total, self.rate, self._first = "step", 0, 0, 0.0, None
+                self.metrics, self.curve, self.examples = {}, {}, []
             self.now, self.written, self.part = name, 0, 0.0
             if self._first is None and name != "load":
                 self._first = (-1, time.monotonic())
@@ -89,6 +92,8 @@ class Progress:
     def step(self, done: int, total: int, metrics: Mapping[str, float], traces: Sequence[Trace]) -> None:
         """Never raises: a job may save only after this call."""
         with self.lock:
+            if "accuracy" in metrics and "reward" not in metrics:  # an evaluation counts problems
+                self.unit = "problem"
             first, when = self._first or (-1, self.began)
             if first < 0:  # a resumed job tells where it began with its first step
                 self._first = (done - (len(traces) if self.unit == "problem" else 1), when)

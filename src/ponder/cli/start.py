@@ -2,26 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ponder.cli.progress import HEADLINES, Progress, duration, emit, watching
 from ponder.cli.stopping import Stop
+from ponder.errors import Interrupted
 
 if TYPE_CHECKING:
     from ponder.pipelines.evaluate import Evaluate, Report
+    from ponder.pipelines.stages import Stages
 
 
 def start(job: Any, folder: Path, json: bool) -> int:
     with Stop() as stop:
         with watch(job, folder, stop, json) as seen:
-            result = job(folder, seen)
+            with tidy(folder):
+                result = job(folder, seen)
     if json:
         emit({"event": "done", "run": str(folder), **numbers(job, folder, result)})
     else:
-        print("\n".join(report(job, folder, result, seen)))
+        print("\n".join(report(job, folder, result)))
     return 0
+
+
+@contextmanager
+def tidy(folder: Path) -> Iterator[None]:
+    """A job that fails before its first step leaves no run directory behind that would refuse the corrected one."""
+    new = not (folder / "job.json").exists()
+    try:
+        yield
+    except Interrupted:
+        raise
+    except Exception:
+        held = {p.name for p in folder.iterdir()} if new and folder.is_dir() else set()
+        if "job.json" in held and held <= {"job.json", "environment.json", "lock"}:
+            for name in held:
+                (folder / name).unlink()
+            folder.rmdir()
+        raise
 
 
 def watch(job: Any, folder: Path, stop: Stop, json: bool, title: str = "") -> Progress:
@@ -52,18 +74,30 @@ def _task(job: Any) -> Any:
     return getattr(job, "task", getattr(job, "data", None))
 
 
-def report(job: Any, folder: Path, result: Any, seen: Progress) -> list[str]:
+def _parts(stages: Stages, folder: Path) -> list[tuple[str, tuple[Any, Path]]]:
+    """Name, job and run directory of each stage, as they were run."""
+    from ponder import jobs
+    from ponder.runs import read_job
+
+    where = {stage.name: folder / stage.name for stage in stages.stages}
+    return [(name, (jobs.decode(read_job(run)), run)) for name, run in where.items()]
+
+
+def report(job: Any, folder: Path, result: Any) -> list[str]:
     """For people."""
     from ponder.pipelines.evaluate import Evaluate, Report
-    from ponder.runs import checkpoints
+    from ponder.pipelines.stages import Stages
+    from ponder.runs import checkpoints, read_metrics
 
     if isinstance(job, Evaluate) and isinstance(result, Report):
         return evaluation(job, folder, result)
-    out = [f"run       {folder}", f"took      {duration(sum(seen.spent.values()))}"]
-    if seen.curve:
-        name = "reward" if hasattr(job, "objective") else "loss"
-        values = list(seen.curve.values())
-        out.insert(0, f"{name:<9} {values[0]:.3f} -> {values[-1]:.3f} after {len(values)} steps")
+    if isinstance(job, Stages):
+        return [line for name, part in _parts(job, folder) for line in (f"== {name}", *report(*part, result[name]), "")]
+    out = [f"run       {folder}"]
+    rows = read_metrics(folder)
+    if (name := next((h for h in HEADLINES if rows and h in rows[0]), None)) is not None:
+        took = duration(sum(row.get("step_time", 0.0) for row in rows))
+        out.insert(0, f"{name:<9} {rows[0][name]:.3f} -> {rows[-1][name]:.3f} after {len(rows)} steps, {took}")
     if checkpoints(folder):
         test = getattr(_task(job), "test", None)
         question = test[0].question if test else "..."
@@ -106,11 +140,14 @@ def prompt(job: Evaluate, folder: Path) -> str:
 def numbers(job: Any, folder: Path, result: Any) -> dict[str, Any]:
     """For programs."""
     from ponder.pipelines.evaluate import Evaluate, Report
+    from ponder.pipelines.stages import Stages
     from ponder.runs import read_metrics
 
     if isinstance(job, Evaluate) and isinstance(result, Report):
         told = {name: value for name, value in asdict(result).items() if value is not None}
         told["single"]["mean"] = result.single.mean
         return {"task": job.task.name, "model": job.model, **told, "prompt": prompt(job, folder)}
+    if isinstance(job, Stages):
+        return {"stages": {name: numbers(*part, result[name]) for name, part in _parts(job, folder)}}
     steps = read_metrics(folder)
     return {"steps": len(steps), **({"last": steps[-1]} if steps else {})}

@@ -34,8 +34,9 @@ def save(run: Run, step: int, learner: Learner, tokenizer: Callable[[Path], None
         hf.save(learner.net, beside / "model")
         tokenizer(beside / "model")
         save_file(learner.masters.state(), beside / "optimiser.safetensors")
-        state = {"step": step, "updates": learner.masters.steps, "threads": torch.get_num_threads()}
-        write_json(beside / "state.json", state | {"dtype": str(learner.net.dtype).removeprefix("torch.")})
+        state = {"step": step, "updates": learner.masters.steps, "skipped": learner.skipped}
+        state |= {"threads": torch.get_num_threads(), "dtype": str(learner.net.dtype).removeprefix("torch.")}
+        write_json(beside / "state.json", state)
         beside.rename(final)
     except (OSError, SafetensorError) as why:
         shutil.rmtree(beside, ignore_errors=True)
@@ -57,7 +58,7 @@ def restore(run: Run, learner: Learner) -> int:
     newest = found[-1]
     try:
         state = json.loads((newest / "state.json").read_text())
-        step, threads = int(state["step"]), int(state["threads"])
+        step, threads, learner.skipped = (int(state[key]) for key in ("step", "threads", "skipped"))
         saved = hf.load(newest / "model", learner.net.dtype, learner.net.device)
         learner.net.load_state_dict(saved.state_dict())
         learner.masters.restore(load_file(newest / "optimiser.safetensors"), int(state["updates"]))

@@ -1,0 +1,97 @@
+"""A model small enough to train in seconds, as a recipe file, a run and a model folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import ponder as ponder_package
+from ponder.cli import main
+
+RECIPE = '''
+"""A very small model learns to add."""
+
+from typing import Annotated
+
+from ponder.models.load import Fresh
+from ponder.pipelines.rl import RL
+from ponder.reason.strategies import Ensemble
+from ponder.tasks import Addition
+from ponder.train.optimiser import AdamW
+from ponder.types import Sampling
+
+ALPHABET = "0123456789+-*/()=? \\nWhatis<>answer.QueonA:"
+
+
+def recipe(
+    steps: int = 3,
+    lr: Annotated[float, "learning rate"] = 1e-2,
+    prompts: int = 4,
+    note: str | None = None,
+    easy: bool = True,
+) -> RL:
+    """One digit, one layer."""
+    return RL(
+        task=Addition(digits=1 if easy else 2),
+        model=Fresh(alphabet=ALPHABET, width=32, layers=1, heads=2),
+        template="qa",
+        strategy=Ensemble(n=8, sampling=Sampling(max_tokens=3)),
+        optimiser=AdamW(lr=lr),
+        steps=steps,
+        prompts=prompts,
+        save_every=5,
+    )
+'''
+
+
+# For processes that tests start: this code, installed or not.
+INSTALLED = {**os.environ, "PYTHONPATH": str(Path(ponder_package.__file__).parents[1])}
+
+
+@dataclass(frozen=True)
+class Said:
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def ponder(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    """Run the command line in this process."""
+
+    def call(*argv: str | Path) -> Said:
+        try:
+            code = main([str(a) for a in argv])
+        except SystemExit as leave:  # argparse's --help
+            code = int(leave.code or 0)
+        return Said(code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current directory but for the recipe tiny.py."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.py").write_text(RECIPE)
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of the recipe, three steps long."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "tiny.py").write_text(RECIPE)
+    assert main(["run", str(folder / "tiny.py"), "--run", str(folder / "run")]) == 0
+    return folder / "run"
+
+
+@pytest.fixture(scope="session")
+def model(trained: Path) -> Path:
+    """The trained model as a Hugging Face folder."""
+    assert main(["export", str(trained), str(trained.parent / "model")]) == 0
+    return trained.parent / "model"

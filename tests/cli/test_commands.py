@@ -1,0 +1,144 @@
+"""Every command goes through the real thing, with a model small enough for seconds."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ponder.cli import doctor
+from ponder.runs import newest_checkpoint, read_job, read_metrics, read_traces
+
+from .conftest import Said
+
+Ponder = Callable[..., Said]
+ONE_DIGIT = ("--set", "digits=1", "--max-tokens", "3")
+
+
+def events(said: Said) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in said.out.splitlines()]
+
+
+def test_run_a_recipe_then_again(ponder: Ponder, here: Path) -> None:
+    said = ponder("run", "tiny.py", "--steps", "2")
+    run = Path("runs/tiny")
+    assert said.code == 0 and "after 2 steps" in said.out
+    assert "--model runs/tiny --max-tokens 3" in said.out, "how to ask it"
+    assert "step 1/2  reward " in said.err and "step 2/2  reward " in said.err
+    assert [row["step"] for row in read_metrics(run)] == [0, 1]
+    for again in (("run", "tiny.py", "--steps", "2"), ("run", "runs/tiny")):
+        assert ponder(*again).code == 0
+        assert [row["step"] for row in read_metrics(run)] == [0, 1], "it was done already"
+
+
+def test_another_job_in_the_same_directory(ponder: Ponder, here: Path) -> None:
+    assert ponder("run", "tiny.py", "--steps", "1").code == 0
+    said = ponder("run", "tiny.py", "--steps", "2")
+    assert said.code == 2 and "steps: 1 -> 2" in said.err and said.err.count("\n") == 1
+
+
+def test_run_json(ponder: Ponder, here: Path) -> None:
+    said = ponder("run", "tiny.py", "--json", "--run", "elsewhere", "--no-easy")
+    *steps, done = events(said)
+    assert said.err == "" and [s["event"] for s in steps] == ["step"] * 3
+    assert [(s["step"], s["total"]) for s in steps] == [(1, 3), (2, 3), (3, 3)]
+    assert "reward" in steps[0] and done["event"] == "done" and done["run"] == "elsewhere"
+    assert read_job("elsewhere")["task"]["digits"] == 2
+
+
+def test_recipe_help(ponder: Ponder, here: Path) -> None:
+    said = ponder("run", "tiny.py", "--help")
+    assert said.code == 0
+    for text in ("A very small model learns to add.", "One digit, one layer.", "--steps N", "(default 3)",
+                 "learning rate (default 0.01)", "--no-easy", "--run PATH"):  # fmt: skip
+        assert text in said.out
+
+
+def test_a_recipe_may_define_its_own_task(ponder: Ponder, here: Path) -> None:
+    own = (here / "tiny.py").read_text() + "\n\nfrom dataclasses import dataclass\n"
+    own += "@dataclass(frozen=True)\nclass Sums(Addition):\n    pass\n"
+    (here / "own.py").write_text(own.replace("task=Addition(", "task=Sums("))
+    assert ponder("run", "own.py", "--steps", "1").code == 0
+    assert read_job("runs/own")["task"]["is"] == "own:Sums"
+    assert ponder("run", "runs/own").code == 0
+
+
+def test_shipped_recipes(ponder: Ponder) -> None:
+    said = ponder("run", "--help")
+    assert said.code == 0 and "  addition " in said.out
+    assert ponder("run", "addition", "--help").code == 0
+
+
+def test_train_from_a_model(ponder: Ponder, here: Path, model: Path) -> None:
+    flags = ("--steps", "2", "--prompts", "2", "--n", "2", "--lr", "1e-3", *ONE_DIGIT)
+    said = ponder("train", "--task", "addition", "--model", model, *flags, "--run", "out")
+    assert said.code == 0, said.err
+    assert newest_checkpoint("out") == Path("out/checkpoints/step-000002")
+    assert "ponder solve 'What is" in said.out and "--model out" in said.out
+    assert read_job("out")["task"]["digits"] == 1
+
+
+def test_sft(ponder: Ponder, here: Path, model: Path) -> None:
+    Path("said.jsonl").write_text('{"prompt": "What is 1 + 1?", "completion": "2"}\n' * 3)
+    said = ponder("sft", "--data", "said.jsonl", "--model", model, "--steps", "2", "--batch", "2", "--run", "file")
+    assert said.code == 0 and "loss " in said.out, said.err
+    task = ponder("sft", "--task", "addition", "--set", "digits=1", "--model", model, "--steps", "1", "--run", "task")
+    assert task.code == 0 and len(read_metrics("task")) == 1, task.err
+
+
+def test_eval(ponder: Ponder, here: Path, trained: Path) -> None:
+    said = ponder("eval", "addition", "--model", trained, *ONE_DIGIT, "--limit", "3")
+    assert said.code == 0, said.err
+    assert "addition, 3 held-out problems" in said.out and "accuracy " in said.out
+    assert "'Question: What is" in said.out, "the prompt as the model saw it"
+    (run,) = Path("runs").iterdir()
+    assert run.name.startswith("eval-addition-") and len(list(read_traces(run))) == 3
+
+
+def test_eval_ensemble_json(ponder: Ponder, here: Path, model: Path) -> None:
+    said = ponder("eval", "addition", "--model", model, *ONE_DIGIT, "--n", "3", "--json", "--run", "out")
+    *steps, done = events(said)
+    assert said.code == 0 and steps[-1]["problem"] == steps[-1]["total"] == done["problems"]
+    assert done["samples"] == 3 and 0 <= done["single"]["mean"] <= 1 and done["prompt"].endswith("Answer:")
+
+
+def test_solve(ponder: Ponder, here: Path, model: Path) -> None:
+    said = ponder("solve", "What is 3 + 4?", "--model", model, "--max-tokens", "3")
+    assert said.code == 0 and " of 8" in said.out
+    (done,) = events(ponder("solve", "What is 3 + 4?", "--model", model, "--max-tokens", "3", "--n", "1", "--json"))
+    assert done["n"] == 1 and done["votes"] in (0, 1) and "text" in done
+    assert sorted(p.name for p in here.iterdir()) == ["tiny.py"], "asking leaves nothing behind"
+
+
+def test_export_loads_again_and_overwrites_nothing(ponder: Ponder, here: Path, trained: Path) -> None:
+    assert ponder("export", trained, "out/model").code == 0
+    names = {p.name for p in Path("out/model").iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"} <= names
+    first = ponder("solve", "What is 2 + 2?", "--model", trained, "--n", "1", "--max-tokens", "3")
+    second = ponder("solve", "What is 2 + 2?", "--model", "out/model", "--n", "1", "--max-tokens", "3")
+    assert first.out == second.out
+    again = ponder("export", trained, "out/model")
+    assert again.code == 2 and "not overwritten" in again.err
+    assert [p.name for p in Path("out").iterdir()] == ["model"], "no temporary files stay"
+
+
+def test_doctor(ponder: Ponder, here: Path) -> None:
+    said = ponder("doctor")
+    assert said.code == 0 and "float32" in said.out and "disk" in said.out
+    (found,) = events(ponder("doctor", "--json"))
+    assert found["ok"] is True and {"name", "value", "ok", "fix", "core"} == set(found["findings"][0])
+
+
+def test_doctor_knows_what_the_project_needs() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert set(doctor.CORE) == {name(d) for d in project["dependencies"]} - {"typer"}
+    extras = {extra: {name(d) for d in needs} for extra, needs in project["optional-dependencies"].items()}
+    assert {extra: set(needs) for extra, needs in doctor.EXTRAS.items()} == {
+        extra: needs for extra, needs in extras.items() if extra != "dev"
+    }
+
+
+def name(requirement: str) -> str:
+    return requirement.partition(">")[0].partition("=")[0].partition("[")[0]

@@ -1,0 +1,38 @@
+"""The demo, from a very small model: measured, trained, measured again, exported, asked; and again without work."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ponder.cli import demo, recipes
+from ponder.cli.stopping import Stop
+from ponder.pipelines.rl import RL
+from ponder.runs import read_metrics
+
+
+def job(here: Path, model: Path) -> RL:
+    made = recipes.job(recipes.load(here / "tiny.py"), {"steps": 2})
+    return replace(made, model=str(model))
+
+
+def test_demo(here: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    demo.show(job(here, model), Path("out"), Stop())
+    said = capsys.readouterr().out
+    for text in ("before training", "after training", "change ", "paired", "reward ", "asked     What is 27 + 58?"):
+        assert text in said
+    for text in ("answered ", "whole ", "GiB at most", "ponder solve 'What is 31 + 46?' --model out/model"):
+        assert text in said
+    assert Path("out/curve.png").read_bytes().startswith(b"\x89PNG")
+    assert {p.name for p in Path("out").iterdir()} == {"before", "train", "after", "model", "curve.png"}
+    weights = Path("out/model/model.safetensors").stat()
+
+    demo.show(job(here, model), Path("out"), Stop(), json=True)
+    done = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert done["event"] == "done" and len(done["rewards"]) == 2 and done["answer"]["n"] == 8
+    assert set(done["seconds"]) == {"load", "before", "train", "after", "whole"}
+    assert len(read_metrics("out/train")) == 2, "nothing was trained again"
+    assert Path("out/model/model.safetensors").stat().st_mtime_ns == weights.st_mtime_ns

@@ -1,0 +1,119 @@
+"""What the user can put right is one sentence on stderr and exit code 2; nothing is written or overwritten."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ponder import cli
+from ponder.cli import main
+from ponder.errors import UsageError
+
+from .conftest import Said
+
+Ponder = Callable[..., Said]
+
+BAD = [
+    (("trian",), "Did you mean 'train'"),
+    (("run", "aditon"), "no recipe named 'aditon'. Did you mean 'addition'"),
+    (("run", "nowhere.py"), "no recipe named 'nowhere.py'"),
+    (("run", "--steps", "3"), "give the recipe first"),
+    (("run", "tiny.py", "--stepz", "3"), "no flag --stepz, did you mean --steps?"),
+    (("run", "tiny.py", "--steps", "three"), "--steps: 'three' is not a whole number"),
+    (("run", "tiny.py", "--steps", "0"), "must each be at least 1"),
+    (("run", "tiny.py", "--lr", "-1"), "a learning rate must be positive"),
+    (("run", "tiny.py", "--run", "tiny.py"), "cannot write the run directory tiny.py"),
+    (("run", "tiny.py", "--run", "."), "is not a run directory and not empty"),
+    (("run", "torn.py"), "torn.py, line 1"),
+    (("run", "empty.py"), "has no function recipe"),
+    (("run", "lost.py"), "No module named 'no_such_module'"),
+    (("run", "number.py"), "must return a job"),
+    (("run", "taken.py"), "'json'"),
+    (("run", "random.py"), "would hide the module 'random'"),
+    (("run", "x" * 300), "File name too long"),
+    (("train",), "required: --task"),
+    (("train", "--task", "adition"), "no task named 'adition'. Did you mean 'addition'"),
+    (("train", "--task", "json:dumps"), "is no task"),
+    (("train", "--task", "no.such:thing"), "cannot load 'no.such:thing'"),
+    (("train", "--task", "addition", "--set", "digit=3"), "Did you mean 'digits'"),
+    (("train", "--task", "addition", "--set", "digits=x"), "--set digits: 'x' is not a whole number"),
+    (("train", "--task", "addition", "--set", "digits"), "key=value"),
+    (("train", "--task", "addition", "--n", "1"), "a group of one has no baseline"),
+    (("train", "--task", "addition", "--temperature", "0"), "they must be equal and positive"),
+    (("train", "--task", "addition", "--device", "tpu", "--run", "r"), "no device named 'tpu'"),
+    (("sft",), "give either --task NAME or --data FILE.jsonl"),
+    (("sft", "--data", "absent.jsonl", "--run", "r"), "cannot read the conversations"),
+    (("eval",), "required: TASK"),
+    (("eval", "addition", "--strategy", "chain", "--n", "4"), "--strategy ensemble"),
+    (("eval", "addition", "--strategy", "beam"), "'beam' is not one of chain, ensemble"),
+    (("eval", "addition", "--model", "smolm2", "--run", "r"), "Did you mean 'smollm2'"),
+    (("eval", "addition", "--limit", "0"), "at least 1"),
+    (("eval", "addition", "--max-tokens", "0"), "max_tokens is 0"),
+    (("solve",), "required: QUESTION"),
+    (("solve", " "), "the question is empty"),
+    (("solve", "q", "--model", "nowhere"), "no model named 'nowhere'"),
+    (("solve", "q", "--model", "tiny.py"), "is a file but not a .gguf"),
+    (("solve", "q", "--model", "."), "has no config.json"),
+    (("solve", "q", "extra"), "'extra' is one argument too many"),
+    (("export", "nowhere", "out"), "no model named 'nowhere'"),
+    (("export", "nowhere", "tiny.py"), "tiny.py exists and is not overwritten"),
+    (("export", "nowhere", "out", "--gguf", "F16"), "ends in .gguf"),
+    (("demo", "--stepz", "1"), "did you mean --steps?"),
+    (("doctor", "--jsn"), "did you mean --json?"),
+]
+
+
+@pytest.mark.parametrize(("argv", "said"), BAD, ids=[" ".join(argv)[:40] for argv, _ in BAD])
+def test_bad_input(ponder: Ponder, here: Path, argv: tuple[str, ...], said: str) -> None:
+    (here / "torn.py").write_text("def recipe(:\n")
+    (here / "empty.py").write_text("")
+    (here / "lost.py").write_text("import no_such_module\n")
+    (here / "number.py").write_text("def recipe():\n    return 3\n")
+    (here / "taken.py").write_text("def recipe(json: int = 1):\n    return 3\n")
+    (here / "random.py").write_text("def recipe():\n    return 3\n")
+    before = {p.name: p.read_text() for p in here.iterdir()}
+    found = ponder(*argv)
+    assert found.code == 2 and found.out == ""
+    *progress, error = found.err.splitlines()
+    assert error.startswith("error: ") and said in error
+    assert all("loading the model" in line for line in progress)
+    after = {p.name: p.read_text() for p in here.iterdir() if p.is_file()}
+    assert {k: v for k, v in after.items() if k != "lock"} == before
+    assert not list(here.rglob("job.json")), "the corrected command may use the same directory"
+
+
+def test_with_json_the_error_is_an_event_too(ponder: Ponder, here: Path) -> None:
+    found = ponder("solve", "q", "--model", "nowhere", "--json")
+    assert found.code == 2 and '"event": "error"' in found.out and found.err.startswith("error: no model named")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "runs/x"), "error: runs/x: No space left on device\n"),
+        (OSError(errno.EROFS, "Read-only file system"), "error: cannot write: Read-only file system\n"),
+        (ExceptionGroup("several", [ValueError("x"), ExceptionGroup("in", [UsageError("no")])]), "error: no\n"),
+        (MemoryError(), "error: out of memory: lower --micro-tokens, --prompts, --n or --max-tokens"),
+    ],
+)
+def test_errors_from_below(
+    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(argv: list[str]) -> int:
+        raise error
+
+    monkeypatch.setattr(cli, "_dispatch", fail)
+    assert main(["solve"]) == 2
+    assert capsys.readouterr().err.startswith(said)
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(argv: list[str]) -> int:
+        raise ExceptionGroup("several", [ZeroDivisionError()])
+
+    monkeypatch.setattr(cli, "_dispatch", fail)
+    with pytest.raises(ExceptionGroup):
+        main(["solve"])

@@ -1,0 +1,169 @@
+"""What is shown while a job works, and how an answer is read for a vote."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from ponder.cli.ask import read
+from ponder.cli.panel import Panel, draw
+from ponder.cli.progress import JsonLines, Lines, Progress, duration, examples, shown
+from ponder.cli.stopping import Stop
+from ponder.errors import Interrupted
+from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace, user
+
+METRICS = {
+    "reward": 0.5,
+    "frac_reward_zero_std": 0.25,
+    "completions/mean_length": 8.0,
+    "entropy": 0.5,
+    "grad_norm": 1.0,
+}
+
+
+def trace(*scored: tuple[str, float | None, str]) -> Trace:
+    out = prompt_trace(Problem("p", user("What is 3 + 4?")), ids([1]))
+    for text, value, reason in scored:
+        score = {"accuracy": Score(value, reason)}
+        out.add(Step(0, text, ids([2]), np.zeros(1, np.float32), "eos", scores=score))
+    return out
+
+
+def drive(seen: Progress) -> None:
+    """What a job tells, its tokens from another thread."""
+    seen.phase("load")
+    for step in range(3):
+        seen.phase("sample")
+        worker = threading.Thread(target=lambda: [seen.tokens(100) for _ in range(3)])
+        worker.start()
+        worker.join()
+        seen.phase("learn")
+        seen.share(0.5)
+        seen.step(step + 1, 10, METRICS, [trace(("7", 1.0, "right"), ("\x1b[31m" + "so " * 200, 0.0, "no answer"))])
+    seen.phase("sample")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_panel_fits_and_shows_it_all(width: int) -> None:
+    seen = Progress("RL · addition · smollm2", Stop(), Path("runs/demo"))
+    seen.total = 10
+    for state in ("new", "driven", "stopping"):
+        if state == "driven":
+            drive(seen)
+        seen.stop.asked = int(state == "stopping")
+        out = io.StringIO()
+        Console(file=out, width=width, force_terminal=True, color_system=None).print(draw(seen, width))
+        lines = out.getvalue().splitlines()
+        assert max(map(len, lines)) < width and "\x1b" not in out.getvalue()
+    for text in ("step 3/10", "reward 0.500  ▅▅▅", "zero-std 0.25", "best", "worst", "(0 no answer)", "stopping"):
+        assert text in out.getvalue()
+    assert len(lines) < 20
+
+
+def test_live_panel() -> None:
+    out = io.StringIO()
+    panel = Panel("RL", Stop(), Path("runs/demo"))
+    panel.console = Console(file=out, width=80, force_terminal=True)
+    with panel:
+        assert panel.stop.quiet
+        drive(panel)
+    assert "step 3/10" in out.getvalue() and not panel.stop.quiet
+
+
+def test_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    drive(Lines("RL · addition", Stop()))
+    said = capsys.readouterr()
+    first, *steps = said.err.splitlines()
+    assert said.out == "" and first == "RL · addition  loading the model"
+    assert len(steps) == 3 and steps[0].startswith("step 1/10  reward 0.500  zero-std 0.25  length 8.0")
+    assert steps[0].endswith(" left") and " tok/s" in steps[0]
+    monkeypatch.setattr("ponder.cli.progress.HEARTBEAT", -1.0)
+    drive(Lines("RL · addition", Stop()))
+    assert "step 2/10  sampling 100 tokens, " in capsys.readouterr().err
+
+
+def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    seen = JsonLines("train", Stop())
+    drive(seen)
+    seen.step(4, 10, {"reward": float("nan")}, [])
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert rows[0] == {"event": "step", "part": "train", "step": 1, "total": 10, **METRICS}
+    assert rows[-1]["reward"] is None, "JSON has no NaN"
+
+
+def test_a_stop_is_raised_where_the_job_can_save() -> None:
+    seen = Progress("RL", Stop())
+    seen.phase("load")
+    seen.stop.asked = 1
+    seen.step(1, 2, METRICS, [])
+    seen.phase("save")
+    for call in (lambda: seen.phase("sample"), lambda: seen.tokens(1), lambda: seen.share(0.1)):
+        with pytest.raises(Interrupted):
+            call()
+
+
+def test_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("ponder.cli.progress.time.monotonic", lambda: clock[0])
+    resumed = Progress("RL", Stop())
+    resumed.phase("load")
+    clock[0] = 100.0  # loading is no part of the pace
+    resumed.phase("sample")
+    assert resumed.left() is None
+    clock[0] = 110.0
+    resumed.step(6, 10, METRICS, [])
+    assert resumed.left() == pytest.approx(40.0)
+    clock[0] = 115.0
+    assert resumed.left() == pytest.approx(35.0)
+    solving = Progress("eval", Stop(), unit="problem")
+    solving.phase("solve")
+    clock[0] = 125.0
+    solving.step(120, 300, {"accuracy": 0.5}, [trace()] * 20)
+    assert solving.left() == pytest.approx(90.0)
+
+
+def test_examples() -> None:
+    many = [trace(("a", 0.0, "wrong"), ("b", None, "crashed")), trace(("c", 1.0, "right"))]
+    assert [(score.value, text) for _, score, text in examples(many)] == [(1.0, "c"), (0.0, "a")]
+    assert [text for _, _, text in examples(many[:1])] == ["a"]
+    assert examples([trace(("b", None, "crashed"))]) == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0, "0 s"), (89, "89 s"), (90, "2 min"), (3599, "1 h 00 min"), (4900, "1 h 22 min")]
+)
+def test_duration(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
+
+
+def test_shown() -> None:
+    assert shown("a\n b\t c", 9) == "a b c"
+    assert shown("abcdef", 4) == "abc…"
+    assert shown("\x1b[2J\x07", 9) == "�[2J�"
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("27 + 58 = 85", "85"),
+        ("It is\n\\boxed{85.0}", "85"),
+        ("The answer is 1,234.50.", "1234.5"),
+        ("<answer>-0.05</answer>", "-0.05"),
+        ("\\boxed{\\frac{2}{6}}", "1/3"),
+        ("\\boxed{40\\%}", "40%"),
+        ("<answer>(1 + 2) * 3</answer>", "(1 + 2) * 3"),
+        (" Paris ", "Paris"),
+        ("word " * 100, None),
+        ("The answer is 4 or 5.", None),
+        ("<think>never ends", None),
+        ("", None),
+    ],
+)
+def test_read(text: str, answer: str | None) -> None:
+    assert read(text) == answer

@@ -1,0 +1,37 @@
+"""Starting is quick because nothing heavy is imported before it is used."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from .conftest import INSTALLED
+
+HEAVY = ["torch", "transformers", "matplotlib", "scipy", "sympy", "tokenizers", "rich", "typer", "jinja2"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import ponder",
+        "from ponder.cli import main; main(['--help'])",
+        "from ponder.cli import main; main(['--version'])",
+        "from ponder.cli import main; main(['trian'])",
+        "import ponder.cli.work, ponder.cli.ask, ponder.cli.export, ponder.cli.demo, ponder.cli.doctor",
+    ],
+)
+def test_nothing_heavy_is_imported(code: str) -> None:
+    look = f"{code}\nimport json, sys\nprint(json.dumps([m for m in {HEAVY} if m in sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", look], env=INSTALLED, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == []
+
+
+def test_python_m_ponder() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ponder", "--help"], env=INSTALLED, capture_output=True, text=True, check=True
+    )
+    for command in ("demo", "run", "train", "sft", "solve", "eval", "export", "doctor"):
+        assert f"\n  {command} " in done.stdout

@@ -1,0 +1,137 @@
+"""Operators and strategies on a policy without a model."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from fakes import Digits, FakePolicy, Wanted, group
+from ponder.errors import UsageError
+from ponder.pipelines.solve import solve
+from ponder.protocols import Policy, Scorer, Strategy, Task
+from ponder.reason.operators import best, evaluate, generate, majority
+from ponder.reason.strategies import STRATEGIES, Chain, Ensemble
+from ponder.types import Cost, Sampling, Score, Trace
+
+
+def answered(*texts: str) -> tuple[Trace, list[int]]:
+    trace = group([5], [[1]] * len(texts))
+    for step, text in zip(trace.steps[1:], texts, strict=True):
+        step.text = text
+    return trace, trace.answers()
+
+
+READ = Wanted().read
+
+
+@pytest.mark.parametrize(
+    ("texts", "winner"),
+    [
+        (["2", "1", "1"], 2), (["2", "1", "1", "2"], 1), (["1", "2", "2", "1", "3"], 1),  # ties: first seen
+        (["", "", "", "7"], 4), (["", "3", ""], 2), (["", ""], None), ([], None), (["4"], 1),
+    ],
+)  # fmt: skip
+def test_majority(texts: Sequence[str], winner: int | None) -> None:
+    trace, steps = answered(*texts)
+    assert majority(trace, steps, READ) == winner
+
+
+def test_majority_reads_the_whole_path() -> None:
+    from ponder.types import Step, ids
+
+    trace, _ = answered("9")
+    trace.steps[1].stop = None
+    trace.add(Step(1, "8", ids([1]), stop="eos"))
+    assert majority(trace, [2], lambda text: text) == 2
+    assert trace.text(2) == "98"
+
+
+@pytest.mark.parametrize(
+    ("scores", "winner"),
+    [
+        ([0.1, 0.9, 0.5], 2), ([0.5, 0.5], 1), ([None, 0.0], 2), ([-3.0, None], 1), ([None, None], None), ([], None),
+        ([float("nan"), 0.2, float("nan")], 2), ([0.2, float("nan")], 1),
+    ],
+)  # fmt: skip
+def test_best_ignores_what_is_undecided(scores: Sequence[float | None], winner: int | None) -> None:
+    trace = group([5], [[1]] * len(scores), scores)
+    assert best(trace, trace.answers(), "wanted") == winner
+    assert best(trace, trace.answers(), "another") is None
+
+
+def test_the_toy_world_keeps_the_protocols() -> None:
+    assert isinstance(FakePolicy(), Policy) and isinstance(Wanted(), Scorer) and isinstance(Digits(), Task)
+    assert all(isinstance(kind(), Strategy) for kind in STRATEGIES.values())
+
+
+def test_generate_adds_children_and_their_cost() -> None:
+    trace = asyncio.run(solve(Digits().test[3], Chain(), FakePolicy(["ab"])))
+    policy = FakePolicy(["c", "de"])
+    fresh = asyncio.run(generate(trace, 1, policy, Sampling(max_tokens=9), n=2))
+    assert fresh == [2, 3] and list(trace.children(1)) == [2, 3]
+    prefix, sampling, n = policy.calls[0]
+    assert prefix.tolist() == [ord("3"), ord("="), ord("a"), ord("b")], "goes on from the tokens, not from text"
+    assert sampling.max_tokens == 9 and n == 2
+    assert trace.text(3) == "abde"
+    assert trace.cost.generated_tokens == 2 + 1 + 2 and trace.cost.prompt_tokens == 2 + 4
+
+
+def test_chain() -> None:
+    trace = asyncio.run(solve(Digits().test[3], Chain(), FakePolicy(["3"]), Wanted()))
+    assert [s.text for s in trace.steps] == ["3=", "3"] and trace.score(1, "wanted") == 1.0
+    assert trace.cost == Cost(prompt_tokens=2, generated_tokens=1, flops=2.0, seconds=0.5)
+    unscored = asyncio.run(solve(Digits().test[3], Chain(), FakePolicy(["3"])))
+    assert unscored.steps[1].scores == {}
+
+
+def test_ensemble() -> None:
+    policy = FakePolicy(seed=2)
+    trace = asyncio.run(solve(Digits().test[3], Ensemble(5), policy, Wanted()))
+    assert len(policy.calls) == 1, "one call, so that the prompt is shared"
+    assert trace.answers() == [1, 2, 3, 4, 5] and all(s.parent == 0 for s in trace.steps[1:])
+    assert trace.cost == Cost(2, 8, 15, 0, 30.0, 2.5)
+    assert len({s.text for s in trace.steps[1:]}) > 1
+    again = asyncio.run(solve(Digits().test[3], Ensemble(5), FakePolicy(seed=2), Wanted()))
+    assert again.to_json() == trace.to_json(), "the fake is deterministic"
+    with pytest.raises(UsageError, match="at least one"):
+        Ensemble(0)
+
+
+def test_evaluate_writes_one_score_per_step() -> None:
+    trace, steps = answered("1", "", "2")
+    trace.problem = Digits().test[2]
+    asyncio.run(evaluate(trace, steps, Wanted()))
+    assert [trace.score(i, "wanted") for i in steps] == [0.0, None, 1.0]
+
+    class Short(Wanted):
+        async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+            return [Score(1.0)]
+
+    with pytest.raises(ValueError):
+        asyncio.run(evaluate(trace, steps, Short()))
+
+
+def test_thinking_needs_no_gpu_library() -> None:
+    code = "import sys, ponder.reason.strategies, ponder.verify, ponder.tasks; print('torch' in sys.modules)"
+    import ponder
+
+    out = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": ponder.__path__[0] + "/.."},
+    )
+    assert out.stdout.strip() == "False"
+
+
+def test_log_probabilities_and_tokens_stay_side_by_side() -> None:
+    trace = asyncio.run(solve(Digits().test[1], Ensemble(3), FakePolicy()))
+    for step in trace.steps[1:]:
+        assert step.logprobs is not None and step.logprobs.shape == step.token_ids.shape
+        assert step.logprobs.dtype == np.float32

@@ -1,0 +1,115 @@
+"""A job as data and back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes import ASK, Digits
+from ponder import jobs
+from ponder.errors import PonderError, RunError, UsageError
+from ponder.models.load import Fresh
+from ponder.pipelines.evaluate import Evaluate
+from ponder.pipelines.rl import RL
+from ponder.pipelines.sft import FineTune
+from ponder.reason.strategies import Chain, Ensemble
+from ponder.tasks import Addition, Arithmetic, Countdown
+from ponder.train.objective import GRPO
+from ponder.train.optimiser import AdamW
+from ponder.types import Sampling
+
+SAMPLING = Sampling(0.7, 0.9, 5, 0.01, 33, ("a", "\n"), (3, 4), 8)
+JOBS = [
+    RL(Addition(digits=3)),
+    RL(
+        Countdown(), Fresh("01+= ", seed=4), "r1", Ensemble(3, SAMPLING), GRPO(0.1, 0.5, True),
+        AdamW(1e-3, (0.5, 0.6), warmup=3, max_norm=float("inf")), temperature=0.7, seed=5,
+    ),
+    RL(Digits(3), template=ASK),
+    FineTune("data/é.jsonl"),
+    FineTune(Arithmetic(), Fresh("ab"), frozen_layers=2),
+    Evaluate(Addition(), strategy=Chain(SAMPLING), limit=3),
+    Evaluate(Countdown(), strategy=Ensemble()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda j: type(j).__name__)
+def test_a_job_comes_back_equal(job: Any) -> None:
+    data = json.loads(json.dumps(jobs.encode(job)))
+    again = jobs.decode(data)
+    assert again == job and type(again) is type(job)
+    assert jobs.encode(again) == jobs.encode(job) == data
+    assert not jobs.differences(data, jobs.encode(again))
+
+
+def test_what_is_written_can_be_read_by_people() -> None:
+    data = jobs.encode(Evaluate(Addition(), strategy=Chain(SAMPLING)))
+    assert data["is"] == "ponder.pipelines.evaluate:Evaluate"
+    assert data["strategy"]["is"] == "ponder.reason.strategies.chain:Chain"
+    assert data["strategy"]["sampling"]["stop"] == ["a", "\n"]
+
+
+@dataclass
+class Loose:
+    x: int = 1
+
+
+@dataclass(frozen=True)
+class Holder:
+    inner: Any = None
+    made: int = field(init=False, default=3)
+
+
+def test_what_cannot_be_part_of_a_job_is_refused() -> None:
+    for bad, words in (
+        (Loose(), "Loose must be a frozen dataclass"), (Holder(Loose()), "Loose"), (Holder(object()), "not object"),
+        (Holder({1, 2}), "not set"), (Holder(lambda: 1), "not function"), (Holder(b"x"), "not bytes"),
+        (Holder(Loose), "not type"),
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match=words):
+            jobs.encode(bad)
+
+
+def test_plain_things() -> None:
+    for value in (None, True, 3, 2.5, "x", (1, ("a", None)), {"a": (1,)}):
+        assert jobs.decode(json.loads(json.dumps(jobs.encode(value)))) == value
+    assert jobs.encode(Path("/a/b")) == "/a/b"
+    assert jobs.decode(jobs.encode(Holder((1, 2)))) == Holder((1, 2))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["nowhere:Thing", "ponder.types:Thing", "ponder.types", "json:dumps", "ponder.errors:UsageError", "os:system"],
+)
+def test_a_type_that_is_not_known_is_refused(kind: str) -> None:
+    with pytest.raises(PonderError, match=kind):
+        jobs.decode({"is": kind, "x": 1})
+
+
+def test_another_version_s_job_is_named() -> None:
+    data = jobs.encode(AdamW())
+    with pytest.raises(RunError, match=r"another version.*nesterov"):
+        jobs.decode({**data, "nesterov": True})
+    missing = jobs.encode(Evaluate(Addition()))
+    del missing["task"]
+    with pytest.raises(RunError, match=r"another version.*task"):
+        jobs.decode(missing)
+
+
+def test_differences_name_the_place() -> None:
+    a = jobs.encode(RL(Addition(digits=3)))
+    b = jobs.encode(RL(Addition(digits=4), optimiser=AdamW(betas=(0.9, 0.99)), template="r1"))
+    found = jobs.differences(a, b)
+    assert sorted(found) == [
+        "optimiser.betas: [0.9, 0.999] -> [0.9, 0.99]", "task.digits: 3 -> 4", "template: None -> 'r1'"
+    ]  # fmt: skip
+    assert jobs.differences(a, a) == []
+
+
+def test_a_key_that_only_one_has_is_a_difference() -> None:
+    assert len(jobs.differences({"a": 1}, {"a": 1, "b": None})) == 1
+    assert len(jobs.differences({"a": 1, "b": None}, {"a": 1})) == 1

@@ -1,0 +1,333 @@
+"""Run directories: readable while written, one writer, nothing overwritten, nothing lost to a torn line."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ponder import runs
+from ponder.errors import RunError
+from ponder.runs import Run, checkpoints, newest_checkpoint, read_job, read_metrics, read_traces
+from ponder.types import Problem, Step, Trace, ids, user
+
+
+@dataclass(frozen=True)
+class Job:
+    steps: int = 3
+    name: str = "a"
+    limit: int | None = None
+
+
+def trace(id: str) -> Trace:
+    return Trace(Problem(id, user("é→?")), [Step(None, "é→?", ids([1, 2]))])
+
+
+def steps(folder: Path) -> list[int]:
+    return [int(m["step"]) for m in read_metrics(folder)]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_readable_while_it_is_written(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "run"
+    with Run(folder, Job()) as run:
+        assert read_job(folder) == run.job and read_metrics(folder) == [] and list(read_traces(folder)) == []
+        for i in range(3):
+            run.metrics(i, {"reward": i / 3})
+            run.traces(i, [trace(f"{i}a"), trace(f"{i}b")])
+            assert steps(folder) == list(range(i + 1)), "at once, not when the run closes"
+            assert len(list(read_traces(folder))) == 2 * (i + 1)
+    assert [m["reward"] for m in read_metrics(folder)] == [0, 1 / 3, 2 / 3]
+    assert [(s, t.problem.id) for s, t in read_traces(folder)] == [(i, f"{i}{x}") for i in range(3) for x in "ab"]
+    assert (folder / "environment.json").exists()
+
+
+@pytest.mark.parametrize(
+    "torn", ['{"step": 3, "rew', "{", '{"step": 3}x', "\ufffd", "[1]", "null", '{"step": 3, "t": "\\u']
+)
+def test_a_torn_last_line_is_ignored_and_repaired(torn: str, tmp_path: Path) -> None:
+    with Run(tmp_path, Job()) as run:
+        run.metrics(0, {"x": 1.0})
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write(torn)
+    assert steps(tmp_path) == [0]
+    with Run(tmp_path, Job()) as run:
+        run.metrics(1, {"x": 2.0})
+        run.metrics(2, {"x": 3.0})
+    assert steps(tmp_path) == [0, 1, 2], "the next record stands on a line of its own"
+
+
+def test_a_line_torn_inside_a_character(tmp_path: Path) -> None:
+    with Run(tmp_path, Job()) as run:
+        run.traces(0, [trace("a")])
+    with open(tmp_path / "traces.jsonl", "ab") as file:
+        file.write('{"step": 1, "problem": "é'.encode()[:-1])
+    assert [t.problem.question for _, t in read_traces(tmp_path)] == ["é→?"]
+
+
+def test_a_whole_line_that_lacks_only_its_end_counts(tmp_path: Path) -> None:
+    with Run(tmp_path, Job()) as run:
+        run.metrics(0, {})
+        run.metrics(1, {})
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert steps(tmp_path) == [0, 1]
+    with Run(tmp_path, Job()) as run:
+        run.metrics(2, {})
+    assert steps(tmp_path) == [0, 1, 2]
+
+
+def test_resuming_forgets_what_comes_again(tmp_path: Path) -> None:
+    with Run(tmp_path, Job()) as run:
+        run.resumed(0)
+        assert not (tmp_path / "metrics.jsonl").exists(), "nothing to forget in a new run"
+        for i in range(4):
+            run.metrics(i, {"try": 1.0})
+            run.traces(i, [trace(str(i))])
+    with Run(tmp_path, Job()) as run:
+        run.resumed(2)
+        assert steps(tmp_path) == [0, 1] and [s for s, _ in read_traces(tmp_path)] == [0, 1]
+        for i in (2, 3):
+            run.metrics(i, {"try": 2.0})
+    assert [(m["step"], m["try"]) for m in read_metrics(tmp_path)] == [(0, 1), (1, 1), (2, 2), (3, 2)]
+    with Run(tmp_path, Job()) as run:
+        run.resumed(3)
+        run.resumed(1)
+        run.metrics(1, {"try": 3.0})
+    assert [(m["step"], m["try"]) for m in read_metrics(tmp_path)] == [(0, 1), (1, 3)]
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 10, "the file itself forgets nothing"
+
+
+# one writer
+
+
+def holder(folder: Path) -> subprocess.Popen[str]:
+    """Another process that writes there."""
+    code = """
+        import sys
+        from test_runs import Job
+        from ponder.runs import Run
+        with Run(sys.argv[1], Job()):
+            print("held", flush=True)
+            sys.stdin.read()
+    """
+    places = [str(Path(__file__).parent), str(Path(runs.__file__).parents[1])]
+    other = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code), str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
+    )  # fmt: skip
+    assert other.stdout is not None and other.stdout.readline() == "held\n"
+    return other
+
+
+def test_a_run_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules[__name__]
+    monkeypatch.setitem(sys.modules, "test_runs", module)
+    monkeypatch.setattr(Job, "__module__", "test_runs")  # as the other process names it
+    other = holder(tmp_path)
+    try:
+        before = contents(tmp_path)
+        with pytest.raises(RunError, match="in use by another process"):
+            Run(tmp_path, Job()).__enter__()
+        assert contents(tmp_path) == before
+    finally:
+        other.kill()  # as a crash would: the lock goes with the process
+        other.communicate(timeout=10)
+    with Run(tmp_path, Job()) as run:
+        run.metrics(0, {})
+    assert steps(tmp_path) == [0]
+
+
+def test_two_runs_in_one_process(tmp_path: Path) -> None:
+    with Run(tmp_path, Job()):
+        with pytest.raises(RunError, match="in use"):
+            Run(tmp_path, Job()).__enter__()
+    with Run(tmp_path, Job()):
+        pass
+
+
+def test_the_lock_goes_when_the_job_is_refused_or_fails(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        with Run(tmp_path, Job()):
+            raise ZeroDivisionError
+    with pytest.raises(RunError, match="another job"):
+        Run(tmp_path, Job(steps=9)).__enter__()
+    with Run(tmp_path, Job()):
+        pass
+
+
+# whose folder it is
+
+
+def test_another_job_is_refused_and_nothing_overwritten(tmp_path: Path) -> None:
+    with Run(tmp_path, Job()) as run:
+        run.metrics(0, {})
+    before = contents(tmp_path)
+    with pytest.raises(RunError, match=r"another job \(steps: 3 -> 4; name: 'a' -> 'b'\)"):
+        Run(tmp_path, Job(steps=4, name="b")).__enter__()
+    assert contents(tmp_path) == before
+
+
+def test_a_setting_that_was_not_there_is_named(tmp_path: Path) -> None:
+    with Run(tmp_path, Job()):
+        pass
+    job = read_job(tmp_path)
+    del job["limit"]  # as an older version wrote it
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    with pytest.raises(RunError, match="limit"):
+        Run(tmp_path, Job()).__enter__()
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(RunError, match=r"not a run directory and not empty \(it holds thesis.txt\)"):
+        Run(tmp_path, Job()).__enter__()
+    assert (tmp_path / "thesis.txt").read_text() == "mine" and not (tmp_path / "job.json").exists()
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(RunError, match="cannot write the run directory"):
+            Run(folder, Job()).__enter__()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(RunError, match="Permission denied"):
+            Run(tmp_path / "run", Job()).__enter__()
+    finally:
+        tmp_path.chmod(0o700)
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[1", "\x00"])
+def test_a_damaged_job_is_named(damage: str, tmp_path: Path) -> None:
+    with Run(tmp_path, Job()):
+        pass
+    (tmp_path / "job.json").write_text(damage)
+    with pytest.raises(RunError, match=r"job\.json is damaged"):
+        Run(tmp_path, Job()).__enter__()
+    assert (tmp_path / "job.json").read_text() == damage
+
+
+def test_reading_what_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="is not a run directory"):
+        read_job(tmp_path)
+    assert read_metrics(tmp_path) == [] and checkpoints(tmp_path) == [] and newest_checkpoint(tmp_path) is None
+
+
+# full disks
+
+
+def full(*args: Any, **more: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's full disk")
+def test_a_disk_that_is_full(tmp_path: Path) -> None:
+    """A disk that takes no byte more: one clear error, also when the run closes over what could not be written."""
+    with Run(tmp_path, Job()):
+        pass
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    with pytest.raises(RunError, match=r"metrics\.jsonl: No space left on device; free some space and run again"):
+        with Run(tmp_path, Job()) as run:
+            run.metrics(0, {"x": 1.0})
+    (tmp_path / "metrics.jsonl").unlink()
+    with Run(tmp_path, Job()) as run:
+        run.metrics(0, {"x": 1.0})
+    assert steps(tmp_path) == [0]
+
+
+def test_a_disk_that_fills_between_two_traces(tmp_path: Path) -> None:
+    class Filling:
+        """A file with room for so many bytes."""
+
+        def __init__(self, file: Any, room: int) -> None:
+            self.file, self.room = file, room
+
+        def write(self, text: str) -> None:
+            self.file.write(text[: max(0, self.room)])
+            self.room -= len(text)
+            if self.room < 0:
+                self.file.flush()
+                full()
+
+        def flush(self) -> None:
+            self.file.flush()
+
+        def close(self) -> None:
+            self.file.close()
+
+    real = runs._open_append
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "_open_append", lambda path: Filling(real(path), 300))
+        with pytest.raises(RunError, match="No space left"):
+            with Run(tmp_path, Job()) as run:
+                run.traces(0, [trace(str(i)) for i in range(9)])
+    kept = [t.problem.id for _, t in read_traces(tmp_path)]
+    assert 0 < len(kept) < 9 and kept == [str(i) for i in range(len(kept))], "whole ones stay, the torn one does not"
+    with Run(tmp_path, Job()) as run:
+        run.resumed(0)
+        run.traces(0, [trace(str(i)) for i in range(9)])
+    assert [t.problem.id for _, t in read_traces(tmp_path)] == [str(i) for i in range(9)]
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_disk_that_is_full_at_the_very_start(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same command works once there is room again."""
+    real, count = Path.write_text, []
+
+    def write(self: Path, *args: Any, **more: Any) -> int:
+        count.append(self)
+        if len(count) == at:
+            real(self, "{")
+            full()
+        return real(self, *args, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", write)
+        with pytest.raises(RunError, match="No space left"):
+            Run(tmp_path / "run", Job()).__enter__()
+    with Run(tmp_path / "run", Job()) as run:
+        run.metrics(0, {})
+    assert steps(tmp_path / "run") == [0] and read_job(tmp_path / "run") == run.job
+
+
+# checkpoints
+
+
+def test_whole_checkpoints_oldest_first(tmp_path: Path) -> None:
+    for name in ("step-000020", "step-000003", "step-000021.new", "other", "step-999999", "step-1000000"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    names = [p.name for p in checkpoints(tmp_path)]
+    assert names == ["step-000003", "step-000020", "step-999999", "step-1000000"]
+    newest = newest_checkpoint(tmp_path)
+    assert newest is not None and newest.name == "step-1000000"
+
+
+def test_a_job_runs_again_from_its_file(tmp_path: Path) -> None:
+    from ponder import jobs
+
+    job = replace(Job(), name="é", limit=7)
+    with Run(tmp_path, job) as run:
+        assert read_job(tmp_path) == run.job == jobs.encode(job)
+
+
+def test_the_environment_is_told() -> None:
+    told = runs.environment()
+    assert {"python", "machine", "versions", "commit", "command", "time"} <= told.keys()
+    assert "numpy" in told["versions"] and json.dumps(told)
+    assert runs.commit(Path("/")) is None

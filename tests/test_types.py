@@ -1,0 +1,185 @@
+"""Traces grow, are read back exactly, and refuse what cannot be."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ponder.errors import UsageError
+from ponder.types import Cost, Problem, Sampling, Score, Step, Trace, ids, prompt_trace, user
+
+
+def tree() -> Trace:
+    """
+    0 ── 1 ── 3 (eos)
+    │     └── 4 (stop)
+    └─── 2 (length) ── 5 (eos, pruned)
+    """
+    trace = Trace(Problem("p", user("What?")), [Step(None, "What?", ids([1, 2]))])
+    for parent, text, stop in [(0, "a", None), (0, "b", "length"), (1, "c", "eos"), (1, "d", "stop"), (2, "e", "eos")]:
+        trace.add(Step(parent, text, ids([ord(text)]), stop=stop))
+    trace.steps[5].pruned = True
+    return trace
+
+
+def test_the_shape_of_a_tree() -> None:
+    t = tree()
+    assert [list(t.children(i)) for i in range(6)] == [[1, 2], [3, 4], [5], [], [], []]
+    assert t.path(4) == [0, 1, 4] and t.path(0) == [0]
+    assert t.leaves() == [3, 4], "a pruned step is no leaf"
+    assert t.answers() == [3], "a step that met a stop string has not come to its end"
+    assert t.text(3) == "ac" and t.text(0) == ""
+    assert t.token_ids(5).tolist() == [1, 2, ord("b"), ord("e")]
+
+
+def test_children_are_kept_as_the_trace_grows_and_when_it_is_built_of_steps() -> None:
+    t = tree()
+    new = t.add(Step(3, "f", ids([7])))
+    assert new == 6 and list(t.children(3)) == [6] and 3 not in t.leaves()
+    again = Trace(t.problem, list(t.steps))
+    assert [again.children(i) for i in range(7)] == [t.children(i) for i in range(7)]
+    for i in range(1, 7):
+        assert i in t.children(t.steps[i].parent)
+
+
+@pytest.mark.parametrize("parent", [-1, 6, 99])
+def test_a_parent_must_exist(parent: int) -> None:
+    with pytest.raises(ValueError, match=f"names parent {parent}"):
+        tree().add(Step(parent, "", ids([])))
+
+
+def test_scores_are_known_unknown_or_absent() -> None:
+    t = tree()
+    t.steps[3].scores = {"a": Score(0.0), "b": Score(None, "timed out"), "c": Score(math.nan)}
+    assert t.score(3, "a") == 0.0
+    assert t.score(3, "b") is None and t.score(3, "never") is None
+    assert t.score(3, "c") is None, "NaN decides nothing"
+
+
+def test_costs_add_field_by_field() -> None:
+    a, b = Cost(1, 2, 3, 4, 5.0, 6.0, 7.0), Cost(10, 20, 30, 40, 50.0, 60.0, 70.0)
+    assert a + b == Cost(11, 22, 33, 44, 55.0, 66.0, 77.0)
+    assert sum([a, b], Cost()) == a + b and a + Cost() == a
+    t = tree()
+    t.spend(a), t.spend(b)
+    assert t.cost == a + b
+
+
+def test_the_question_and_the_prompt() -> None:
+    p = Problem("p", (*user("first", "be kind"), {"role": "assistant", "content": "x"}, *user("second")))
+    assert p.question == "second" and p.messages[0] == {"role": "system", "content": "be kind"}
+    assert Problem("q", ()).question == ""
+    t = prompt_trace(p, ids([4, 5]))
+    assert len(t.steps) == 1 and t.token_ids(0).tolist() == [4, 5] and t.answers() == []
+    assert not t.steps[0].sampled
+
+
+def test_ids_are_small_integers() -> None:
+    for given_ids in ([1, 2], (1, 2), iter([1, 2]), np.array([1, 2]), np.array([1, 2], np.int64)):
+        assert ids(given_ids).dtype == np.int32 and ids([1, 2]).tolist() == [1, 2]
+
+
+# written and read back
+
+FLOAT32 = st.floats(width=32, allow_nan=False)
+SCORES = st.builds(Score, st.none() | FLOAT32, st.text(max_size=3))
+PLAIN = st.none() | st.booleans() | st.integers(-(2**40), 2**40) | FLOAT32 | st.text(max_size=5)
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> Trace:
+    problem = Problem(
+        draw(st.text(max_size=5)), user(draw(st.text(max_size=5))), draw(PLAIN | st.lists(PLAIN, max_size=3)),
+        draw(st.dictionaries(st.text(max_size=3), PLAIN, max_size=2)),
+    )  # fmt: skip
+    trace = Trace(problem)
+    for i in range(draw(st.integers(1, 6))):
+        count = draw(st.integers(0, 4))
+        floats = st.none() | st.lists(FLOAT32, min_size=count, max_size=count).map(lambda x: np.array(x, np.float32))
+        trace.add(
+            Step(
+                None if i == 0 else draw(st.integers(0, i - 1)),
+                draw(st.text(max_size=5)),
+                ids(draw(st.lists(st.integers(0, 2**31 - 1), min_size=count, max_size=count))),
+                logprobs=draw(floats),
+                stop=draw(st.sampled_from([None, "eos", "stop", "length"])),
+                version=draw(st.integers(0, 9)),
+                scores=draw(st.dictionaries(st.text(max_size=3), SCORES, max_size=2)),
+                visits=draw(st.integers(0, 9)),
+                value=draw(FLOAT32),
+                advantages=draw(floats),
+                cites=tuple(draw(st.lists(st.integers(0, 5), max_size=2))),
+                pruned=draw(st.booleans()),
+            )
+        )  # fmt: skip
+    numbers = st.integers(0, 2**40)
+    trace.cost = draw(st.builds(Cost, numbers, numbers, numbers, numbers, *[st.floats(0, 1e30)] * 3))
+    return trace
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray):
+        return isinstance(b, np.ndarray) and a.dtype == b.dtype and np.array_equal(a, b)
+    return bool(a == b) and isinstance(b, type(a))
+
+
+@settings(max_examples=60)
+@given(traces())
+def test_a_trace_is_read_back_exactly(trace: Trace) -> None:
+    again = Trace.from_json(json.loads(json.dumps(trace.to_json())))
+    assert again.problem == trace.problem and again.cost == trace.cost
+    assert len(again.steps) == len(trace.steps)
+    for one, two in zip(trace.steps, again.steps, strict=True):
+        for f in fields(Step):
+            assert same(getattr(one, f.name), getattr(two, f.name)), f.name
+    assert [again.children(i) for i in range(len(again.steps))] == [trace.children(i) for i in range(len(trace.steps))]
+
+
+@pytest.mark.parametrize("value", [0.1, 1 / 3, -1e-45, 3.4028235e38, math.inf, -math.inf, 1 + 2**-23, 16777217.0])
+def test_every_float32_survives(value: float) -> None:
+    trace = Trace(Problem("p", ()), [Step(None, "", ids([1]), np.array([value], np.float32))])
+    again = Trace.from_json(json.loads(json.dumps(trace.to_json())))
+    assert again.steps[0].logprobs is not None
+    assert again.steps[0].logprobs.tobytes() == trace.steps[0].logprobs.tobytes()
+
+
+def test_an_empty_array_is_not_none() -> None:
+    step = Step(None, "", ids([]), np.zeros(0, np.float32), advantages=np.zeros(0, np.float32))
+    (again,) = Trace.from_json(json.loads(json.dumps(Trace(Problem("p", ()), [step]).to_json()))).steps
+    assert again.sampled and again.advantages is not None
+
+
+def test_what_is_as_usual_is_not_written() -> None:
+    assert Trace(Problem("p", ()), [Step(None, "x", ids([1]))]).to_json()["steps"] == [
+        {"parent": None, "text": "x", "token_ids": [1]}
+    ]
+
+
+# sampling
+
+
+@pytest.mark.parametrize(
+    ("given_settings", "words"),
+    [
+        ({"temperature": -0.1}, "temperature is -0.1"), ({"temperature": math.nan}, "temperature is nan"),
+        ({"top_p": 0.0}, "top_p is 0.0"), ({"top_p": 1.1}, r"top_p is 1.1; it must lie in \(0, 1\]"),
+        ({"top_p": math.nan}, "top_p"), ({"top_k": -1}, "top_k is -1"), ({"min_p": 1.0}, "min_p is 1.0"),
+        ({"min_p": -0.1}, "min_p"), ({"max_tokens": 0}, "max_tokens is 0"), ({"stop": ("a", "")}, "empty stop string"),
+        ({"seed": -1}, "seed is -1"),
+    ],
+)  # fmt: skip
+def test_impossible_sampling_is_refused(given_settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        Sampling(**given_settings)
+
+
+def test_truncated_says_where_the_sampler_renormalises() -> None:
+    assert not Sampling(temperature=0.3).truncated
+    assert all(s.truncated for s in (Sampling(top_p=0.9), Sampling(top_k=5), Sampling(min_p=0.1)))
