@@ -17,7 +17,7 @@ def recipe(
     steps: int = 20,
     prompts: int = 64,
     n: int = 4,
-    lr: float = 4e-5,
+    lr: float = 6e-5,
     max_tokens: int = 10,
     frozen_layers: int = 12,
     seed: int = 0,

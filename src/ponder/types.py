@@ -136,6 +136,7 @@ class Step:
     advantages: Floats | None = None  # one per token; None = no credit was given
     cites: tuple[int, ...] = ()  # steps quoted in this one's prompt (refine, aggregate): graph edges
     pruned: bool = False
+    last: bool = False  # whoever asked for this step wants no more after it, whatever stopped it
 
     @property
     def sampled(self) -> bool:
@@ -143,8 +144,8 @@ class Step:
 
     @property
     def done(self) -> bool:
-        """The model ended its answer here, or its budget did."""
-        return self.stop in ("eos", "length")
+        """The model ended its answer here, or its budget did, or the strategy goes no further."""
+        return self.last or self.stop in ("eos", "length")
 
 
 @dataclass(slots=True)

@@ -65,6 +65,18 @@ def test_a_recipe_may_define_its_own_task(ponder: Ponder, here: Path) -> None:
     assert ponder("run", "runs/own").code == 0
 
 
+def test_stages(ponder: Ponder, here: Path) -> None:
+    more = "from ponder.pipelines.evaluate import Evaluate\nfrom ponder.pipelines.stages import Stage, Stages\n"
+    more += "from tiny import recipe as first\n\n\ndef recipe(steps: int = 2) -> Stages:\n    rl = first(steps)\n"
+    more += '    return Stages((Stage("rl", rl), Stage("test", Evaluate(rl.task, "stage:rl", limit=2))))\n'
+    Path("both.py").write_text(more)
+    said = ponder("run", "both.py")
+    assert said.code == 0 and "== rl\nreward " in said.out and "== test\ntask " in said.out, said.err
+    assert "step 2/2" in said.err and "problem 2/2" in said.err
+    done = events(ponder("run", "both.py", "--json"))[-1]
+    assert done["stages"]["rl"]["steps"] == 2 and done["stages"]["test"]["problems"] == 2
+
+
 def test_shipped_recipes(ponder: Ponder) -> None:
     said = ponder("run", "--help")
     assert said.code == 0 and "  addition " in said.out

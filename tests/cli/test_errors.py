@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from ponder import cli
 from ponder.cli import main
 from ponder.errors import UsageError
 
-from .conftest import Said
+from .conftest import INSTALLED, Said
 
 Ponder = Callable[..., Said]
 
@@ -88,6 +90,14 @@ def test_bad_input(ponder: Ponder, here: Path, argv: tuple[str, ...], said: str)
 def test_with_json_the_error_is_an_event_too(ponder: Ponder, here: Path) -> None:
     found = ponder("solve", "q", "--model", "nowhere", "--json")
     assert found.code == 2 and '"event": "error"' in found.out and found.err.startswith("error: no model named")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_output_that_cannot_be_written() -> None:
+    command = [sys.executable, "-m", "ponder", "--help"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, env=INSTALLED, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2 and done.stderr == "error: cannot write: No space left on device\n"
 
 
 @pytest.mark.parametrize(

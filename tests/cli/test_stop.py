@@ -17,12 +17,12 @@ from ponder.runs import newest_checkpoint, read_metrics
 
 from .conftest import INSTALLED
 
-STEPS = 40
+STEPS = 30
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 def test_stop_and_go_on(here: Path, number: int) -> None:
-    argv = ["run", "tiny.py", "--steps", str(STEPS), "--prompts", "16"]
+    argv = ["run", "tiny.py", "--steps", str(STEPS), "--prompts", "8"]
     command = [sys.executable, "-m", "ponder", *argv]
     with subprocess.Popen(command, env=INSTALLED, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
         assert job.stderr is not None
@@ -39,6 +39,8 @@ def test_stop_and_go_on(here: Path, number: int) -> None:
     newest = newest_checkpoint("runs/tiny")
     assert newest is not None and newest.name == f"step-{len(done):06d}"
 
+    if number == signal.SIGTERM:  # one of the two is enough for the rest
+        return
     assert main(argv) == 0
     assert main([*argv, "--run", "straight"]) == 0
     went_on, straight = ([row["reward"] for row in read_metrics(r)] for r in ("runs/tiny", "straight"))

@@ -45,9 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character gets another
     try:
-        return _dispatch(given)
+        code = _dispatch(given)
+        sys.stdout.flush()
+        return code
     except BrokenPipeError:  # the reader of our output has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence()
         return 1
     except KeyboardInterrupt:
         return _end("stopped at once", 130, given)
@@ -116,4 +118,13 @@ def _end(said: str, code: int, argv: list[str]) -> int:
         from ponder.cli.progress import emit
 
         emit({"event": "stopped" if code == 130 else "error", "message": said})
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _silence()
     return code
+
+
+def _silence() -> None:
+    """What cannot be written shall not be tried again when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

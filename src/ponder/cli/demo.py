@@ -96,14 +96,10 @@ def _measure(job: RL, model: str, template: str | None, folder: Path, stop: Stop
     from ponder.types import Sampling
 
     greedy = Chain(Sampling(temperature=0.0, max_tokens=32))
-    evaluation = Evaluate(
-        job.task, model, template, greedy, seed=job.seed, device=job.device, dtype=job.dtype
-    )  # fmt: skip
+    evaluation = Evaluate(job.task, model, template, greedy, seed=job.seed, device=job.device, dtype=job.dtype)
+    title = folder.name if json else f"{folder.name} · {model}"
     began = time.perf_counter()
-    with (
-        watch(evaluation, folder, stop, json, folder.name if json else f"{folder.name} · {model}") as seen,
-        tidy(folder),
-    ):
+    with watch(evaluation, folder, stop, json, title) as seen, tidy(folder):
         report = evaluation(folder, seen)
     loading = seen.spent.get("load", 0.0)
     if not clock.parts["load"]:

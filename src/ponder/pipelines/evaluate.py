@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ponder.errors import Interrupted, TaskError, UsageError
 from ponder.measure import Accuracy, Mean, mean_of
-from ponder.models.load import load_policy
+from ponder.models.load import load_any
 from ponder.pipelines.solve import solve_all
 from ponder.protocols import Policy, Silent, Strategy, Task, Watch
 from ponder.reason.operators import majority
@@ -41,7 +41,7 @@ class Evaluate:
         watch = watch or Silent()
         with Run(folder, self) as run:
             watch.phase("load")
-            policy = load_policy(self.model, template=self.template, device=self.device, dtype=self.dtype)
+            policy = load_any(self.model, template=self.template, device=self.device, dtype=self.dtype)
             policy.watch = watch.tokens
             policy.stream(self.seed)
             return asyncio.run(evaluate(self, policy, run, watch))
@@ -109,7 +109,8 @@ def report(traces: Sequence[Trace], scorer: str, read: Callable[[str], str | Non
     undecided = sum(s is None for group in scores for s in group)
     cost = sum((t.cost for t in traces), Cost())
     if samples == 1:
-        single = Accuracy.of([group[0] if group else None for group in scores])
+        first = [group[0] if group else None for group in scores]
+        single = Accuracy.of(first) if set(first) <= {0.0, 1.0, None} else mean_of(first)
         return Report(len(traces), 1, single, None, None, undecided, cost)
     judged = [[s for s in group if s is not None] for group in scores]
     means = [sum(group) / len(group) if group else None for group in judged]

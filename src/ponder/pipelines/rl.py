@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,10 +53,16 @@ class RL:
             raise UsageError("steps, prompts, micro_tokens and save_every must each be at least 1")
         if getattr(self.strategy, "n", 2) < 2:
             raise UsageError("a group of one has no baseline: sample at least 2 completions per problem (--n 8)")
-        sampled = getattr(getattr(self.strategy, "sampling", None), "temperature", self.temperature)
-        if sampled != self.temperature or not sampled:
-            both = f"the strategy samples at temperature {sampled}, the learner at {self.temperature}"
+        sampling = getattr(self.strategy, "sampling", Sampling(temperature=self.temperature))
+        if sampling.temperature != self.temperature or not self.temperature:
+            both = f"the strategy samples at temperature {sampling.temperature}, the learner at {self.temperature}"
             raise UsageError(f"{both}: they must be equal and positive")
+        if sampling.seed is not None:
+            raise UsageError("a sampling seed would draw the same numbers at every step: set the job's seed instead")
+        if sampling.truncated:
+            warnings.warn(
+                "top_p, top_k and min_p renormalise: the learner's ratio to the sampler is not 1", stacklevel=2
+            )
 
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> Native:
         with Run(folder, self) as run:

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ponder.errors import Interrupted, TaskError, UsageError
+from ponder.errors import Interrupted, ModelError, TaskError, UsageError
 from ponder.models.load import Fresh, load_policy
 from ponder.models.native import Native
+from ponder.models.tokenizer import Tokenizer
 from ponder.pipelines.solve import pick
 from ponder.protocols import Silent, Task, Watch
 from ponder.runs import Run
@@ -88,11 +89,21 @@ def imitation(policy: Native, problem: Problem, text: str) -> Trace:
     """A trace in which the policy is taken to have written this answer; its end-of-sequence token included."""
     trace = prompt_trace(problem, policy.encode(problem.messages))
     tokens = policy.tokenizer.encode(text, special=False)
-    end = policy.tokenizer.eos[0]
+    end = end_token(policy.tokenizer)
     if not len(tokens) or tokens[-1] != end:
         tokens = np.append(tokens, ids([end])).astype(np.int32)
     trace.add(Step(0, text, tokens, stop="eos"))
     return trace
+
+
+def end_token(tokenizer: Tokenizer) -> int:
+    """The end-of-sequence token that the chat template writes after an answer, else the first there is."""
+    if not tokenizer.eos:
+        raise ModelError(
+            "the tokenizer names no end-of-sequence token, so answers could never end: add eos_token to it"
+        )
+    written = tokenizer.chat_template or ""
+    return next((e for e in tokenizer.eos if (tokenizer.token(e) or "") in written), tokenizer.eos[0])
 
 
 def answer(data: Task | str, problem: Problem) -> str:

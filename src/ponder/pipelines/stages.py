@@ -12,6 +12,7 @@ from typing import Any
 
 from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Silent, Watch
+from ponder.runs import Run
 
 _REFERENCE = "stage:"
 
@@ -37,12 +38,15 @@ class Stages:
 
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> dict[str, Any]:
         """What each stage returned, by name."""
+        watch = watch or Silent()
         results = {}
-        for stage in self.stages:
-            job: Callable[..., Any] = stage.job
-            if (wanted := _wanted(stage)) is not None:
-                job = replace(stage.job, model=str(Path(folder) / wanted))
-            results[stage.name] = job(Path(folder) / stage.name, watch or Silent())
+        with Run(folder, self) as run:
+            for stage in self.stages:
+                watch.phase(stage.name)
+                job: Callable[..., Any] = stage.job
+                if (wanted := _wanted(stage)) is not None:
+                    job = replace(stage.job, model=str(run.folder / wanted))
+                results[stage.name] = job(run.folder / stage.name, watch)
         return results
 
 

@@ -34,7 +34,7 @@ def save(run: Run, step: int, learner: Learner, tokenizer: Callable[[Path], None
         hf.save(learner.net, beside / "model")
         tokenizer(beside / "model")
         save_file(learner.masters.state(), beside / "optimiser.safetensors")
-        state = {"step": step, "updates": learner.masters.steps, "skipped": learner.skipped}
+        state: dict[str, int | str] = {"step": step, "updates": learner.masters.steps, "skipped": learner.skipped}
         state |= {"threads": torch.get_num_threads(), "dtype": str(learner.net.dtype).removeprefix("torch.")}
         write_json(beside / "state.json", state)
         beside.rename(final)

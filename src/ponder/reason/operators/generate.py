@@ -6,10 +6,12 @@ from ponder.protocols import Policy
 from ponder.types import Sampling, Step, Trace
 
 
-async def generate(trace: Trace, parent: int, policy: Policy, sampling: Sampling, n: int = 1) -> list[int]:
-    """n continuations of a step, as its children; what they cost goes on the trace."""
+async def generate(
+    trace: Trace, parent: int, policy: Policy, sampling: Sampling, n: int = 1, last: bool = False
+) -> list[int]:
+    """n continuations of a step, as its children; what they cost goes on the trace. `last`: they are answers."""
     fresh = []
     for c in await policy.generate(trace.token_ids(parent), sampling, n):
         trace.spend(c.cost)
-        fresh.append(trace.add(Step(parent, c.text, c.token_ids, c.logprobs, c.stop, c.version)))
+        fresh.append(trace.add(Step(parent, c.text, c.token_ids, c.logprobs, c.stop, c.version, last=last)))
     return fresh

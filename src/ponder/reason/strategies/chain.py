@@ -14,6 +14,6 @@ class Chain:
     sampling: Sampling = Sampling(temperature=0.0)
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
-        steps = await generate(trace, 0, policy, self.sampling)
+        steps = await generate(trace, 0, policy, self.sampling, last=True)
         if scorer is not None:
             await evaluate(trace, steps, scorer)

@@ -20,6 +20,6 @@ class Ensemble:
             raise UsageError(f"n is {self.n}; an ensemble needs at least one sample")
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
-        steps = await generate(trace, 0, policy, self.sampling, self.n)
+        steps = await generate(trace, 0, policy, self.sampling, self.n, last=True)
         if scorer is not None:
             await evaluate(trace, steps, scorer)

@@ -1,0 +1,50 @@
+"""Stages run in order, take each other's models, resume, and leave one run directory each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ponder import jobs, runs
+from ponder.errors import UnknownName, UsageError
+from ponder.models.load import Fresh
+from ponder.pipelines.evaluate import Evaluate, Report
+from ponder.pipelines.sft import FineTune
+from ponder.pipelines.stages import Stage, Stages
+from ponder.reason.strategies import Chain
+from ponder.tasks import Addition
+from ponder.train.optimiser import AdamW
+from ponder.types import Sampling
+
+TASK = Addition(digits=1, test_size=4)
+SFT = FineTune(
+    data=TASK,
+    model=Fresh("0123456789+? Whatis", width=16, layers=1, heads=2, context=64),
+    template="{{ bos_token }}{{ messages[-1].content }}",
+    optimiser=AdamW(lr=1e-3),
+    steps=3,
+    batch=4,
+    dtype="float32",
+)
+EVAL = Evaluate(TASK, model="stage:sft", strategy=Chain(Sampling(temperature=0, max_tokens=3)), dtype="float32")
+BOTH = Stages((Stage("sft", SFT), Stage("accuracy", EVAL)))
+
+
+def test_a_later_stage_takes_an_earlier_ones_model_and_nothing_is_done_twice(tmp_path: Path) -> None:
+    first = BOTH(tmp_path / "run")
+    assert isinstance(first["accuracy"], Report) and first["accuracy"].problems == 4
+    lines = (tmp_path / "run" / "sft" / "metrics.jsonl").read_text()
+    again = BOTH(tmp_path / "run")
+    assert again["accuracy"] == first["accuracy"]
+    assert [r["step"] for r in runs.read_metrics(tmp_path / "run" / "sft")] == [0, 1, 2]
+    assert (tmp_path / "run" / "sft" / "metrics.jsonl").read_text().startswith(lines)
+    assert jobs.decode(runs.read_job(tmp_path / "run")) == BOTH
+    assert runs.read_job(tmp_path / "run" / "accuracy")["model"] == str(tmp_path / "run" / "sft")
+
+
+def test_a_stage_that_is_not_there_is_named() -> None:
+    with pytest.raises(UnknownName, match="sft"):
+        Stages((Stage("accuracy", EVAL), Stage("sft", SFT)))
+    with pytest.raises(UsageError, match="each once"):
+        Stages((Stage("sft", SFT), Stage("sft", SFT)))
