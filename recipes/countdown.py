@@ -34,9 +34,8 @@ def recipe(
     rl_lr: float = 2e-4,
     seed: int = 0,
 ) -> Stages:
-    task = Countdown(
-        numbers=numbers, largest=largest, highest=highest, prompt="{numbers} > {target} =", forms=("hash",)
-    )
+    asked = "{numbers} > {target} ="
+    task = Countdown(numbers=numbers, largest=largest, highest=highest, prompt=asked, forms=("hash",))
     budget = Sampling(max_tokens=24)
     judge = {"task": task, "strategy": Chain(Sampling(temperature=0.0, max_tokens=24)), "seed": seed}
     sft = FineTune(

@@ -54,8 +54,8 @@ class Report:
     problems: int
     samples: int  # per problem
     single: Accuracy | Mean
-    majority: Accuracy | None
-    coverage: Accuracy | None  # any of the samples is right
+    majority: Accuracy | Mean | None
+    coverage: Accuracy | Mean | None  # any of the samples is right
     undecided: int
     cost: Cost
 
@@ -109,14 +109,18 @@ def report(traces: Sequence[Trace], scorer: str, read: Callable[[str], str | Non
     undecided = sum(s is None for group in scores for s in group)
     cost = sum((t.cost for t in traces), Cost())
     if samples == 1:
-        first = [group[0] if group else None for group in scores]
-        single = Accuracy.of(first) if set(first) <= {0.0, 1.0, None} else mean_of(first)
+        single = _rate([group[0] if group else None for group in scores])
         return Report(len(traces), 1, single, None, None, undecided, cost)
     judged = [[s for s in group if s is not None] for group in scores]
     means = [sum(group) / len(group) if group else None for group in judged]
-    coverage = Accuracy.of([max(group) if group else None for group in judged])
-    voted = None if read is None else Accuracy.of([_vote(t, scorer, read) for t in traces])
+    coverage = _rate([max(group) if group else None for group in judged])
+    voted = None if read is None else _rate([_vote(t, scorer, read) for t in traces])
     return Report(len(traces), samples, mean_of(means), voted, coverage, undecided, cost)
+
+
+def _rate(values: list[float | None]) -> Accuracy | Mean:
+    """Right or wrong has its own interval; graded scores get the bootstrap's."""
+    return Accuracy.of(values) if set(values) <= {0.0, 1.0, None} else mean_of(values)
 
 
 def _vote(trace: Trace, scorer: str, read: Callable[[str], str | None]) -> float | None:

@@ -99,9 +99,7 @@ def imitation(policy: Native, problem: Problem, text: str) -> Trace:
 def end_token(tokenizer: Tokenizer) -> int:
     """The end-of-sequence token that the chat template writes after an answer, else the first there is."""
     if not tokenizer.eos:
-        raise ModelError(
-            "the tokenizer names no end-of-sequence token, so answers could never end: add eos_token to it"
-        )
+        raise ModelError("the tokenizer names no end-of-sequence token, so answers cannot end: add eos_token to it")
     written = tokenizer.chat_template or ""
     return next((e for e in tokenizer.eos if (tokenizer.token(e) or "") in written), tokenizer.eos[0])
 
