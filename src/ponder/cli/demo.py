@@ -96,7 +96,9 @@ def _measure(job: RL, model: str, template: str | None, folder: Path, stop: Stop
     from ponder.types import Sampling
 
     greedy = Chain(Sampling(temperature=0.0, max_tokens=32))
-    evaluation = Evaluate(job.task, model, template, greedy, seed=job.seed, device=job.device, dtype=job.dtype)
+    evaluation = Evaluate(
+        job.task, model, template, greedy, batch=512, seed=job.seed, device=job.device, dtype=job.dtype
+    )
     title = folder.name if json else f"{folder.name} · {model}"
     began = time.perf_counter()
     with watch(evaluation, folder, stop, json, title) as seen, tidy(folder):

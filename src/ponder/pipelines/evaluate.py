@@ -28,7 +28,7 @@ class Evaluate:
     template: str | None = None
     strategy: Strategy = Chain()
     limit: int | None = None  # the first so many problems; None: all
-    batch: int = 64  # problems in flight, and lost at most when interrupted
+    batch: int = 128  # problems in flight, and lost at most when interrupted
     seed: int = 0
     device: str = "auto"
     dtype: str = "auto"
