@@ -105,7 +105,7 @@ def report(
     details: Mapping[str, Any] | None = None,
     results: Path = RESULTS,
 ) -> dict[str, Any]:
-    """Print one comparison, keep it, and return it.
+    """Print one comparison, keep it if a peer was measured, and return it.
 
     `work` says in words what both sides did. A peer that could not be measured here is None, not 0. `ratio` is how
     many times better ponder is than the best peer (above 1: ponder wins, whichever way `better` points); it is worked
@@ -129,9 +129,10 @@ def report(
     }
     if details:
         result["details"] = dict(details)
-    results.mkdir(parents=True, exist_ok=True)
-    path = results / f"{name}-{result['hardware']}.json"
-    path.write_text(json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    if any(value is not None for value in peers.values()):  # without a peer there is no comparison to keep
+        results.mkdir(parents=True, exist_ok=True)
+        path = results / f"{name}-{result['hardware']}.json"
+        path.write_text(json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
     _show(result)
     print(json.dumps(result, ensure_ascii=False, allow_nan=False), flush=True)
     return result

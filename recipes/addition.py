@@ -14,7 +14,7 @@ from ponder.types import Sampling
 
 def recipe(
     digits: int = 2,
-    steps: int = 20,
+    steps: int = 24,
     prompts: int = 64,
     n: int = 4,
     lr: float = 6e-5,
@@ -35,7 +35,7 @@ def recipe(
         steps=steps,
         prompts=prompts,
         frozen_layers=frozen_layers,
-        save_every=10,
+        save_every=12,
         seed=seed,
         device=device,
         dtype=dtype,

@@ -16,10 +16,7 @@ from typing import Annotated, Any
 from ponder.cli.progress import emit
 
 # What pyproject.toml names, and the name each is imported by where that differs.
-CORE = (
-    "torch", "numpy", "safetensors", "tokenizers", "jinja2", "rich", "scipy", "matplotlib", "math-verify", "sympy",
-    "gguf",
-)  # fmt: skip
+CORE = ("torch", "numpy", "safetensors", "tokenizers", "jinja2", "rich", "scipy", "matplotlib", "gguf")
 EXTRAS = {
     "hf": ("transformers", "peft", "datasets"),
     "tasks": ("reasoning-gym",),

@@ -115,7 +115,7 @@ def _admit(
     last = torch.tensor(lengths, device=net.device).cumsum(0) - 1
     logits = net.logits(hidden_TE[last]).repeat_interleave(torch.tensor(copies, device=net.device), dim=0)
     cache.add(prefill, lengths, copies)
-    _sample(logits, fresh, eos, stopped)
+    sample(logits, fresh, eos, stopped)
     return fresh
 
 
@@ -125,10 +125,11 @@ def _decode(net: Decoder, cache: Rows, rows: list[Row], eos: frozenset[int], sto
     last_B = torch.tensor([row.token_ids[-1] for row in rows], device=net.device)
     hidden_BE = net(last_B, cache.lengths_B, cache)
     cache.lengths_B = cache.lengths_B + 1
-    _sample(net.logits(hidden_BE), rows, eos, stopped)
+    sample(net.logits(hidden_BE), rows, eos, stopped)
 
 
-def _sample(logits_BV: torch.Tensor, rows: list[Row], eos: frozenset[int], stopped: StopTest) -> None:
+def sample(logits_BV: torch.Tensor, rows: Sequence[Row], eos: frozenset[int], stopped: StopTest) -> None:
+    """Draw one more token for every row, and say which rows end with it."""
     device = logits_BV.device
     logprobs_BV = sampler.warp(logits_BV, [row.sampling for row in rows])
     uniform = torch.tensor([row.uniforms[len(row.token_ids)] for row in rows], dtype=torch.float64, device=device)

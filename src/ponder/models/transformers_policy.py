@@ -20,8 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ponder.engine import sampler
-from ponder.engine.batch import Request, Row
+from ponder.engine.batch import Request, Row, sample
 from ponder.errors import MissingExtra, ModelError
 from ponder.models.batched import Batched
 from ponder.models.tokenizer import Tokenizer
@@ -174,26 +173,6 @@ class _Forward:
         if not hasattr(self.cache, "reorder_cache"):
             raise ModelError(f"{type(self.model).__name__} keeps no cache that can be sampled from; use another model")
         return out.logits[:, -1]
-
-
-def sample(logits_BV: Tensor, rows: Sequence[Row], eos: frozenset[int], stopped: Callable[[Row], bool]) -> None:
-    """One more token for every row, as the native engine draws it."""
-    device = logits_BV.device
-    logprobs_BV = sampler.warp(logits_BV, [row.sampling for row in rows])
-    uniform_B = torch.tensor([row.uniforms[len(row.token_ids)] for row in rows], dtype=torch.float64, device=device)
-    greedy_B = torch.tensor([row.sampling.temperature == 0 for row in rows], device=device)
-    token_B, logprob_B = sampler.draw(logprobs_BV, uniform_B, greedy_B)
-    if not torch.isfinite(logprob_B).all():
-        raise ModelError("the model's logits are not finite numbers: its weights are damaged or training diverged")
-    for row, token, logprob in zip(rows, token_B.tolist(), logprob_B.tolist(), strict=True):
-        row.token_ids.append(token)
-        row.logprobs.append(logprob)
-        if token in eos:
-            row.stop = "eos"
-        elif token in row.sampling.stop_tokens or stopped(row):
-            row.stop = "stop"
-        elif len(row.token_ids) >= row.sampling.max_tokens:
-            row.stop = "length"
 
 
 def _recurrent(model: Any) -> bool:
