@@ -26,7 +26,8 @@ SAMPLING = Sampling(0.7, 0.9, 5, 0.01, 33, ("a", "\n"), (3, 4), 8)
 JOBS = [
     RL(Addition(digits=3)),
     RL(
-        Countdown(), Fresh("01+= ", seed=4), "r1", Ensemble(3, SAMPLING), GRPO(0.1, 0.5, True),
+        Countdown(), Fresh("01+= ", seed=4), "r1", Ensemble(3, Sampling(0.7, max_tokens=33, stop=("\n",))),
+        GRPO(0.1, 0.5, True),
         AdamW(1e-3, (0.5, 0.6), warmup=3, max_norm=float("inf")), temperature=0.7, seed=5,
     ),
     RL(Digits(3), template=ASK),

@@ -302,3 +302,20 @@ def test_summary() -> None:
 def test_summary_of_nothing_judged() -> None:
     found = summary([group([5], [[1, 2], [3]], [None, None])], "wanted")
     assert math.isnan(found["reward"]) and found["frac_undecided"] == 1.0 and found["reward_std"] == 0.0
+
+
+def test_sampling_that_would_spoil_the_gradient_is_refused_or_named() -> None:
+    with pytest.raises(UsageError, match="job's seed"):
+        replace(JOB, strategy=Ensemble(4, Sampling(max_tokens=2, seed=1)))
+    with pytest.raises(UsageError, match="must be equal"):
+        replace(JOB, strategy=Ensemble(4, Sampling(temperature=0.5, max_tokens=2)))
+    with pytest.warns(UserWarning, match="ratio is then not 1"):
+        replace(JOB, strategy=Ensemble(4, Sampling(top_p=0.9, max_tokens=2)))
+
+
+def test_a_stop_string_ends_an_answer(tmp_path: Path) -> None:
+    job = replace(JOB, steps=1, strategy=Ensemble(4, Sampling(max_tokens=4, stop=tuple("0123456789"))))
+    job(tmp_path / "run")
+    traces = [t for _, t in read_traces(tmp_path / "run")]
+    stops = {t.steps[i].stop for t in traces for i in t.answers()}
+    assert "stop" in stops and all(len(t.answers()) == 4 for t in traces)
