@@ -2,6 +2,9 @@
 
 No worked examples, no format reward, no KL: a sampled answer earns 1 where its final number is right and 0 otherwise.
 Each step asks 64 questions four times; the upper 18 of 30 layers learn.
+
+Measured once (seed 0) on two Neoverse-N1 class cores in float32: greedy accuracy on 300 held-out problems 9.7 % before,
+81.0 % [76.2, 85.0] after, in 8 min 8 s of training and 3.5 GiB.
 """
 
 from ponder.pipelines.rl import RL

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import platform
 import subprocess
@@ -90,7 +91,9 @@ class Run:
         write_json(path, self.job)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        self._append("metrics", [{"step": step, "time": round(time.time(), 3), **values}])
+        """A number that is not finite is kept as null, and read back as NaN."""
+        plain = {k: v if math.isfinite(v) else None for k, v in values.items()}
+        self._append("metrics", [{"step": step, "time": round(time.time(), 3), **plain}])
 
     def traces(self, step: int, traces: Iterable[Trace]) -> None:
         self._append("traces", ({"step": step, **t.to_json()} for t in traces))
@@ -107,8 +110,10 @@ class Run:
             if file is None:
                 file = self._files[name] = _open_append(self.folder / f"{name}.jsonl")
             for record in records:
-                file.write(json.dumps(record, separators=(",", ":")) + "\n")
+                file.write(json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n")
             file.flush()
+        except (TypeError, ValueError) as why:
+            raise RunError(f"{name} cannot be kept as JSON ({why}): answers and tags must be plain data") from None
         except OSError as why:
             raise RunError(
                 f"cannot write {self.folder / name}.jsonl: {why.strerror}; free some space and run again"
@@ -148,7 +153,8 @@ def read_job(folder: str | Path) -> Any:
 
 
 def read_metrics(folder: str | Path) -> list[dict[str, float]]:
-    return list(_records(Path(folder) / "metrics.jsonl"))
+    rows = _records(Path(folder) / "metrics.jsonl")
+    return [{k: math.nan if v is None else v for k, v in row.items()} for row in rows]
 
 
 def read_traces(folder: str | Path) -> Iterator[tuple[int, Trace]]:

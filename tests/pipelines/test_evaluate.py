@@ -15,8 +15,8 @@ import pytest
 from fakes import ASK, Digits, FakePolicy, Wanted, Watcher, group
 from ponder.errors import Interrupted, RunError, TaskError, UsageError
 from ponder.measure import Accuracy, Mean
-from ponder.models.load import Fresh
-from ponder.pipelines.evaluate import Evaluate, evaluate, report
+from ponder.models.load import Fresh, pin
+from ponder.pipelines.evaluate import Evaluate, Report, evaluate, report
 from ponder.pipelines.solve import solve_all
 from ponder.protocols import Silent, Watch
 from ponder.reason.strategies import Chain, Ensemble
@@ -174,3 +174,21 @@ def test_solving_all_stops_at_the_first_failure() -> None:
     with pytest.raises(ExceptionGroup) as caught:
         asyncio.run(solve_all(Digits().test, Chain(), Failing()))
     assert isinstance(caught.value.exceptions[0], ValueError)
+
+
+def test_an_evaluation_means_the_weights_it_began_with(tmp_path: Path) -> None:
+    """Trained on in between, the same command must not pass off the old model's traces as the new one's."""
+    trained = tmp_path / "trained"
+    (trained / "checkpoints" / "step-000001").mkdir(parents=True)
+    (trained / "job.json").write_text("{}")
+    assert pin(str(trained)) == str(trained / "checkpoints" / "step-000001" / "model")
+    (trained / "checkpoints" / "step-000002").mkdir()
+    assert pin(str(trained)) == str(trained / "checkpoints" / "step-000002" / "model")
+    assert pin("smollm2") == "smollm2"
+
+
+def test_lines_stand_in_columns() -> None:
+    right = Accuracy(8, 10)
+    found = Report(10, 16, right, right, right, undecided=1, cost=Cost(generated_tokens=5))
+    assert all(line[15] == " " and line[16] != " " for line in found.lines())
+    assert found.lines()[1].startswith("majority of 16  80.0 %")

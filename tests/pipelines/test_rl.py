@@ -287,7 +287,7 @@ def test_summary() -> None:
     second.cost = Cost(prompt_tokens=1, cached_tokens=1, generated_tokens=4)
     assert summary([first, second], "wanted") == pytest.approx({
         "reward": (1 + 0 + 0.5 + 0.5) / 4,
-        "reward_std": (0.5 + 0.0) / 2,
+        "reward_std": (0.5**0.5 + 0.0) / 2,  # of [1, 0], with Bessel's correction
         "frac_reward_zero_std": 0.5,
         "frac_undecided": 1 / 5,
         "completions/mean_length": (2 + 4 + 2 + 1 + 3) / 5,

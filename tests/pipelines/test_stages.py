@@ -40,7 +40,8 @@ def test_a_later_stage_takes_an_earlier_ones_model_and_nothing_is_done_twice(tmp
     assert [r["step"] for r in runs.read_metrics(tmp_path / "run" / "sft")] == [0, 1, 2]
     assert (tmp_path / "run" / "sft" / "metrics.jsonl").read_text().startswith(lines)
     assert jobs.decode(runs.read_job(tmp_path / "run")) == BOTH
-    assert runs.read_job(tmp_path / "run" / "accuracy")["model"] == str(tmp_path / "run" / "sft")
+    trained = tmp_path / "run" / "sft" / "checkpoints" / "step-000003" / "model"
+    assert runs.read_job(tmp_path / "run" / "accuracy")["model"] == str(trained)
 
 
 def test_a_stage_that_is_not_there_is_named() -> None:

@@ -119,6 +119,8 @@ def sft(
     """Supervised fine-tuning: imitate given answers."""
     if (task is None) == (data is None):
         raise UsageError("give either --task NAME or --data FILE.jsonl")
+    if data is not None and set:
+        raise UsageError("--set changes a task's settings, and --data has none: leave one of them out")
     from ponder.pipelines.sft import FineTune
     from ponder.train.optimiser import AdamW
 
@@ -163,6 +165,8 @@ def evaluate(
     from ponder.reason.strategies import Chain, Ensemble
     from ponder.types import Sampling
 
+    if n < 1:
+        raise UsageError(f"--n is {n}; take at least one sample per problem")
     strategy = strategy or ("ensemble" if n > 1 else "chain")
     if strategy == "chain" and n > 1:
         raise UsageError(f"a chain is one sample per problem: --strategy ensemble for --n {n}")

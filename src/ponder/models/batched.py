@@ -113,7 +113,7 @@ class Batched(ABC):
         if not stop:
             return False
         reach = max(len(s.encode()) for s in stop)
-        tail = self.tokenizer.decode(row.token_ids[-reach:], keep_special=True)
+        tail = self.tokenizer.decode(row.token_ids[-reach - 1 :], keep_special=True)
         return any(s in tail for s in stop)
 
     def _completion(self, request: batch.Request, row: batch.Row, seconds: float) -> Completion:

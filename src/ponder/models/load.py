@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import overload
 
 import torch
 
@@ -91,6 +92,17 @@ def _parts(model: str | Fresh, dtype: torch.dtype, device: torch.device) -> tupl
         file = gguf.read(path)
         return gguf.load(file, dtype, device), Tokenizer.from_gguf(file)
     return hf.load(path, dtype, device), Tokenizer.from_folder(path)
+
+
+@overload
+def pin(model: str) -> str: ...
+@overload
+def pin(model: str | Fresh) -> str | Fresh: ...
+def pin(model: str | Fresh) -> str | Fresh:
+    """A run directory's model as the checkpoint it is now, so that a job always means the same weights."""
+    if isinstance(model, str) and model not in NAMED and (Path(model).expanduser() / "job.json").exists():
+        return str(find(model))
+    return model
 
 
 def find(model: str) -> Path:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ponder.errors import MissingExtra, ModelError, UnknownName
+from ponder.errors import ModelError, UnknownName
 from ponder.nets import gguf_layout, gguf_rope
 from ponder.nets.config import DecoderConfig, Rope
 from ponder.nets.decoder import Decoder
@@ -62,7 +62,7 @@ def library() -> Any:
     try:
         import gguf
     except ImportError:
-        raise MissingExtra("reading and writing GGUF files", "gguf", "hf") from None
+        raise ModelError("reading and writing GGUF files needs the package 'gguf': pip install gguf") from None
     return gguf
 
 

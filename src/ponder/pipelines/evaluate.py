@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ponder.errors import Interrupted, TaskError, UsageError
 from ponder.measure import Accuracy, Mean, mean_of
-from ponder.models.load import load_any
+from ponder.models.load import load_any, pin
 from ponder.pipelines.solve import solve_all
 from ponder.protocols import Policy, Silent, Strategy, Task, Watch
 from ponder.reason.operators import majority
@@ -34,17 +34,18 @@ class Evaluate:
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
-        if self.batch < 1 or (self.limit is not None and self.limit < 1):
-            raise UsageError("batch and limit must each be at least 1")
+        if self.batch < 1 or (self.limit is not None and self.limit < 1) or self.seed < 0:
+            raise UsageError("batch and limit must each be at least 1, seed at least 0")
 
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> Report:
         watch = watch or Silent()
-        with Run(folder, self) as run:
+        job = replace(self, model=pin(self.model))
+        with Run(folder, job) as run:
             watch.phase("load")
-            policy = load_any(self.model, template=self.template, device=self.device, dtype=self.dtype)
+            policy = load_any(job.model, template=self.template, device=self.device, dtype=self.dtype)
             policy.watch = watch.tokens
             policy.stream(self.seed)
-            return asyncio.run(evaluate(self, policy, run, watch))
+            return asyncio.run(evaluate(job, policy, run, watch))
 
 
 @dataclass(frozen=True)
@@ -60,18 +61,16 @@ class Report:
     cost: Cost
 
     def lines(self) -> list[str]:
-        out = [f"accuracy      {self.single}"]
-        if self.majority is not None:
-            out.append(f"majority of {self.samples:<2d}{self.majority}")
-        if self.coverage is not None:
-            out.append(f"any of {self.samples:<6d} {self.coverage}")
-        if self.undecided:
-            out.append(f"undecided     {self.undecided} samples: the verifier could not judge them")
         c = self.cost
-        out.append(
-            f"cost          {c.generated_tokens:,} tokens written, {c.flops / 1e12:.1f} TFLOP, {c.seconds:.0f} s"
-        )
-        return out
+        rows: dict[str, object] = {"accuracy": self.single}
+        if self.majority is not None:
+            rows[f"majority of {self.samples}"] = self.majority
+        if self.coverage is not None:
+            rows[f"any of {self.samples}"] = self.coverage
+        if self.undecided:
+            rows["undecided"] = f"{self.undecided} samples: the verifier could not judge them"
+        rows["cost"] = f"{c.generated_tokens:,} tokens written, {c.flops / 1e12:.1f} TFLOP, {c.seconds:.0f} s"
+        return [f"{name:<15} {value}" for name, value in rows.items()]
 
 
 async def evaluate(job: Evaluate, policy: Policy, run: Run, watch: Watch) -> Report:
@@ -124,5 +123,8 @@ def _rate(values: list[float | None]) -> Accuracy | Mean:
 
 
 def _vote(trace: Trace, scorer: str, read: Callable[[str], str | None]) -> float | None:
+    """The score of what most samples say. Saying nothing is wrong, unless nobody could judge it."""
     chosen = majority(trace, trace.answers(), read)
-    return 0.0 if chosen is None else trace.score(chosen, scorer)
+    if chosen is not None:
+        return trace.score(chosen, scorer)
+    return 0.0 if any(trace.score(i, scorer) is not None for i in trace.answers()) else None

@@ -9,18 +9,18 @@ import asyncio
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from ponder.errors import Interrupted, UsageError
-from ponder.models.load import Fresh, load_policy
+from ponder.models.load import Fresh, load_policy, pin
 from ponder.models.native import Native
 from ponder.pipelines.solve import pick, solve_all
 from ponder.protocols import Silent, Strategy, Task, Watch
 from ponder.reason.strategies import Ensemble
-from ponder.runs import Run
+from ponder.runs import Run, read_metrics
 from ponder.train import checkpoint
 from ponder.train.learner import Learner
 from ponder.train.objective import GRPO, Objective
@@ -41,7 +41,7 @@ class RL:
     steps: int = 100
     prompts: int = 32  # per step, each with the strategy's samples
     temperature: float = 1.0  # of sampling and of every log-probability
-    frozen_layers: int = 0  # the lowest so many stay as they are, and the embeddings with them
+    frozen_layers: int = 0  # the lowest so many stay as they are, with embeddings and head
     micro_tokens: int = 4096  # memory only: the gradient does not depend on it
     save_every: int = 20
     seed: int = 0
@@ -49,8 +49,8 @@ class RL:
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
-        if min(self.steps, self.prompts, self.micro_tokens, self.save_every) < 1:
-            raise UsageError("steps, prompts, micro_tokens and save_every must each be at least 1")
+        if min(self.steps, self.prompts, self.micro_tokens, self.save_every) < 1 or self.seed < 0:
+            raise UsageError("steps, prompts, micro_tokens and save_every must each be at least 1, seed at least 0")
         if getattr(self.strategy, "n", 2) < 2:
             raise UsageError("a group of one has no baseline: sample at least 2 completions per problem (--n 8)")
         sampling = getattr(self.strategy, "sampling", Sampling(temperature=self.temperature))
@@ -65,13 +65,14 @@ class RL:
             )
 
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> Native:
-        with Run(folder, self) as run:
-            return asyncio.run(train(self, run, watch or Silent()))
+        job = replace(self, model=pin(self.model))
+        with Run(folder, job) as run:
+            return asyncio.run(train(job, run, watch or Silent()))
 
 
 async def train(job: RL, run: Run, watch: Watch) -> Native:
     watch.phase("load")
-    policy = load_policy(job.model, template=job.template, device=job.device, dtype=job.dtype)
+    policy = load_policy(job.model, template=job.template, device=job.device, dtype=checkpoint.dtype(run, job.dtype))
     policy.watch = watch.tokens
     learner = Learner(
         policy.net,
@@ -83,6 +84,7 @@ async def train(job: RL, run: Run, watch: Watch) -> Native:
     )
     first = policy.version = checkpoint.restore(run, learner)  # 0 in a new run
     problems, verifier = job.task.train, job.task.verifier
+    seen = next((m["num_tokens"] for m in reversed(read_metrics(run.folder))), 0.0)
 
     for step in range(first, job.steps):
         done = step
@@ -102,6 +104,7 @@ async def train(job: RL, run: Run, watch: Watch) -> Native:
             ended = time.perf_counter()
 
             metrics = summary(traces, verifier.name) | learned
+            seen = metrics["num_tokens"] = metrics["num_tokens"] + seen
             metrics |= {"time/sample": sampled - began, "time/learn": ended - sampled, "step_time": ended - began}
             run.traces(step, traces)
             run.metrics(step, metrics)
@@ -124,7 +127,7 @@ def summary(traces: Sequence[Trace], scorer: str) -> dict[str, float]:
     groups = [[t.score(i, scorer) for i in t.answers()] for t in traces]
     judged = [[r for r in g if r is not None] for g in groups]
     rewards = [r for g in judged for r in g]
-    spreads = [float(np.std(g)) for g in judged if g]
+    spreads = [float(np.std(g, ddof=1)) for g in judged if len(g) > 1]  # TRL's: with Bessel's correction
     steps = [t.steps[i] for t in traces for i in t.answers()]
     lengths = [len(s.token_ids) for s in steps]
     ended = [len(s.token_ids) for s in steps if s.stop == "eos"]

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ponder.errors import Interrupted, ModelError, TaskError, UsageError
-from ponder.models.load import Fresh, load_policy
+from ponder.models.load import Fresh, load_policy, pin
 from ponder.models.native import Native
 from ponder.models.tokenizer import Tokenizer
 from ponder.pipelines.solve import pick
 from ponder.protocols import Silent, Task, Watch
-from ponder.runs import Run
+from ponder.runs import Run, read_metrics
 from ponder.train import checkpoint
 from ponder.train.learner import Learner
 from ponder.train.objective import SFT
@@ -43,20 +43,22 @@ class FineTune:
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
-        if min(self.steps, self.batch, self.micro_tokens, self.save_every) < 1:
-            raise UsageError("steps, batch, micro_tokens and save_every must each be at least 1")
+        if min(self.steps, self.batch, self.micro_tokens, self.save_every) < 1 or self.seed < 0:
+            raise UsageError("steps, batch, micro_tokens and save_every must each be at least 1, seed at least 0")
 
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> Native:
-        with Run(folder, self) as run:
-            return fine_tune(self, run, watch or Silent())
+        job = replace(self, model=pin(self.model))
+        with Run(folder, job) as run:
+            return fine_tune(job, run, watch or Silent())
 
 
 def fine_tune(job: FineTune, run: Run, watch: Watch) -> Native:
     watch.phase("load")
     problems = read_conversations(job.data) if isinstance(job.data, str) else job.data.train
-    policy = load_policy(job.model, template=job.template, device=job.device, dtype=job.dtype)
+    policy = load_policy(job.model, template=job.template, device=job.device, dtype=checkpoint.dtype(run, job.dtype))
     learner = Learner(policy.net, SFT(), job.optimiser, micro_tokens=job.micro_tokens, frozen_layers=job.frozen_layers)
     first = checkpoint.restore(run, learner)
+    seen = next((m["num_tokens"] for m in reversed(read_metrics(run.folder))), 0.0)
 
     for step in range(first, job.steps):
         began, done = time.perf_counter(), step
@@ -69,7 +71,8 @@ def fine_tune(job: FineTune, run: Run, watch: Watch) -> Native:
             metrics = learner.step(traces, watch.share)
             done = step + 1
 
-            metrics |= {"num_tokens": float(sum(len(s.token_ids) for t in traces for s in t.steps))}
+            seen += sum(len(s.token_ids) for t in traces for s in t.steps)
+            metrics |= {"num_tokens": float(seen)}
             metrics |= {"step_time": time.perf_counter() - began}
             run.traces(step, traces)
             run.metrics(step, metrics)
@@ -92,6 +95,9 @@ def imitation(policy: Native, problem: Problem, text: str) -> Trace:
     end = end_token(policy.tokenizer)
     if not len(tokens) or tokens[-1] != end:
         tokens = np.append(tokens, ids([end])).astype(np.int32)
+    room = policy.net.config.context
+    if (length := len(trace.steps[0].token_ids) + len(tokens)) > room:
+        raise TaskError(f"{problem.id} has {length} tokens, the model's context only {room}: shorten or remove it")
     trace.add(Step(0, text, tokens, stop="eos"))
     return trace
 
@@ -129,6 +135,7 @@ def _conversation(path: str, number: int, line: str) -> Problem:
             *asked, last = row["messages"]
             if not asked or last["role"] != "assistant":
                 raise ValueError("the last message must be the assistant's, after at least one other")
+            asked = [{**m, "role": str(m["role"]), "content": _said(m["content"])} for m in asked]
             return Problem(f"{path}:{number}", tuple(asked), _said(last["content"]))
         return Problem(f"{path}:{number}", user(_said(row["prompt"])), _said(row["completion"]))
     except (ValueError, KeyError, TypeError) as why:

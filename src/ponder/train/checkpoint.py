@@ -49,6 +49,17 @@ def save(run: Run, step: int, learner: Learner, tokenizer: Callable[[Path], None
     return final
 
 
+def dtype(run: Run, asked: str) -> str:
+    """The type to compute in: what the run began with, where it was left to the machine, which may decide otherwise."""
+    found = checkpoints(run.folder)
+    if asked != "auto" or not found:
+        return asked
+    try:
+        return str(json.loads((found[-1] / "state.json").read_text())["dtype"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return asked  # `restore` says what is wrong
+
+
 def restore(run: Run, learner: Learner) -> int:
     """Load the newest checkpoint into the learner; returns how many steps are done (0: a new run)."""
     found = checkpoints(run.folder)

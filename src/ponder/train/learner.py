@@ -108,7 +108,7 @@ class Learner:
 
 
 def freeze(net: Decoder, layers: int) -> None:
-    """Leave the lowest layers, and the embeddings with them, as they are: no gradient is computed below."""
+    """Leave the lowest layers, the embeddings and the head as they are: no gradient is computed below."""
     if not 0 <= layers < len(net.layers):
         raise UsageError(f"frozen_layers is {layers}; the model has {len(net.layers)}, of which one must learn")
     net.requires_grad_(True)
@@ -135,7 +135,8 @@ class Tally:
         self.loss += float(loss.detach())
         self.tokens += len(logprobs)
         self._sum("entropy", entropy)
-        self._sum("clip_ratio/region_mean", ((logprobs - old).exp() - 1).abs() > self.clip)
+        moved = ((logprobs - old).exp() - 1) * batch.advantage_N.sign()  # clipped: what went the advantage's way
+        self._sum("clip_ratio/region_mean", moved > self.clip)
         if reference is not None:
             for name, kl in (("kl", losses.k3), ("kl/k1", losses.k1), ("kl/k2", losses.k2)):
                 self._sum(name, kl(logprobs, reference))

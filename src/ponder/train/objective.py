@@ -49,7 +49,7 @@ class GRPO:
     bessel: bool = False
 
     def __post_init__(self) -> None:
-        if self.clip <= 0 or self.beta < 0:
+        if not (self.clip > 0 and self.beta >= 0):
             raise UsageError(f"GRPO needs clip > 0 and beta >= 0, not clip {self.clip} and beta {self.beta}")
 
     def credit(self, trace: Trace, scorer: str) -> None:

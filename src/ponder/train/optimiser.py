@@ -28,6 +28,8 @@ class AdamW:
     def __post_init__(self) -> None:
         if not self.lr > 0:
             raise UsageError(f"lr is {self.lr}; a learning rate must be positive")
+        if not all(0 <= b < 1 for b in self.betas) or not self.eps > 0 or not self.weight_decay >= 0:
+            raise UsageError("AdamW needs betas in [0, 1), eps > 0 and weight_decay >= 0")
         if not self.max_norm > 0:
             raise UsageError(f"max_norm is {self.max_norm}; it must be positive (inf: no clipping)")
 
