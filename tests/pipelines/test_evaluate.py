@@ -46,7 +46,7 @@ def test_accuracy_of_single_answers(tmp_path: Path) -> None:
     assert found.majority is None and found.coverage is None
     assert found.cost.generated_tokens == 10 and found.cost.prompt_tokens == 20
     text = "\n".join(found.lines())
-    assert "11.1 %" in text and "undecided     1" in text and "fewer than 500" in text
+    assert "11.1 %" in text and "undecided       1" in text and "fewer than 500" in text
 
 
 def judged(scores: Sequence[float | None], texts: Sequence[str], answer: str = "1") -> Trace:
