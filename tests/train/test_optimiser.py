@@ -1,24 +1,28 @@
-"""AdamW and its master weights against the formulas."""
+"""AdamW and its master weights against the formulas, and where its moments live."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load, save
+from torch import Tensor, nn
 
 from fakes import tiny
-from ponder.errors import UsageError
+from ponder.errors import PonderError, RunError, UsageError
+from ponder.train import states
 from ponder.train.optimiser import AdamW, Masters
 
 
-def gradients(net: torch.nn.Module, step: int, size: float = 1.0) -> dict[str, torch.Tensor]:
+def gradients(net: nn.Module, step: int, size: float = 1.0) -> dict[str, Tensor]:
     draw = torch.Generator().manual_seed(step)
     return {n: torch.randn(p.shape, generator=draw) * size for n, p in net.named_parameters()}
 
 
-def by_hand(net: torch.nn.Module, settings: AdamW, steps: int, size: float = 1.0) -> dict[str, np.ndarray]:
+def by_hand(net: nn.Module, settings: AdamW, steps: int, size: float = 1.0) -> dict[str, np.ndarray]:
     """Loshchilov & Hutter (2019), algorithm 2, in float64; the gradient is clipped by its global norm before."""
     w = {n: p.detach().double().numpy().copy() for n, p in net.named_parameters()}
     m, v = ({n: np.zeros_like(x) for n, x in w.items()} for _ in range(2))
@@ -37,60 +41,89 @@ def by_hand(net: torch.nn.Module, settings: AdamW, steps: int, size: float = 1.0
     return w
 
 
-def taken(net: torch.nn.Module, settings: AdamW, steps: int, size: float = 1.0) -> Masters:
-    masters = Masters(net, settings)  # type: ignore[arg-type]
+def give(masters: Masters, grads: dict[str, Tensor]) -> None:
+    for n, p in masters.params.items():
+        p.grad = grads[n].to(p.device, p.dtype, copy=True)
+    masters.collect()
+
+
+def taken(net: nn.Module, settings: AdamW, steps: int, size: float = 1.0) -> Masters:
+    masters = Masters(net, settings)
     for t in range(1, steps + 1):
-        for n, g in gradients(net, t, size).items():
-            masters.params[n].grad = g.to(masters.params[n].dtype)
-        masters.collect()
+        give(masters, gradients(net, t, size))
         masters.step(masters.norm())
     return masters
 
 
 SETTINGS = [
-    AdamW(lr=0.01), AdamW(lr=0.01, weight_decay=0.1), AdamW(lr=0.01, warmup=3, decay_steps=6),
+    AdamW(lr=0.01), AdamW(lr=0.01, weight_decay=0.1), AdamW(lr=0.01, warmup=3, decay_steps=6, floor=0.2),
     AdamW(lr=0.01, max_norm=0.3), AdamW(lr=0.01, betas=(0.5, 0.9), eps=1e-3, max_norm=math.inf),
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("kind", ["float32", "cpu"])
 @pytest.mark.parametrize("settings", SETTINGS, ids=["plain", "decay", "schedule", "clip", "betas"])
-def test_steps_follow_the_formula(settings: AdamW) -> None:
+def test_steps_follow_the_formula(settings: AdamW, kind: str) -> None:
     net = tiny("untied")
-    expected = by_hand(net, settings, 5, size=0.01 if settings.max_norm == 0.3 else 1.0)
-    taken(net, settings, 5, size=0.01 if settings.max_norm == 0.3 else 1.0)
+    size = 0.01 if settings.max_norm == 0.3 else 1.0
+    expected = by_hand(net, settings, 5, size)
+    taken(net, with_states(settings, kind), 5, size)
     for name, p in net.named_parameters():
         assert np.allclose(p.detach().numpy(), expected[name], rtol=1e-5, atol=1e-6), name
 
 
+def with_states(settings: AdamW, kind: str) -> AdamW:
+    named = {name: getattr(settings, name) for name in AdamW.__slots__}
+    return AdamW(**{**named, "states": kind})
+
+
+def test_any_module_can_be_trained() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))  # a value head, say
+    expected = by_hand(net, AdamW(lr=0.01), 3)
+    taken(net, AdamW(lr=0.01), 3)
+    assert all(np.allclose(p.detach().numpy(), expected[n], atol=1e-6) for n, p in net.named_parameters())
+
+
+@pytest.mark.parametrize("kind", ["float32", "int8"])
+def test_a_turned_weight_is_stepped_where_it_lies(kind: str) -> None:
+    net = nn.Linear(64, 80, bias=False)
+    net.weight = nn.Parameter(torch.randn(64, 80).T)
+    expected = by_hand(net, AdamW(lr=0.01), 3)
+    taken(net, AdamW(lr=0.01, states=kind), 3)  # type: ignore[arg-type]
+    assert not net.weight.is_contiguous()
+    assert np.allclose(net.weight.detach().numpy(), expected["weight"], atol=1e-6)
+
+
 def test_clipping_uses_the_global_norm() -> None:
     net = tiny()
-    masters = Masters(net, AdamW(lr=1.0, betas=(0.0, 0.0), eps=1e9, max_norm=0.5))  # one step is g / 1e9
+    masters = Masters(net, AdamW(betas=(0.0, 0.0), max_norm=0.5))  # the first moment is the gradient
     given = gradients(net, 1, 5.0)
     norm = math.sqrt(sum(float(g.double().square().sum()) for g in given.values()))
-    before = {n: p.detach().clone() for n, p in net.named_parameters()}
-    for n, g in given.items():
-        masters.params[n].grad = g.clone()
+    give(masters, given)
     assert float(masters.norm()) == pytest.approx(norm, rel=1e-6)
-    seen: dict[str, torch.Tensor] = {}
-    step = masters.adam.step
-    masters.adam.step = lambda: (seen.update({n: w.grad.clone() for n, w in masters.weights.items()}), step())  # type: ignore
     masters.step(masters.norm())
+    seen = {n: masters.tensors()[f"exp_avg.{n}"] for n in given}
     for n, g in given.items():
         torch.testing.assert_close(seen[n], g * 0.5 / norm)
     assert math.sqrt(sum(float(g.square().sum()) for g in seen.values())) == pytest.approx(0.5, rel=1e-5)
-    assert before.keys() == seen.keys()
 
 
-def test_a_small_gradient_is_not_scaled_up() -> None:
+@pytest.mark.parametrize("most", [1e6, math.inf])
+def test_a_small_gradient_is_not_scaled_up(most: float) -> None:
     net = tiny()
-    masters = Masters(net, AdamW(max_norm=1e6))
-    for n, g in gradients(net, 1).items():
-        masters.params[n].grad = g.clone()
-    seen: list[torch.Tensor] = []
-    step = masters.adam.step
-    masters.adam.step = lambda: (seen.extend(w.grad.clone() for w in masters.weights.values()), step())  # type: ignore
+    masters = Masters(net, AdamW(betas=(0.0, 0.0), max_norm=most))
+    give(masters, gradients(net, 1))
     masters.step(masters.norm())
-    assert all(torch.equal(a, b) for a, b in zip(seen, gradients(net, 1).values(), strict=True))
+    assert all(torch.equal(masters.tensors()[f"exp_avg.{n}"], g) for n, g in gradients(net, 1).items())
+
+
+def test_no_gradient_at_all_is_a_step_without_a_change() -> None:
+    net = tiny()
+    before = {n: p.detach().clone() for n, p in net.named_parameters()}
+    masters = Masters(net, AdamW(lr=0.1, weight_decay=0.5))
+    masters.step(masters.norm())
+    assert masters.steps == 1 and all(torch.equal(before[n], p) for n, p in net.named_parameters())
 
 
 def test_schedule() -> None:
@@ -100,24 +133,33 @@ def test_schedule() -> None:
     assert rule.rate(10_000) == pytest.approx(0.0) and AdamW(lr=2.0).rate(10_000) == 2.0
 
 
-@pytest.mark.parametrize("settings", [{"lr": 0.0}, {"lr": -1.0}, {"lr": math.nan}, {"max_norm": 0.0}])
+def test_schedule_ends_at_its_floor() -> None:
+    rule = AdamW(lr=2.0, warmup=4, decay_steps=12, floor=0.1)
+    assert rule.rate(0) == 0.5 and rule.rate(4) == 2.0
+    assert rule.rate(8) == pytest.approx(1.1) and rule.rate(12) == rule.rate(10_000) == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"lr": 0.0}, {"lr": -1.0}, {"lr": math.nan}, {"max_norm": 0.0}, {"warmup": -1}, {"decay_steps": -5},
+     {"floor": -0.1}, {"floor": 1.5}, {"states": "int4"}],
+    ids=lambda s: "-".join(f"{k}={v}" for k, v in s.items()),
+)  # fmt: skip
 def test_impossible_settings_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(UsageError, match=next(iter(settings))):
-        AdamW(**settings)
+        AdamW(**settings)  # type: ignore[arg-type]
 
 
 # float32 masters under a network in bfloat16
 
 
-def test_small_updates_survive_in_the_masters() -> None:
+@pytest.mark.parametrize("kind", ["float32", "cpu", "int8"])
+def test_small_updates_survive_in_the_masters(kind: str) -> None:
     net = tiny(dtype=torch.bfloat16)
     start = {n: p.detach().float().clone() for n, p in net.named_parameters()}
-    settings = AdamW(lr=1e-5)
-    masters = Masters(net, settings)
+    masters = Masters(net, AdamW(lr=1e-5, states=kind))  # type: ignore[arg-type]
     for _ in range(30):
-        for p in net.parameters():
-            p.grad = torch.ones_like(p)
-        masters.collect()
+        give(masters, {n: torch.ones(p.shape) for n, p in net.named_parameters()})
         masters.step(masters.norm())
     for n, w in masters.weights.items():
         moved = start[n] - w.detach()
@@ -132,38 +174,145 @@ def test_micro_batches_add_up_in_float32() -> None:
     net = tiny(dtype=torch.bfloat16)
     masters = Masters(net, AdamW())
     for value in [256.0] + [1.0] * 8:  # bfloat16: 256 + 1 = 256
-        for p in net.parameters():
-            p.grad = torch.full_like(p, value)
-        masters.collect()
+        give(masters, {n: torch.full(p.shape, value) for n, p in net.named_parameters()})
         assert all(p.grad is None for p in net.parameters())
-    assert all(w.grad is not None and (w.grad == 264).all() for w in masters.weights.values())
+    assert all((g == 264).all() and g.dtype == torch.float32 for g in masters.gradients().values())
+    assert masters.gradients().keys() == masters.params.keys()
     masters.forget()
-    assert float(masters.norm()) == 0
+    assert float(masters.norm()) == 0 and not masters.gradients()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_state_restores_exactly(dtype: torch.dtype) -> None:
-    settings = AdamW(lr=0.01, warmup=5)
+def test_peers_sum_gradients_in_place(dtype: torch.dtype) -> None:
+    """Two peers with half the gradients each, of which one has none for the norms, take the step of one with all."""
+    settings = AdamW(lr=0.01)
+    halves = [gradients(tiny(), t) for t in (1, 2)]
+    if dtype == torch.bfloat16:
+        halves = [{n: g.bfloat16().float() for n, g in half.items()} for half in halves]
+    halves[1] = {n: torch.zeros_like(g) if "norm" in n else g for n, g in halves[1].items()}
+    one, *peers = (Masters(tiny(dtype=dtype), settings) for _ in range(3))
+    for half in halves:  # as micro-batches
+        for n, p in one.params.items():
+            p.grad = half[n].to(dtype) if p.grad is None else p.grad + half[n].to(dtype)
+        one.collect()
+    give(peers[0], halves[0])
+    for n, p in peers[1].params.items():
+        p.grad = None if "norm" in n else halves[1][n].to(dtype)
+    peers[1].collect()
+    assert not any("norm" in n for n in peers[1].gradients())
+    lists = [peer.grads() for peer in peers]
+    assert [g.shape for g in lists[0]] == [p.shape for p in one.params.values()]
+    assert all(g.dtype == torch.float32 for g in lists[1])
+    for a, b in zip(*lists, strict=True):
+        total = a + b
+        a.copy_(total), b.copy_(total)
+    for masters in (one, *peers):
+        masters.step(masters.norm())
+    for n, w in one.weights.items():
+        assert torch.equal(peers[0].weights[n], peers[1].weights[n])
+        torch.testing.assert_close(w, peers[0].weights[n], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["float32", "int8", "cpu"])
+def test_state_restores_exactly(dtype: torch.dtype, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states, "SMALL", 1000)  # so that some of the tiny network's weights are not
+    settings = AdamW(lr=0.01, warmup=5, states=kind)  # type: ignore[arg-type]
     whole = taken(tiny(dtype=dtype), settings, 4)
     half = taken(tiny(dtype=dtype), settings, 2)
-    saved = {n: t.clone() for n, t in half.state().items()}
+    kinds = {t.dtype for n, t in half.tensors().items() if n.startswith("exp_avg.")}
+    assert kinds == ({torch.float32, torch.uint8} if kind == "int8" else {torch.float32})
+    saved, facts = load(save(half.tensors())), half.facts()
+    assert all(saved[f"weight.{n}"].dtype == torch.float32 for n in half.params)
     again = Masters(tiny(seed=5, dtype=dtype), settings)
-    with torch.no_grad():
-        for n, p in again.params.items():
-            p.copy_(half.params[n])
-    again.restore(saved, half.steps)
+    again.restore(saved, facts)
+    assert all(torch.equal(p, again.params[n]) for n, p in half.params.items()), "the network's own, too"
     for t in (3, 4):
-        for n, g in gradients(again.net, t).items():
-            again.params[n].grad = g.to(dtype)
-        again.collect()
+        give(again, gradients(again.net, t))
         again.step(again.norm())
-    assert again.steps == whole.steps == 4
-    assert all(torch.equal(w, again.weights[n]) for n, w in whole.weights.items())
-    assert all(torch.equal(t, again.state()[n]) for n, t in whole.state().items())
+    assert again.facts() == whole.facts() == {"steps": 4}
+    assert again.tensors().keys() == whole.tensors().keys()
+    assert all(torch.equal(t, again.tensors()[n]) for n, t in whole.tensors().items())
+    assert all(torch.equal(p, again.params[n]) for n, p in whole.params.items())
 
 
-def test_frozen_parameters_are_not_optimised() -> None:
+def _lacking(tensors: dict[str, Tensor]) -> None:
+    del tensors["exp_avg_sq.norm.weight"]
+
+
+def _misshapen(tensors: dict[str, Tensor]) -> None:
+    tensors["weight.norm.weight"] = torch.zeros(31)
+
+
+def _of_another_type(tensors: dict[str, Tensor]) -> None:
+    tensors["exp_avg.norm.weight"] = tensors["exp_avg.norm.weight"].to(torch.uint8)
+
+
+def _of_more_layers(tensors: dict[str, Tensor]) -> None:
+    tensors["weight.layers.9.norm.weight"] = torch.zeros(32)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "named"),
+    [(_lacking, "exp_avg_sq.norm.weight"), (_misshapen, r"weight.norm.weight .*\(31,\)"),
+     (_of_another_type, "exp_avg.norm.weight .*uint8"), (_of_more_layers, "layers.9")],
+)  # fmt: skip
+def test_what_does_not_fit_is_named_and_changes_nothing(spoil: Callable[[dict[str, Tensor]], None], named: str) -> None:
+    saved = {n: t.clone() for n, t in taken(tiny(), AdamW(), 2).tensors().items()}
+    spoil(saved)
+    masters = Masters(tiny(seed=5), AdamW())
+    before = {n: t.clone() for n, t in masters.tensors().items()}
+    with pytest.raises(RunError, match=named):
+        masters.restore(saved, {"steps": 2})
+    assert masters.steps == 0 and all(torch.equal(t, before[n]) for n, t in masters.tensors().items())
+    with pytest.raises(PonderError, match="steps"):
+        masters.restore(masters.tensors(), {})
+
+
+def test_frozen_parameters_stay_untouched() -> None:
     net = tiny()
     net.embed_tokens.requires_grad_(False)
-    masters = Masters(net, AdamW())
-    assert not [n for n in masters.weights if "embed" in n]
+    frozen = net.embed_tokens.weight.detach().clone()
+    masters = taken(net, AdamW(lr=0.1, weight_decay=0.1), 2)
+    assert not [n for n in masters.tensors() if "embed" in n] and len(masters.grads()) == len(masters.params)
+    assert torch.equal(net.embed_tokens.weight, frozen) and net.embed_tokens.weight.grad is None
+
+
+# moments in host memory
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_states_on_the_cpu_change_no_bit_of_a_network_there(dtype: torch.dtype) -> None:
+    rule = AdamW(lr=0.01, weight_decay=0.1, warmup=2, decay_steps=4)
+    plain, host = (taken(tiny(dtype=dtype), with_states(rule, kind), 5).tensors() for kind in ("float32", "cpu"))
+    assert plain.keys() == host.keys() and all(torch.equal(t, host[n]) for n, t in plain.items())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_states_on_the_cpu_of_a_network_on_a_gpu(dtype: torch.dtype) -> None:
+    rule = AdamW(lr=0.01, weight_decay=0.1, warmup=2, decay_steps=4)
+    near, far = (taken(tiny(dtype=dtype).cuda(), with_states(rule, kind), 5) for kind in ("float32", "cpu"))
+    assert {t.device.type for t in far.tensors().values()} == {"cpu"}
+    assert all(w.is_pinned() for w in far.weights.values())
+    for n, w in near.weights.items():
+        torch.testing.assert_close(w.cpu(), far.weights[n], rtol=1e-5, atol=1e-6)
+        assert torch.equal(far.params[n].cpu(), far.weights[n].to(dtype)), "the network holds them"
+    again = Masters(tiny(seed=5, dtype=dtype).cuda(), with_states(rule, "cpu"))
+    again.restore(load(save(far.tensors())), far.facts())
+    assert all(torch.equal(p, again.params[n]) for n, p in far.params.items())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["float32", "int8"])
+def test_a_step_on_a_gpu_does_not_wait(kind: str) -> None:
+    net = nn.Sequential(nn.Linear(128, 64), nn.Linear(64, 8)).cuda().bfloat16()
+    masters = taken(net, AdamW(states=kind), 1)  # type: ignore[arg-type]
+    for p in net.parameters():
+        p.grad = torch.ones_like(p)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        masters.collect()
+        masters.step(masters.norm())
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -3,35 +3,51 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ponder.errors import UsageError
-from ponder.nets.decoder import Decoder
+from ponder.errors import RunError, UnknownName, UsageError
+from ponder.train.states import Rule, fresh, update
+
+States = Literal["float32", "int8", "cpu"]
 
 
 @dataclass(frozen=True, slots=True)
 class AdamW:
-    """Settings of the optimiser (Loshchilov & Hutter 2019), with linear warm-up and an optional cosine decay."""
+    """Settings of the optimiser (Loshchilov & Hutter 2019), with linear warm-up and an optional cosine decay.
+
+    `states` says how Adam's two moments are kept: in float32 (8 bytes for each weight), in int8 (2 bytes), or with
+    the master weights in the computer's own memory, where the step is then taken.
+    """
 
     lr: float = 1e-5
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.0
     warmup: int = 0  # steps
-    decay_steps: int = 0  # cosine down to 0 at this step; 0: constant
+    decay_steps: int = 0  # cosine down to the floor at this step; 0: constant
+    floor: float = 0.0  # the share of lr that the cosine ends at
     max_norm: float = 1.0  # the gradient's global norm is clipped to this
+    states: States = "float32"
 
     def __post_init__(self) -> None:
         if not self.lr > 0:
             raise UsageError(f"lr is {self.lr}; a learning rate must be positive")
         if not all(0 <= b < 1 for b in self.betas) or not self.eps > 0 or not self.weight_decay >= 0:
             raise UsageError("AdamW needs betas in [0, 1), eps > 0 and weight_decay >= 0")
+        for name, steps in (("warmup", self.warmup), ("decay_steps", self.decay_steps)):
+            if not steps >= 0:
+                raise UsageError(f"{name} is {steps}; a number of steps is 0 or more")
+        if not 0 <= self.floor <= 1:
+            raise UsageError(f"floor is {self.floor}; it is a share of lr, from 0 to 1")
         if not self.max_norm > 0:
             raise UsageError(f"max_norm is {self.max_norm}; it must be positive (inf: no clipping)")
+        if self.states not in get_args(States):
+            raise UnknownName("kind of optimiser states", self.states, get_args(States))
 
     def rate(self, step: int) -> float:
         """Learning rate of step 0, 1, 2, ..."""
@@ -39,80 +55,142 @@ class AdamW:
             return self.lr * (step + 1) / self.warmup
         if self.decay_steps:
             part = min(1.0, (step - self.warmup) / max(1, self.decay_steps - self.warmup))
-            return self.lr * (1 + math.cos(math.pi * part)) / 2
+            return self.lr * (self.floor + (1 - self.floor) * (1 + math.cos(math.pi * part)) / 2)
         return self.lr
 
 
 class Masters:
-    """The float32 weights being optimised, their gradients and Adam's moments, by parameter name."""
+    """The float32 weights being optimised, their gradients and Adam's moments, by parameter name.
 
-    def __init__(self, net: Decoder, settings: AdamW) -> None:
+    A parameter in float32 is its own master, unless masters live in host memory and it does not. Gradients stay on
+    the parameter's device until the step.
+    """
+
+    def __init__(self, net: nn.Module, settings: AdamW) -> None:
         self.net, self.settings, self.steps = net, settings, 0
         self.params = {n: p for n, p in net.named_parameters() if p.requires_grad}
-        self.weights = {n: p if p.dtype == torch.float32 else _master(p) for n, p in self.params.items()}
-        groups = [  # decay matrices only: norms and biases have no direction to shrink in
-            {"params": [w for w in self.weights.values() if w.dim() >= 2], "weight_decay": settings.weight_decay},
-            {"params": [w for w in self.weights.values() if w.dim() < 2], "weight_decay": 0.0},
-        ]
-        self.adam = torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, eps=settings.eps, fused=True)
+        self.weights = {n: _master(p, settings.states == "cpu") for n, p in self.params.items()}
+        self.states = {n: fresh(w, settings.states == "int8") for n, w in self.weights.items()}
+        self._sums: dict[str, Tensor] = {}  # gradients in float32, of parameters that are not
+        self._landing: dict[str, Tensor] = {}  # where gradients arrive in host memory
 
     def collect(self) -> None:
-        """Move the network's gradients into the masters', in float32; call after each micro-batch."""
-        for name, p in self.params.items():
-            master = self.weights[name]
-            if master is p or p.grad is None:
-                continue
-            grad = p.grad.float()
-            master.grad = grad if master.grad is None else master.grad.add_(grad)
-            p.grad = None
+        """Add the network's gradients up in float32; call after each micro-batch."""
+        new = {n: p.grad for n, p in self.params.items() if p.grad is not None and p.dtype != torch.float32}
+        first, again = ([n for n in new if (n in self._sums) == known] for known in (False, True))
+        if again:
+            torch._foreach_add_([self._sums[n] for n in again], [new[n] for n in again])
+        if first:
+            self._sums |= {n: torch.empty_like(new[n], dtype=torch.float32) for n in first}
+            torch._foreach_copy_([self._sums[n] for n in first], [new[n] for n in first])
+        for n in new:
+            self.params[n].grad = None
+
+    def gradients(self) -> dict[str, Tensor]:
+        """What was collected, by name; parameters that got no gradient are left out."""
+        found = {n: p.grad if p.dtype == torch.float32 else self._sums.get(n) for n, p in self.params.items()}
+        return {n: g for n, g in found.items() if g is not None}
+
+    def grads(self) -> list[Tensor]:
+        """What was collected, of every parameter in a fixed order: zeros where there was none. To be summed in place
+        with those of peers, of which one may have used a parameter that another did not.
+        """
+        found = self.gradients()
+        for n, p in self.params.items():
+            if n not in found:
+                found[n] = torch.zeros_like(p, dtype=torch.float32)
+                if p.dtype == torch.float32:
+                    p.grad = found[n]
+                else:
+                    self._sums[n] = found[n]
+        return [found[n] for n in self.params]
 
     def norm(self) -> Tensor:
-        grads = [w.grad for w in self.weights.values() if w.grad is not None]
-        return torch.nn.utils.get_total_norm(grads) if grads else torch.zeros(())
+        found = list(self.gradients().values())
+        return nn.utils.get_total_norm(found) if found else torch.zeros(())
 
     def forget(self) -> None:
         """Drop gradients without a step."""
-        self.adam.zero_grad(set_to_none=True)
+        self._sums.clear()
         self.net.zero_grad(set_to_none=True)
 
+    @torch.no_grad()
     def step(self, norm: Tensor) -> None:
-        scale = float(self.settings.max_norm / norm.clamp(min=self.settings.max_norm))
-        for w in self.weights.values():
-            if w.grad is not None and scale < 1:
-                w.grad.mul_(scale)
-        for group in self.adam.param_groups:
-            group["lr"] = self.settings.rate(self.steps)
-        self.adam.step()
+        """Clip by the norm and take a step. Waits for the device only where the masters are not on it."""
+        found = self.gradients()
+        if found and math.isfinite(self.settings.max_norm):
+            torch._foreach_mul_(list(found.values()), (self.settings.max_norm / norm).clamp(max=1.0))
+        found = self._landed(found)
+        s = self.settings
+        for matrices in (True, False):  # decay matrices only: norms and biases have no direction to shrink in
+            names = [n for n in found if (self.weights[n].dim() >= 2) == matrices]
+            rule = Rule(s.rate(self.steps), s.betas, s.eps, s.weight_decay if matrices else 0.0)
+            update([(self.weights[n], found[n], self.states[n]) for n in names], rule)
         self.steps += 1
         self.forget()
-        with torch.no_grad():
-            for name, p in self.params.items():
-                if self.weights[name] is not p:
-                    p.copy_(self.weights[name])
+        self._publish()
 
-    def state(self) -> dict[str, Tensor]:
-        """Everything but the step count, as named tensors for a safetensors file."""
-        return dict(self._named())
+    def tensors(self) -> dict[str, Tensor]:
+        """All that `restore` needs but the step count, for a safetensors file. Not copies: a step changes them."""
+        named = {f"weight.{n}": w.detach() for n, w in self.weights.items()}
+        return named | {f"{key}.{n}": t for n, state in self.states.items() for key, t in state.items()}
 
-    def _named(self) -> Iterator[tuple[str, Tensor]]:
-        for name, w in self.weights.items():
-            if w is not self.params[name]:
-                yield f"master.{name}", w.detach()
-            for key, value in self.adam.state.get(w, {}).items():
-                yield f"{key}.{name}", value.detach()
+    def facts(self) -> dict[str, int]:
+        return {"steps": self.steps}
 
-    def restore(self, state: dict[str, Tensor], steps: int) -> None:
-        self.steps = steps
-        with torch.no_grad():
-            for name, w in self.weights.items():
-                if w is not self.params[name]:
-                    w.copy_(state[f"master.{name}"])
-                kept = {
-                    key: state[f"{key}.{name}"] for key in ("step", "exp_avg", "exp_avg_sq") if f"{key}.{name}" in state
-                }
-                if kept:
-                    self.adam.state[w] = {k: v.to(w.device).clone() for k, v in kept.items()}
+    @torch.no_grad()
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, int]) -> None:
+        """Weights and moments as they were, here and in the network. Nothing is changed where anything is missing."""
+        facts = {"steps": facts} if isinstance(facts, int) else facts
+        if "steps" not in facts:
+            raise RunError("the saved optimiser has no count of its steps: start again from the saved model")
+        own = self.tensors()
+        for name, t in own.items():
+            if name not in tensors:
+                raise RunError(f"the saved optimiser has no {name}: it belongs to another model or other settings")
+            found, wanted = tensors[name], (tuple(t.shape), t.dtype)
+            if (tuple(found.shape), found.dtype) != wanted:
+                raise RunError(
+                    f"{name} of the saved optimiser is {tuple(found.shape)} in {found.dtype}, here {wanted[0]} in "
+                    f"{wanted[1]}: it belongs to another model or other settings"
+                )
+        if strange := [name for name in tensors if name.startswith("weight.") and name not in own]:
+            raise RunError(f"the saved optimiser holds {strange[0]}, which is not trained here: free the same layers")
+        for name, t in own.items():
+            t.copy_(tensors[name])
+        self.steps = int(facts["steps"])
+        self.forget()
+        self._publish()
 
 
-def _master(p: Tensor) -> torch.nn.Parameter:
-    return torch.nn.Parameter(p.detach().float().clone())
+    def _landed(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Gradients where their masters are: all sent, then one wait."""
+        away = {n: g for n, g in found.items() if g.device != self.weights[n].device}
+        for n, g in away.items():
+            if n not in self._landing:
+                self._landing[n] = _host(g)
+            self._landing[n].copy_(g, non_blocking=True)
+        for device in {g.device for g in away.values()}:
+            torch.accelerator.synchronize(device)
+        return {n: self._landing[n] if n in away else g for n, g in found.items()}
+
+    def _publish(self) -> None:
+        """The network's parameters become their masters, rounded to their own type."""
+        pairs = [(p, self.weights[n]) for n, p in self.params.items() if self.weights[n] is not p]
+        near = [(p, w) for p, w in pairs if p.device == w.device]
+        if near:
+            torch._foreach_copy_([p for p, _ in near], [w for _, w in near])
+        for p, w in pairs:
+            if p.device != w.device:  # sent as it is and rounded there: from pinned memory, without waiting
+                p.copy_(w.to(p.device, non_blocking=True))
+
+
+def _master(p: nn.Parameter, host: bool) -> Tensor:
+    if host and p.device.type != "cpu":
+        return _host(p).copy_(p.detach())
+    return p if p.dtype == torch.float32 else p.detach().float()
+
+
+def _host(like: Tensor) -> Tensor:
+    """Float32 in host memory, pinned where that makes copies to and from a CUDA device fast and free of waiting."""
+    return torch.empty(like.shape, dtype=torch.float32, pin_memory=like.is_cuda)

@@ -1,0 +1,258 @@
+"""Low-rank adapters (LoRA, Hu et al. 2021): W + alpha / rank B A, of which only A and B learn. Through peft.
+
+The layers are replaced inside the decoder, so sampler and learner run as before. A decoder with adapters has other
+parameter names: `merged` gives its weights under its own. B starts at zero, so the model with its adapters off is the
+model that training began with: the reference, at no cost.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ponder.errors import MissingExtra, ModelError, UnknownName, UsageError
+from ponder.nets.decoder import Decoder
+
+TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+PREFIX = "base_model.model.model."  # before a decoder's own names, in a file of peft's
+# Settings of an adapter file that say nothing about its function, or are read here; all others must be empty.
+KNOWN = {
+    "auto_mapping", "base_model_name_or_path", "bias", "exclude_modules", "inference_mode", "init_lora_weights",
+    "lora_alpha", "lora_dropout", "megatron_core", "peft_type", "peft_version", "qalora_group_size", "r", "revision",
+    "runtime_config", "target_modules", "task_type", "use_rslora",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LoRA:
+    """There is no dropout: the log-probabilities of training must be those of sampling."""
+
+    rank: int = 16
+    alpha: float = 32.0
+    targets: tuple[str, ...] = TARGETS
+
+    def __post_init__(self) -> None:
+        if self.rank < 1 or not self.alpha > 0:
+            raise UsageError(f"LoRA has rank {self.rank} and alpha {self.alpha}; both must be positive")
+        if not self.targets:
+            raise UsageError(f"LoRA has no targets; choose of {', '.join(TARGETS)}")
+        for name in self.targets:  # not the head or embedding: they are used by their weight, past any adapter
+            if name not in TARGETS:
+                raise UnknownName("layer for LoRA", name, TARGETS)
+
+
+def attach(net: Decoder, lora: LoRA, seed: int) -> None:
+    """Give the decoder adapters, the only part that then learns. Its function stays: A is drawn, B is zero.
+
+    They compute in the decoder's own type: float32 ones would turn its activations into float32 and multiply there.
+    Small updates survive in the optimiser's float32 masters, as those of any weight do.
+    """
+    if attached(net):
+        raise UsageError("the model has adapters already; load it again to attach others")
+    peft = _peft()
+    with torch.random.fork_rng(devices=[]):  # peft draws first values, which are replaced here
+        peft.inject_adapter_in_model(_config(peft, lora), net)
+    draw = torch.Generator().manual_seed(seed)
+    for layer in _layers(net).values():
+        a, b = _pair(layer)
+        bound = 1 / math.sqrt(a.shape[1])  # peft's: Kaiming's uniform with a = sqrt(5)
+        a.data.copy_(torch.empty(a.shape).uniform_(-bound, bound, generator=draw))
+        b.data.zero_()
+    _remember(net, lora, zero=True)
+
+
+def attached(net: nn.Module) -> bool:
+    return getattr(net, "_lora", None) is not None
+
+
+def zero_start(net: nn.Module) -> bool:
+    """Whether the decoder without its adapters is the one that training begins with."""
+    return attached(net) and bool(getattr(net, "_lora_zero", False))
+
+
+@contextmanager
+def without(net: Decoder) -> Iterator[None]:
+    """Adapters off: the model that training began with."""
+    _needs_adapters(net)
+    if not zero_start(net):
+        raise UsageError(
+            "this adapter was trained before, so the model without it is not the one that training begins with: "
+            "keep a frozen copy of the model as the reference"
+        )
+    layers = [layer for layer in _layers(net).values() if not layer.disable_adapters]
+    learning = [(p, p.requires_grad) for layer in layers for p in layer.parameters()]
+    try:
+        for layer in layers:
+            layer.enable_adapters(False)
+        yield
+    finally:
+        for layer in layers:
+            layer.enable_adapters(True)
+        for p, flag in learning:  # peft sets these on its own
+            p.requires_grad_(flag)
+
+
+@torch.no_grad()
+def merged(net: Decoder) -> dict[str, Tensor]:
+    """The weights under a plain decoder's names and in their order, adapters folded in. The decoder stays as it is;
+    weights without an adapter are its own, not copies.
+    """
+    layers = _layers(net)
+    out: dict[str, Tensor] = {}
+    for name, p in net.named_parameters():
+        owner, _, leaf = name.rpartition(".base_layer.")
+        if not owner and ".lora_" not in name:
+            out[name] = p.detach()
+        elif leaf == "weight":
+            a, b = _pair(layers[owner])
+            delta = b.float() @ a.float() * layers[owner].scaling["default"]
+            out[f"{owner}.weight"] = (p.float() + delta).to(p.dtype)  # rounded once
+        elif owner:
+            out[f"{owner}.{leaf}"] = p.detach()
+    return out
+
+
+def save(net: Decoder, lora: LoRA, folder: Path | str, base: str) -> None:
+    """An adapter that peft and vLLM load onto the model `base`. It appears whole or not at all."""
+    write = snapshot(net, lora, base)
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ModelError(f"{folder} is not an empty folder; name another one to save the adapter in")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        write(work / "new")  # made with the user's permissions, where mkdtemp's are private
+        os.replace(work / "new", folder)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def snapshot(net: Decoder, lora: LoRA, base: str) -> Callable[[Path], None]:
+    """What writes the adapter as it is now, whenever it is called."""
+    from safetensors.torch import save_file
+
+    _needs_adapters(net)
+    if lora != getattr(net, "_lora", None):
+        raise UsageError(f"the model's adapters are {getattr(net, '_lora', None)}, not {lora}: save those")
+    config = _config(_peft(), lora, base_model_name_or_path=base, inference_mode=True)
+    tensors = {PREFIX + name: p.detach().to("cpu", copy=True).contiguous() for name, p in _adapters(net).items()}
+
+    def write(folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        config.save_pretrained(folder)
+        save_file(tensors, folder / WEIGHTS, {"format": "pt"})
+        shutil.copymode(folder / CONFIG, folder / WEIGHTS)  # safetensors makes private files
+
+    return write
+
+
+def load(net: Decoder, folder: Path | str) -> LoRA:
+    """Attach an adapter that was saved here or by peft, in the decoder's own type."""
+    folder = Path(folder)
+    raw, stored = _read(folder)
+    targets = tuple(t for t in TARGETS if any(f".{t}.lora_A." in name for name in stored))
+    rank = int(raw["r"])
+    alpha = float(raw["lora_alpha"]) * (math.sqrt(rank) if raw.get("use_rslora") else 1.0)  # alpha / sqrt(rank) there
+    if not targets:
+        raise ModelError(f"{folder} has no adapter for any layer of a decoder ({', '.join(TARGETS)})")
+    lora = LoRA(rank, alpha, targets)
+    _fits(net, lora, stored, folder)
+    attach(net, lora, seed=0)
+    for name, p in _adapters(net).items():
+        p.data.copy_(stored[name])
+    _remember(net, lora, zero=all(not t.any() for name, t in stored.items() if ".lora_B." in name))
+    return lora
+
+
+def _read(folder: Path) -> tuple[Mapping[str, Any], dict[str, Tensor]]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    for file in (CONFIG, WEIGHTS):
+        if not (folder / file).is_file():
+            raise ModelError(f"{folder} has no {file}, so it is no adapter that peft saved")
+    try:
+        raw = json.loads((folder / CONFIG).read_text("utf-8"))
+        if raw["peft_type"] != "LORA":
+            raise ModelError(f"{folder} holds an adapter of type {raw['peft_type']}; only LoRA can be loaded")
+        int(raw["r"]), float(raw["lora_alpha"])
+        stored = load_file(folder / WEIGHTS)
+    except (ValueError, LookupError, TypeError, SafetensorError) as reason:
+        raise ModelError(f"the adapter in {folder} is damaged ({reason}); download it again") from None
+    strange = [f"{key}={value!r}" for key, value in raw.items() if value and key not in KNOWN]
+    if (start := raw.get("init_lora_weights", True)) not in (True, False, "gaussian"):  # some change the base, too
+        strange.append(f"init_lora_weights={start!r}")
+    if strange:
+        raise ModelError(
+            f"the adapter in {folder} is not plain LoRA ({strange[0]}): merge it into its model with peft's "
+            "merge_and_unload, and give that model"
+        )
+    return raw, {name.removeprefix(PREFIX): tensor for name, tensor in stored.items()}
+
+
+def _fits(net: Decoder, lora: LoRA, stored: Mapping[str, Tensor], folder: Path) -> None:
+    wanted: dict[str, tuple[int, ...]] = {}
+    for name, layer in net.named_modules():
+        if name.rpartition(".")[2] in lora.targets and isinstance(layer, nn.Linear):
+            wanted[f"{name}.lora_A.weight"] = (lora.rank, layer.in_features)
+            wanted[f"{name}.lora_B.weight"] = (layer.out_features, lora.rank)
+    for name in wanted.keys() | stored.keys():
+        found = tuple(stored[name].shape) if name in stored else "nothing"
+        if found != wanted.get(name):
+            raise ModelError(
+                f"the adapter in {folder} does not fit this model: {name} is {found} there, and "
+                f"{wanted.get(name, 'nothing')} here; load the model that it was trained on"
+            )
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ImportError:
+        raise MissingExtra("LoRA", "peft", "hf") from None
+    return peft
+
+
+def _config(peft: Any, lora: LoRA, **more: Any) -> Any:
+    alpha = int(lora.alpha) if float(lora.alpha).is_integer() else lora.alpha  # some readers take no 32.0
+    return peft.LoraConfig(
+        r=lora.rank, lora_alpha=alpha, target_modules=list(lora.targets), lora_dropout=0.0, bias="none",
+        task_type="CAUSAL_LM", **more,
+    )  # fmt: skip
+
+
+def _layers(net: nn.Module) -> dict[str, Any]:
+    return {name: m for name, m in net.named_modules() if hasattr(m, "lora_A")}
+
+
+def _pair(layer: Any) -> tuple[Tensor, Tensor]:
+    return layer.lora_A["default"].weight, layer.lora_B["default"].weight
+
+
+def _adapters(net: nn.Module) -> dict[str, Tensor]:
+    """A and B of every layer, by the names of a file without its prefix."""
+    pairs = {name: _pair(layer) for name, layer in _layers(net).items()}
+    return {f"{name}.lora_{kind}.weight": p for name, pair in pairs.items() for kind, p in zip("AB", pair, strict=True)}
+
+
+def _needs_adapters(net: nn.Module) -> None:
+    if not attached(net):
+        raise UsageError("the model has no adapters; attach or load some first")
+
+
+def _remember(net: Decoder, lora: LoRA, zero: bool) -> None:
+    """On the decoder itself, so that a copy of it knows them too."""
+    object.__setattr__(net, "_lora", lora)
+    object.__setattr__(net, "_lora_zero", zero)

@@ -1,0 +1,126 @@
+"""Adam's moments of a weight, and the step they give: in float32, or in blocks of 8 bits.
+
+The 8-bit kind is that of Dettmers et al. (2022): each block of 256 numbers is divided by its largest, and each
+quotient becomes the nearest of 256 values that lie evenly within a power of ten, and reach seven powers down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.optim.adamw import adamw
+
+BLOCK = 256
+SMALL = 4096  # weights of fewer elements stay in float32: norms and biases are little memory and much harm
+_SLICE = 1 << 22  # elements unpacked at a time; whole blocks
+
+State = dict[str, Tensor]
+Part = tuple[Tensor, Tensor, State]  # a weight, its gradient, its moments
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What one step of AdamW needs besides the tensors."""
+
+    lr: float
+    betas: tuple[float, float]
+    eps: float
+    decay: float
+
+
+def fresh(weight: Tensor, eight: bool) -> State:
+    """Zero moments. The names are torch's; `_max` are the blocks' largest numbers."""
+    step = torch.zeros((), device=weight.device)
+    if not eight or weight.numel() < SMALL or not weight.is_contiguous():
+        return {"step": step, "exp_avg": torch.zeros_like(weight), "exp_avg_sq": torch.zeros_like(weight)}
+    blocks = -(-weight.numel() // BLOCK)
+    state = {"step": step}
+    for key in ("exp_avg", "exp_avg_sq"):  # a code times a largest number of zero is zero
+        state[key] = torch.zeros_like(weight, dtype=torch.uint8)
+        state[f"{key}_max"] = torch.zeros(blocks, device=weight.device)
+    return state
+
+
+def update(parts: Sequence[Part], rule: Rule) -> None:
+    """One step of AdamW, in place; all float32 moments in one kernel."""
+    for part in parts:
+        if _eight(part):
+            _update_bytes(*part, rule)
+    whole = [part for part in parts if not _eight(part)]
+    if whole:
+        states = [state for _, _, state in whole]
+        moments = ([s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states])
+        grads = [_laid_as(w, g) for w, g, _ in whole]
+        _adamw([w for w, _, _ in whole], grads, moments, [s["step"] for s in states], rule)
+
+
+def _laid_as(weight: Tensor, grad: Tensor) -> Tensor:
+    """The kernel goes through memory, not through indices: rows and columns must lie alike."""
+    return grad if grad.stride() == weight.stride() else torch.empty_like(weight).copy_(grad)
+
+
+def _eight(part: Part) -> bool:
+    return part[2]["exp_avg"].dtype == torch.uint8
+
+
+def _adamw(
+    weights: list[Tensor], grads: list[Tensor], moments: tuple[list[Tensor], list[Tensor]], steps: list[Tensor], r: Rule
+) -> None:
+    adamw(
+        weights, grads, *moments, [], steps, fused=True, amsgrad=False, maximize=False,
+        lr=r.lr, beta1=r.betas[0], beta2=r.betas[1], eps=r.eps, weight_decay=r.decay,
+    )  # fmt: skip
+
+
+def _update_bytes(weight: Tensor, grad: Tensor, state: State, rule: Rule) -> None:
+    flat_w, flat_g = weight.view(-1), grad.reshape(-1)
+    codes, tops = ([state[f"exp_avg{s}{t}"].view(-1) for s in ("", "_sq")] for t in ("", "_max"))
+    for a in range(0, len(flat_w), _SLICE):
+        part, blocks = slice(a, a + _SLICE), slice(a // BLOCK, (a + _SLICE) // BLOCK)
+        m, v = (unpack(c[part], t[blocks], signed) for c, t, signed in zip(codes, tops, (True, False), strict=True))
+        _adamw([flat_w[part]], [flat_g[part]], ([m], [v]), [state["step"].clone()], rule)
+        for c, t, new, signed in zip(codes, tops, (m, v), (True, False), strict=True):
+            c[part], t[blocks] = pack(new, signed)
+    state["step"] += 1
+
+
+def pack(values: Tensor, signed: bool) -> tuple[Tensor, Tensor]:
+    """Codes [n] in 8 bits, and the largest number of each block."""
+    n = len(values)
+    blocks = torch.nn.functional.pad(values, (0, -n % BLOCK)).view(-1, BLOCK)
+    top = blocks.abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny)  # no 0 / 0
+    codes = torch.bucketize(blocks / top[:, None], _book(signed, values.device)[1], out_int32=True)
+    if not signed:
+        # A second moment that is not zero must not become zero: the step would be the first moment / eps, a leap
+        # (Li et al. 2023, the zero-point problem). Too large a second moment only makes the step small.
+        codes = torch.maximum(codes, (blocks > 0).int())
+    return codes.to(torch.uint8).view(-1)[:n], top
+
+
+def unpack(codes: Tensor, top: Tensor, signed: bool) -> Tensor:
+    values = _book(signed, codes.device)[0].index_select(0, codes.int())
+    return values * top.repeat_interleave(BLOCK)[: len(codes)]
+
+
+def tree(signed: bool) -> Tensor:
+    """The 256 values, in order. After the sign come k zeros and a one, which mean 10^-k, and a fraction of what bits
+    are left, in the middles of as many parts of [0.1, 1]; without a sign the fraction has one bit more. Two patterns
+    are over: 0 and 1.
+    """
+    values = [torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)]
+    for zeros in range(7):
+        parts = 2 ** (6 - zeros + (not signed))
+        middles = 0.1 + 0.9 * (torch.arange(parts, dtype=torch.float64) + 0.5) / parts
+        values += [middles * 10.0**-zeros] + ([-middles * 10.0**-zeros] if signed else [])
+    return torch.cat(values).sort().values
+
+
+@lru_cache
+def _book(signed: bool, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The values, and the bounds between neighbours."""
+    values = tree(signed)
+    return values.float().to(device), ((values[1:] + values[:-1]) / 2).float().to(device)

@@ -1,0 +1,369 @@
+"""Adapters against the paper's formula in float64, and against peft on transformers' own models."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fakes import CONFIGS, plain_logits, tiny, weights64
+from ponder.engine import batch
+from ponder.errors import ModelError, PonderError, UsageError
+from ponder.nets import hf, lora
+from ponder.nets.attention import Packed
+from ponder.nets.decoder import Decoder
+from ponder.nets.lora import TARGETS, LoRA
+from ponder.nets.weights import fill
+from ponder.train.optimiser import AdamW, Masters
+from ponder.types import Sampling, ids
+
+peft = pytest.importorskip("peft")
+
+IDS = [5, 9, 3, 22, 40, 17, 33, 33, 8, 60]
+SOME = LoRA(4, 8.0)
+
+
+def forward(net: Decoder) -> Tensor:
+    attend = Packed([len(IDS)], [-1])
+    return net.logits(net(torch.tensor(IDS), attend.positions_T, attend))
+
+
+def adapters(net: Decoder) -> dict[str, Tensor]:
+    return {n: p for n, p in net.named_parameters() if "lora_" in n}
+
+
+def stir(net: Decoder, seed: int = 3) -> None:
+    """As after training: neither A nor B is what it began as."""
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in adapters(net).values():
+            p.add_(torch.randn(p.shape, generator=draw) * 0.1)
+
+
+def with_adapters(kind: str = "llama", made: LoRA = SOME, dtype: torch.dtype = torch.float32) -> Decoder:
+    net = tiny(kind, dtype=dtype)
+    lora.attach(net, made, seed=1)
+    stir(net)
+    return net
+
+
+def by_hand(kind: str, net: Decoder, made: LoRA) -> Tensor:
+    """Hu et al. (2021), section 4.1: h = W x + alpha / r B A x, in float64."""
+    w = {n: p.detach() for n, p in weights64(tiny(kind)).items()}
+    parts = {n.replace(".default", ""): p.detach().double() for n, p in adapters(net).items()}
+    for name in w:
+        owner = name.removesuffix(".weight")
+        if f"{owner}.lora_A.weight" in parts:
+            b, a = parts[f"{owner}.lora_B.weight"], parts[f"{owner}.lora_A.weight"]
+            w[name] = w[name] + made.alpha / made.rank * (b @ a)
+    return plain_logits(w, CONFIGS[kind], IDS)
+
+
+@pytest.mark.parametrize("made", [SOME, LoRA(3, 10.0, ("q_proj", "down_proj"))], ids=["all", "some"])
+@pytest.mark.parametrize("kind", list(CONFIGS))
+def test_adapters_follow_the_formula(kind: str, made: LoRA) -> None:
+    net = with_adapters(kind, made)
+    expected = by_hand(kind, net, made)
+    assert (forward(net) - expected).abs().max() < 1e-4
+    assert (forward(tiny(kind)) - expected).abs().max() > 0.1, "or closeness would say little"
+    assert len(adapters(net)) == 2 * 2 * len(made.targets)
+
+
+def test_attaching_changes_no_function_and_no_draw() -> None:
+    net = tiny("untied")
+    before, state = forward(net), torch.get_rng_state()
+    lora.attach(net, SOME, seed=1)
+    assert torch.equal(forward(net), before) and torch.equal(torch.get_rng_state(), state)
+    assert lora.attached(net) and lora.zero_start(net) and not lora.attached(tiny())
+    assert {n for n, p in net.named_parameters() if p.requires_grad} == adapters(net).keys()
+    for name, p in adapters(net).items():
+        p = p.detach()
+        if "lora_B" in name:
+            assert not p.any()
+        else:  # uniform within 1 / sqrt(inputs)
+            bound = 1 / math.sqrt(p.shape[1])
+            assert 0.8 * bound < float(p.abs().max()) <= bound and abs(float(p.mean())) < 0.3 * bound
+
+
+def test_the_seed_fixes_what_is_drawn() -> None:
+    nets = [tiny() for _ in range(3)]
+    for net, seed, junk in zip(nets, (1, 1, 2), (1, 2, 3), strict=True):
+        torch.manual_seed(junk)
+        lora.attach(net, SOME, seed)
+    first, second, other = (adapters(net) for net in nets)
+    assert all(torch.equal(p, second[n]) for n, p in first.items())
+    assert not any(torch.equal(p, other[n]) for n, p in first.items() if "lora_A" in n)
+    a = [p for n, p in first.items() if "q_proj.lora_A" in n]
+    assert not torch.equal(a[0], a[1]), "each layer has its own"
+
+
+def test_adapters_have_the_networks_type_and_float32_masters() -> None:
+    net = with_adapters(dtype=torch.bfloat16)
+    assert {p.dtype for p in net.parameters()} == {torch.bfloat16}
+    assert all(w.dtype == torch.float32 for w in Masters(net, AdamW()).weights.values())
+
+
+def trained(net: Decoder, steps: int) -> Masters:
+    masters = Masters(net, AdamW(lr=0.01))
+    for _ in range(steps):
+        forward(net)[:-1].log_softmax(-1)[range(len(IDS) - 1), IDS[1:]].mean().neg().backward()
+        masters.collect()
+        masters.step(masters.norm())
+    return masters
+
+
+def test_only_adapters_learn_and_off_is_the_start() -> None:
+    net = tiny("untied")
+    start, base = forward(net).detach(), {n: p.detach().clone() for n, p in net.named_parameters()}
+    lora.attach(net, SOME, seed=1)
+    masters = trained(net, 5)
+    assert masters.params.keys() == adapters(net).keys()
+    learned = forward(net).detach()
+    assert (learned - start).abs().max() > 0.1
+    with lora.without(net):
+        assert torch.equal(forward(net), start)
+    assert torch.equal(forward(net), learned)
+    plain = {n.replace(".base_layer", ""): p for n, p in net.named_parameters() if "lora_" not in n}
+    assert all(torch.equal(p, base[n]) for n, p in plain.items())
+
+    again = tiny("untied")
+    lora.attach(again, SOME, seed=7)
+    Masters(again, AdamW(lr=0.01)).restore(masters.tensors(), masters.facts())
+    assert torch.equal(forward(again), learned) and lora.zero_start(again), "a resumed run has the same reference"
+
+
+def test_off_puts_everything_back() -> None:
+    net = with_adapters()
+    frozen = net.layers[0].self_attn.q_proj.lora_A
+    frozen.requires_grad_(False)  # the user's choice, not peft's
+    flags, on = [p.requires_grad for p in net.parameters()], forward(net)
+    with pytest.raises(ZeroDivisionError), lora.without(net):
+        off = forward(net)
+        with lora.without(net):
+            assert torch.equal(forward(net), off)
+        assert torch.equal(forward(net), off), "the inner one does not switch them on"
+        assert 1 / 0
+    assert torch.equal(forward(net), on) and not torch.equal(on, off)
+    assert [p.requires_grad for p in net.parameters()] == flags and any(flags)
+
+
+def test_a_gradient_survives_a_reference_pass_in_between() -> None:
+    """Forward, then the reference, then backward: as a loss with a KL term does."""
+    grads = []
+    for between in (False, True):
+        net = with_adapters()
+        out = forward(net).square().mean()
+        if between:
+            with lora.without(net), torch.no_grad():
+                forward(net)
+        out.backward()
+        grads.append({n: p.grad for n, p in adapters(net).items()})
+    assert all(g is not None and torch.equal(g, grads[1][n]) for n, g in grads[0].items())
+
+
+@pytest.mark.parametrize("kind", list(CONFIGS))
+def test_merged_weights_are_a_plain_decoders(kind: str) -> None:
+    net = with_adapters(kind)
+    before = {n: p.detach().clone() for n, p in net.named_parameters()}
+    weights = lora.merged(net)
+    assert list(weights) == [n for n, _ in tiny(kind).named_parameters()]
+    plain = fill(net.config, weights.items(), Path("."), None, "cpu")
+    torch.testing.assert_close(forward(plain), forward(net), rtol=0, atol=1e-4)
+    assert (forward(plain) - forward(tiny(kind))).abs().max() > 0.1
+    assert all(torch.equal(p, before[n]) for n, p in net.named_parameters())
+    assert not any(t.requires_grad for t in weights.values())
+    untouched = lora.merged(tiny(kind))
+    assert all(torch.equal(p, untouched[n]) for n, p in tiny(kind).named_parameters())
+
+
+def test_the_sampler_draws_from_the_adapted_model() -> None:
+    net = with_adapters()
+    plain = fill(net.config, lora.merged(net).items(), Path("."), None, "cpu")
+    requests = [
+        batch.Request(ids(IDS[:k]), Sampling(max_tokens=8, temperature=t), 2, 0) for k in (3, 7) for t in (0, 1)
+    ]
+    ours, theirs, base = (
+        [row for rows in batch.run(n, requests, frozenset(), lambda row: False, 8) for row in rows]
+        for n in (net, plain, tiny())
+    )
+    assert [row.token_ids for row in ours] == [row.token_ids for row in theirs]
+    assert [row.token_ids for row in ours] != [row.token_ids for row in base]
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.logprobs == pytest.approx(b.logprobs, abs=1e-4)
+
+
+def test_a_copy_knows_its_adapters() -> None:
+    net = with_adapters()
+    twin = copy.deepcopy(net)
+    assert lora.attached(twin) and lora.zero_start(twin) and torch.equal(forward(twin), forward(net))
+    with lora.without(twin):
+        assert torch.equal(forward(twin), forward(tiny()))
+    assert not torch.equal(forward(net), forward(tiny()))
+
+
+# files
+
+
+@pytest.mark.parametrize("kind", ["llama-tied", "qwen2", "qwen3", "gemma3"])
+def test_peft_loads_what_we_save(
+    kind: str, build: Callable[..., Any], logits: Callable[[Any], Tensor], tmp_path: Path
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    build(kind).save_pretrained(tmp_path / "theirs")
+    net = hf.load(tmp_path / "theirs")
+    hf.save(net, tmp_path / "base")
+    before = logits(net)
+    lora.attach(net, SOME, seed=1)
+    stir(net)
+    lora.save(net, SOME, tmp_path / "adapter", base=str(tmp_path / "base"))
+    files = {p.name for p in (tmp_path / "adapter").iterdir()}
+    assert files == {"adapter_config.json", "adapter_model.safetensors"}
+    about = json.loads((tmp_path / "adapter/adapter_config.json").read_text())
+    assert about["base_model_name_or_path"] == str(tmp_path / "base") and about["lora_dropout"] == 0
+    model = AutoModelForCausalLM.from_pretrained(about["base_model_name_or_path"], dtype=torch.float32)
+    theirs = peft.PeftModel.from_pretrained(model, tmp_path / "adapter").eval()
+    torch.testing.assert_close(logits(theirs), logits(net), rtol=0, atol=1e-3)
+    assert (logits(net) - before).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("more", [{}, {"use_rslora": True, "lora_dropout": 0.1}, {"target_modules": "all-linear"}])
+def test_we_load_what_peft_saves(
+    more: dict[str, Any], build: Callable[..., Any], logits: Callable[[Any], Tensor], tmp_path: Path
+) -> None:
+    model = build("llama")
+    model.save_pretrained(tmp_path / "base")
+    settings = {"r": 4, "lora_alpha": 6, "target_modules": ["q_proj", "v_proj", "up_proj"], **more}
+    theirs = peft.get_peft_model(model, peft.LoraConfig(**settings, init_lora_weights=False, task_type="CAUSAL_LM"))
+    theirs = theirs.eval()
+    theirs.save_pretrained(tmp_path / "adapter")
+    net = hf.load(tmp_path / "base")
+    made = lora.load(net, tmp_path / "adapter")
+    assert made.rank == 4 and made.alpha == pytest.approx(12 if "use_rslora" in more else 6)
+    assert made.targets == (TARGETS if "target_modules" in more else ("q_proj", "v_proj", "up_proj"))
+    torch.testing.assert_close(logits(net), logits(theirs), rtol=0, atol=1e-3)
+    assert (logits(hf.load(tmp_path / "base")) - logits(net)).abs().max() > 0.1
+    assert {n for n, p in net.named_parameters() if p.requires_grad} == adapters(net).keys()
+
+
+def test_off_is_refused_where_it_is_not_the_start(tmp_path: Path) -> None:
+    """The trap: a loaded adapter belongs to the start, so the base alone is another model than the reference."""
+    net = with_adapters()
+    lora.save(net, SOME, tmp_path / "adapter", base="somewhere")
+    again = tiny()
+    assert lora.load(again, tmp_path / "adapter") == SOME
+    assert torch.equal(forward(again), forward(net)), "the same bits"
+    assert lora.attached(again) and not lora.zero_start(again)
+    with pytest.raises(UsageError, match="frozen copy"), lora.without(again):
+        pass
+    assert torch.equal(forward(again), forward(net))
+
+
+def test_a_snapshot_is_of_its_moment(tmp_path: Path) -> None:
+    net = with_adapters()
+    then, write = forward(net), lora.snapshot(net, SOME, "somewhere")
+    stir(net, seed=9)
+    write(tmp_path / "run/adapter")
+    again = tiny()
+    lora.load(again, tmp_path / "run/adapter")
+    assert torch.equal(forward(again), then) and not torch.equal(forward(net), then)
+
+
+def test_a_saved_start_is_still_one(tmp_path: Path) -> None:
+    net = tiny()
+    lora.attach(net, SOME, seed=1)
+    lora.save(net, SOME, tmp_path / "adapter", base="somewhere")
+    again = tiny()
+    lora.load(again, tmp_path / "adapter")
+    assert lora.zero_start(again) and torch.equal(forward(again), forward(tiny()))
+
+
+# what cannot work
+
+
+@pytest.mark.parametrize("settings", [{"rank": 0}, {"alpha": 0.0}, {"alpha": math.nan}, {"targets": ()}])
+def test_impossible_settings_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(settings))):
+        LoRA(**settings)
+
+
+@pytest.mark.parametrize("name", ["lm_head", "embed_tokens", "qproj"])
+def test_other_layers_are_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=name):
+        LoRA(targets=("q_proj", name))
+
+
+def test_misuse_is_told(tmp_path: Path) -> None:
+    net = with_adapters()
+    with pytest.raises(UsageError, match="already"):
+        lora.attach(net, SOME, seed=1)
+    with pytest.raises(UsageError, match="no adapters"), lora.without(tiny()):
+        pass
+    with pytest.raises(UsageError, match="no adapters"):
+        lora.save(tiny(), SOME, tmp_path / "a", base="b")
+    with pytest.raises(UsageError, match="rank=4"):
+        lora.save(net, LoRA(8), tmp_path / "a", base="b")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/thesis.txt").write_text("mine")
+    with pytest.raises(ModelError, match="not an empty folder"):
+        lora.save(net, SOME, tmp_path / "full", base="b")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["full"]
+
+
+def test_without_peft_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    net = tiny()
+    with pytest.raises(PonderError, match=r"pip install 'ponder\[hf\]'"):
+        lora.attach(net, SOME, seed=1)
+    assert not lora.attached(net) and lora.merged(net), "what needs no adapter goes on"
+
+
+def _set(folder: Path, **settings: Any) -> None:
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda f: _set(f, use_dora=True), "use_dora"),
+        (lambda f: _set(f, alpha_pattern={"q_proj": 3}), "alpha_pattern"),
+        (lambda f: _set(f, layers_to_transform=[0]), "layers_to_transform"),
+        (lambda f: _set(f, init_lora_weights="pissa"), "pissa"),
+        (lambda f: _set(f, peft_type="IA3"), "IA3"),
+        (lambda f: _set(f, r=8), "does not fit"),
+        (lambda f: _set(f, r="many"), "damaged"),
+        (lambda f: (f / "adapter_config.json").write_text("{"), "damaged"),
+        (lambda f: (f / "adapter_model.safetensors").write_bytes(b"half"), "damaged"),
+        (lambda f: (f / "adapter_model.safetensors").unlink(), "has no adapter_model.safetensors"),
+    ],
+)
+def test_an_adapter_that_cannot_be_loaded_leaves_the_model_as_it_is(
+    spoil: Callable[[Path], Any], said: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "adapter"
+    lora.save(with_adapters(), SOME, folder, base="somewhere")
+    spoil(folder)
+    net = tiny()
+    with pytest.raises(ModelError, match=said):
+        lora.load(net, folder)
+    assert not lora.attached(net) and not adapters(net)
+
+
+def test_another_models_adapter_is_refused(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    from ponder.nets.decoder import initialise
+
+    lora.save(with_adapters(), SOME, tmp_path / "adapter", base="somewhere")
+    for change in ({"layers": 3, "windows": ()}, {"layers": 1, "windows": ()}, {"width": 16}):
+        with pytest.raises(ModelError, match="does not fit"):
+            lora.load(initialise(replace(CONFIGS["llama"], **change), 0), tmp_path / "adapter")  # type: ignore[arg-type]
