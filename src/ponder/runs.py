@@ -165,7 +165,8 @@ def read_traces(folder: str | Path) -> Iterator[tuple[int, Trace]]:
 
 def checkpoints(folder: str | Path) -> list[Path]:
     """Whole checkpoints of a run, oldest first."""
-    whole = (p for p in (Path(folder) / "checkpoints").glob("step-*") if p.suffix != ".new")
+    found = (Path(folder) / "checkpoints").glob("step-*")
+    whole = (p for p in found if p.name.removeprefix("step-").isdigit())  # not .new or .old: being written, removed
     return sorted(whole, key=lambda p: (len(p.name), p.name))  # past a million steps names grow longer
 
 

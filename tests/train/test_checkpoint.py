@@ -1,110 +1,270 @@
-"""Checkpoints: everything a learner is comes back, whatever its type and whichever of its layers learn."""
+"""Checkpoints: what was kept comes back to the bit, training goes on while it is written, and failures are told."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from fakes import group, tiny
-from ponder.errors import RunError
-from ponder.models.tokenizer import Tokenizer
-from ponder.nets import hf
+from kept import FILES, Job, held, keep, model, state, tensors, whole
+from ponder.errors import Interrupted, ModelError, RunError, UsageError
 from ponder.runs import Run, checkpoints
 from ponder.train import checkpoint
-from ponder.train.learner import Learner
-from ponder.train.objective import GRPO
-from ponder.train.optimiser import AdamW
-from ponder.types import Trace
-
-pytestmark = pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # bfloat16 where the processor has none
-TOKENIZER = Tokenizer.characters("abc")
+from ponder.train.checkpoint import Saver, load
 
 
-@dataclass(frozen=True)
-class Job:
-    pass
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    with Run(tmp_path / "run", Job()) as open_run:
+        yield open_run
 
 
-def world() -> list[Trace]:
-    traces = [group([5, 6], [[7, 8, 2], [9, 2]], [1.0, 0.0]), group([4], [[11, 2], [12, 13, 2]], [0.0, 1.0])]
-    for trace in traces:
-        GRPO().credit(trace, "wanted")
-    return traces
+@pytest.fixture(params=[False, True], ids=["here", "background"])
+def background(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
 
 
-def learner(dtype: torch.dtype = torch.float32, frozen: int = 0, beta: float = 0.04) -> Learner:
-    return Learner(tiny(dtype=dtype), GRPO(beta=beta), AdamW(lr=1e-3, warmup=4), frozen_layers=frozen)
+# what is kept
 
 
-@pytest.mark.parametrize("frozen", [0, 1])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-def test_training_goes_on_to_the_bit(dtype: torch.dtype, frozen: int, tmp_path: Path) -> None:
-    whole, traces = learner(dtype, frozen), world()
-    told = [whole.step(traces) for _ in range(4)]
-    with Run(tmp_path, Job()) as run:
-        half = learner(dtype, frozen)
-        assert checkpoint.restore(run, half) == 0
-        for _ in range(2):
-            half.step(traces)
-        checkpoint.save(run, 2, half, TOKENIZER.save)
-        again = learner(dtype, frozen)
-        assert checkpoint.restore(run, again) == 2
-    assert [again.step(traces) for _ in range(2)] == told[2:]
-    for n, p in whole.net.state_dict().items():
-        assert torch.equal(p, again.net.state_dict()[n]), n
-    assert all(torch.equal(t, again.masters.state()[n]) for n, t in whole.masters.state().items())
+def test_all_of_it_comes_back(run: Run, background: bool) -> None:
+    assert load(run) is None
+    keep(run, 20, background=background)
+    assert whole(run) == 20
+    folder = run.folder / "checkpoints" / "step-000020"
+    assert sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()) == sorted(FILES)
+    modes = {(folder / name).stat().st_mode for name in FILES if not name.startswith("model")}
+    assert len(modes) == 1, "who may read one file may read all"
 
 
-def test_a_count_of_skipped_steps_comes_back(tmp_path: Path) -> None:
-    with Run(tmp_path, Job()) as run:
-        one = learner()
-        one.skipped = 2
-        checkpoint.save(run, 5, one, TOKENIZER.save)
-        two = learner()
-        checkpoint.restore(run, two)
-    assert two.skipped == 2
+def test_the_last_ones_are_kept(run: Run, background: bool) -> None:
+    keep(run, 1, 2, 3, 4, background=background)
+    assert held(run) == ["step-000003", "step-000004"] and whole(run) == 4
+    keep(run, 5, last=1, background=background)
+    assert held(run) == ["step-000005"]
 
 
-def test_only_the_newest_is_kept_and_it_is_a_model_anybody_loads(tmp_path: Path) -> None:
-    with Run(tmp_path, Job()) as run:
-        one = learner()
-        for step in (1, 2, 3):
-            one.step(world())
-            path = checkpoint.save(run, step, one, TOKENIZER.save)
-    assert checkpoints(tmp_path) == [path] and path.name == "step-000003"
-    loaded = hf.load(path / "model")
-    assert all(torch.equal(p, loaded.state_dict()[n]) for n, p in one.net.state_dict().items())
-    assert Tokenizer.from_folder(path / "model").encode("cab").tolist() == TOKENIZER.encode("cab").tolist()
+@pytest.mark.parametrize(
+    ("scores", "best"),
+    [
+        ({1: 0.5, 2: 0.9, 3: 0.1}, [2]), ({1: 0.5, 2: 0.5, 3: 0.1}, [2]), ({1: -3.0}, [1]), ({}, []),
+        ({1: 0.5, 5: 0.9}, []), ({1: math.nan, 2: -1.0, 3: math.inf}, [2]), ({1: 0.0, 6: 0.0}, []),
+    ],
+)  # fmt: skip
+def test_the_best_is_kept(scores: dict[int, float], best: list[int], run: Run) -> None:
+    for step in range(1, 7):
+        keep(run, step, scores=scores)  # each in a saver of its own: the scores are read from the disk
+    assert [int(name[5:]) for name in held(run)] == [*best, 5, 6]
 
 
-def test_another_model_s_checkpoint_is_refused(tmp_path: Path) -> None:
-    with Run(tmp_path, Job()) as run:
-        checkpoint.save(run, 1, learner(), TOKENIZER.save)
-        other = Learner(tiny("untied"), GRPO(beta=0.0))
-        with pytest.raises(RunError, match="step-000001"):
-            checkpoint.restore(run, other)
+def test_another_job_s_score_counts_for_nothing(run: Run, tmp_path: Path) -> None:
+    with Run(tmp_path / "other", Job(0.2)) as other:
+        keep(other, 1, scores={1: 9.0})
+        keep(run, 2, scores={2: 0.5})
+        shutil.copytree(other.folder / "checkpoints" / "step-000001", run.folder / "checkpoints" / "step-000001")
+    keep(run, 3, 4, 5)
+    assert held(run) == ["step-000002", "step-000004", "step-000005"]
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-def test_training_goes_on_on_a_gpu(dtype: torch.dtype, tmp_path: Path) -> None:
-    def on_gpu() -> Learner:
-        return Learner(tiny(dtype=dtype).cuda(), GRPO(beta=0.0), AdamW(lr=1e-3))
+def test_a_step_is_saved_once(run: Run, background: bool) -> None:
+    keep(run, 20, 20, background=background)
+    before = (run.folder / "checkpoints" / "step-000020").stat().st_ino
+    with Saver(run, background=background) as saver:
+        saver.save(20, {}, {}, {"model": lambda folder: pytest.fail("written again")})
+    assert whole(run) == 20 and (run.folder / "checkpoints" / "step-000020").stat().st_ino == before
 
-    whole, traces = on_gpu(), world()
-    for _ in range(4):
-        whole.step(traces)
-    with Run(tmp_path, Job()) as run:
-        half = on_gpu()
-        for _ in range(2):
-            half.step(traces)
-        checkpoint.save(run, 2, half, TOKENIZER.save)
-        again = on_gpu()
-        assert checkpoint.restore(run, again) == 2
-    for _ in range(2):
-        again.step(traces)
-    for n, w in whole.masters.weights.items():
-        torch.testing.assert_close(w, again.masters.weights[n], rtol=1e-4, atol=1e-5)
+
+def test_at_least_one_must_stay(run: Run) -> None:
+    with pytest.raises(UsageError, match="keep is 0"):
+        Saver(run, keep=0)
+
+
+def test_past_a_million_steps(run: Run) -> None:
+    keep(run, 999_999, 1_000_000)
+    assert whole(run) == 1_000_000
+
+
+# the state
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (math.nan, "nan"), ({"deep": [1.0, math.inf]}, "inf"), (torch.ones(1), "Tensor"), ((1, 2), "different"),
+        ({1: "a"}, "different"), ({"a"}, "set"),
+    ],
+)  # fmt: skip
+def test_a_state_that_is_not_json_is_refused_at_once(value: Any, why: str, run: Run, background: bool) -> None:
+    with Saver(run, background=background) as saver:
+        with pytest.raises(RunError, match=f"'baseline'.*{why}"):
+            saver.save(1, {}, {"fine": 1, "baseline": value}, {})
+    assert load(run) is None
+
+
+def test_floats_come_back_exactly(run: Run) -> None:
+    values = [0.1, 1e-320, 1 / 3, -0.0, 1.7976931348623157e308, 2.0**-1074]
+    with Saver(run) as saver:
+        saver.save(1, {}, {"values": values}, {})
+    found = load(run)
+    assert found is not None and [v.hex() for v in found.state["values"]] == [v.hex() for v in values]
+
+
+def test_a_run_goes_on_in_the_type_it_began_in(run: Run) -> None:
+    assert checkpoint.dtype(run, "auto") == "auto"
+    keep(run, 1)
+    assert checkpoint.dtype(run, "auto") == "float32" and checkpoint.dtype(run, "bfloat16") == "bfloat16"
+    (run.folder / "checkpoints" / "step-000001" / "state.json").write_text("{")
+    assert checkpoint.dtype(run, "auto") == "auto", "what is wrong is said by load"
+
+
+# in the background
+
+
+class Gate:
+    """A writer of a folder that waits until it is let through."""
+
+    def __init__(self) -> None:
+        self.reached, self.open = threading.Event(), threading.Event()
+
+    def __call__(self, folder: Path) -> None:
+        self.reached.set()
+        assert self.open.wait(30)
+        folder.mkdir()
+
+
+def test_training_goes_on_while_it_is_written(run: Run) -> None:
+    gate, weight = Gate(), torch.ones(3)
+    facts = {"list": [1]}
+    with Saver(run) as saver:
+        saver.save(1, {"weight": weight}, facts, {"model": gate})
+        assert gate.reached.wait(30) and load(run) is None, "it is not there until it is whole"
+        weight.zero_()
+        facts["list"].append(2)
+        gate.open.set()
+        saver.wait()
+        found = load(run)
+    assert found is not None and torch.equal(found.tensors["weight"], torch.ones(3)) and found.state == {"list": [1]}
+
+
+def test_one_is_written_at_a_time(run: Run) -> None:
+    gate, order = Gate(), []
+
+    def second(folder: Path) -> None:
+        order.append([p.name for p in checkpoints(run.folder)])
+        folder.mkdir()
+
+    def let() -> None:
+        time.sleep(0.2)
+        gate.open.set()
+
+    with Saver(run) as saver:
+        saver.save(1, {}, {}, {"model": gate})
+        threading.Thread(target=let).start()
+        saver.save(2, {}, {}, {"model": second})
+    assert order == [["step-000001"]] and held(run) == ["step-000001", "step-000002"]
+
+
+def test_leaving_waits_also_on_an_error(run: Run) -> None:
+    gate = Gate()
+    with pytest.raises(ZeroDivisionError):
+        with Saver(run) as saver:
+            saver.save(1, {}, {}, {"model": gate})
+            threading.Timer(0.2, gate.open.set).start()
+            raise ZeroDivisionError
+    assert held(run) == ["step-000001"] and load(run) is not None
+
+
+# a save that fails
+
+
+def full(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "config.json").write_text("{")
+    raise OSError(28, "No space left on device")
+
+
+def spoilt(folder: Path) -> None:
+    raise ModelError("the weights are not there")
+
+
+FAILED = r"step-000002 \(No space left on device\): put that right and run again; the one before is kept"
+
+
+def test_a_failure_here_is_told_at_once(run: Run) -> None:
+    keep(run, 1)
+    with Saver(run, keep=1, background=False) as saver:
+        with pytest.raises(RunError, match=FAILED):
+            saver.save(2, tensors(2), state(2), {"model": full})
+        assert held(run) == ["step-000001"] and whole(run) == 1
+        saver.save(2, tensors(2), state(2), {"model": model(2)})
+    assert held(run) == ["step-000002"] and whole(run) == 2
+
+
+@pytest.mark.parametrize("where", ["save", "wait"])
+def test_a_failure_in_the_background_is_told_next_and_once(where: str, run: Run) -> None:
+    keep(run, 1)
+    with Saver(run, keep=1) as saver:
+        saver.save(2, tensors(2), state(2), {"model": full})
+        with pytest.raises(RunError, match=FAILED):
+            saver.wait() if where == "wait" else saver.save(3, {}, {}, {"model": model(3)})
+        saver.wait()
+        assert held(run) == ["step-000001"] and whole(run) == 1
+        saver.save(3, tensors(3), state(3), {"model": model(3)})
+    assert held(run) == ["step-000003"] and whole(run) == 3
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_failure_in_the_background_is_told_on_leaving(interrupted: bool, run: Run) -> None:
+    keep(run, 1)
+    with pytest.raises(RunError, match=FAILED):
+        with Saver(run, keep=1) as saver:
+            saver.save(2, tensors(2), state(2), {"model": full})
+            if interrupted:
+                raise Interrupted("stopped; what was done is saved")
+    assert held(run) == ["step-000001"] and whole(run) == 1
+
+
+def test_a_failure_does_not_hide_a_bug(run: Run) -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        with Saver(run) as saver:
+            saver.save(2, {}, {}, {"model": full})
+            raise ZeroDivisionError
+    assert "No space left" in caught.value.__notes__[0]
+
+
+def test_a_bug_in_the_background_keeps_its_name(run: Run) -> None:
+    with pytest.raises(ZeroDivisionError):
+        with Saver(run) as saver:
+            saver.save(2, {}, {}, {"model": lambda folder: print(1 // 0)})
+    assert held(run) == []
+
+
+def test_what_cannot_be_written_says_why(run: Run) -> None:
+    with pytest.raises(RunError, match="the weights are not there"):
+        with Saver(run) as saver:
+            saver.save(2, {}, {}, {"model": spoilt})
+    assert held(run) == []
+
+
+def test_one_that_cannot_be_removed_does_no_harm(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.rename
+
+    def stuck(self: Path, target: Path) -> None:
+        if target.suffix == ".old":
+            raise PermissionError(13, "Permission denied")
+        real(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", stuck)
+        keep(run, 1, 2, 3)
+        assert held(run) == ["step-000001", "step-000002", "step-000003"] and whole(run) == 3
+    keep(run, 4)
+    assert held(run) == ["step-000003", "step-000004"]

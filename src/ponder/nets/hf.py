@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ponder.errors import ModelError
 from ponder.nets import config as configs
+from ponder.nets import lora
 from ponder.nets.decoder import Decoder
 from ponder.nets.weights import fill
 
@@ -102,9 +103,8 @@ def save(decoder: Decoder, folder: Path | str, shard_bytes: float = 5e9, overwri
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        new = work / "new"
-        new.mkdir()  # with the user's permissions, where mkdtemp's are private
-        _write(decoder, new, shard_bytes)
+        new = work / "new"  # made with the user's permissions, where mkdtemp's are private
+        snapshot(decoder, shard_bytes, copy=False)(new)
         if folder.is_dir():
             folder.rename(work / "old")
         new.rename(folder)
@@ -112,6 +112,24 @@ def save(decoder: Decoder, folder: Path | str, shard_bytes: float = 5e9, overwri
         if not folder.exists() and (work / "old").exists():
             (work / "old").rename(folder)
         shutil.rmtree(work, ignore_errors=True)
+
+
+def snapshot(decoder: Decoder, shard_bytes: float = 5e9, copy: bool = True) -> Callable[[Path], None]:
+    """What writes the model as it is now, adapters folded in, whenever it is called. Without a copy: as it is then."""
+    c = decoder.config
+    config = configs.to_hf(c, str(decoder.dtype).removeprefix("torch."))
+    ends = {"bos_token_id": c.bos, "eos_token_id": list(c.eos) or None, "pad_token_id": c.pad}
+    tensors = lora.merged(decoder)  # a tied head is the embedding, named once
+    if copy:
+        tensors = {name: t.to("cpu", copy=True) for name, t in tensors.items()}
+
+    def write(folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        _dump(folder / "config.json", config)
+        _dump(folder / "generation_config.json", {k: v for k, v in ends.items() if v is not None})
+        _write(tensors, folder, shard_bytes)
+
+    return write
 
 
 def _may_write(folder: Path, overwrite: bool) -> None:
@@ -126,24 +144,18 @@ def _may_write(folder: Path, overwrite: bool) -> None:
         raise ModelError(f"{folder} holds {strange[0]}, which is no part of a model; name another folder")
 
 
-def _write(decoder: Decoder, folder: Path, shard_bytes: float) -> None:
+def _write(tensors: Mapping[str, Tensor], folder: Path, shard_bytes: float) -> None:
     from safetensors.torch import save_file
 
-    c = decoder.config
-    dtype = str(decoder.dtype).removeprefix("torch.")
-    _dump(folder / "config.json", configs.to_hf(c, dtype))
-    ends = {"bos_token_id": c.bos, "eos_token_id": list(c.eos) or None, "pad_token_id": c.pad}
-    _dump(folder / "generation_config.json", {k: v for k, v in ends.items() if v is not None})
-    shards = _shards(decoder, shard_bytes)
+    shards = _shards(tensors, shard_bytes)
     where: dict[str, str] = {}
     for number, names in enumerate(shards, 1):
         file = WHOLE if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        parts = {ours: decoder.get_parameter(ours).detach().contiguous() for ours in names}
-        save_file({_their_name(ours): part for ours, part in parts.items()}, folder / file, {"format": "pt"})
+        save_file({_their_name(ours): tensors[ours].contiguous() for ours in names}, folder / file, {"format": "pt"})
         shutil.copymode(folder / "config.json", folder / file)  # safetensors makes private files
         where |= {_their_name(ours): file for ours in names}
     if len(shards) > 1:
-        total = sum(p.numel() * p.element_size() for p in decoder.parameters())
+        total = sum(t.nbytes for t in tensors.values())
         _dump(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": where})
 
 
@@ -151,17 +163,16 @@ def _their_name(ours: str) -> str:
     return ours if ours.startswith("lm_head.") else f"model.{ours}"
 
 
-def _shards(decoder: Decoder, shard_bytes: float) -> list[list[str]]:
-    """Names in order, cut where a file would grow past its size; a tied head is the embedding, named once."""
+def _shards(tensors: Mapping[str, Tensor], shard_bytes: float) -> list[list[str]]:
+    """Names in order, cut where a file would grow past its size."""
     shards: list[list[str]] = [[]]
     size = 0
-    for name, p in decoder.named_parameters():
-        bytes_ = p.numel() * p.element_size()
-        if shards[-1] and size + bytes_ > shard_bytes:
+    for name, tensor in tensors.items():
+        if shards[-1] and size + tensor.nbytes > shard_bytes:
             shards.append([])
             size = 0
         shards[-1].append(name)
-        size += bytes_
+        size += tensor.nbytes
     return shards
 
 

@@ -1,0 +1,159 @@
+"""What every training job keeps between its steps, and how it goes on after a stop.
+
+A step either happened, with all it changed, or it did not: what the next step starts from (`State`) is replaced as a
+whole, once the step is recorded. So a run that was killed at any moment goes on from a checkpoint as if it never was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ponder.errors import Interrupted, UsageError
+from ponder.models.load import load_policy
+from ponder.models.native import Native
+from ponder.nets import hf, lora
+from ponder.nets.decoder import Decoder
+from ponder.nets.lora import LoRA
+from ponder.protocols import Watch
+from ponder.runs import Run
+from ponder.train import checkpoint
+from ponder.train.learner import Diverged, Learner
+from ponder.types import Trace
+
+
+class Training(Protocol):
+    """What a training job says about its steps."""
+
+    @property
+    def steps(self) -> int: ...
+    @property
+    def save_every(self) -> int: ...
+    @property
+    def keep(self) -> int: ...
+
+
+@dataclass(slots=True)
+class State:
+    """Where a run is, as plain data. The sampler's random numbers are a function of the step: nothing to keep."""
+
+    step: int = 0  # done
+    cursor: int = 0  # problems asked
+    tokens: float = 0.0  # seen
+    memory: dict[str, float] = field(default_factory=dict)  # the objective's
+    history: dict[str, Any] = field(default_factory=dict)  # the curriculum's
+
+
+class Keeper:
+    """A context manager around a training loop: restores, records, saves, and stops in good order.
+
+    `learners` are by name; the first is the policy's.
+    """
+
+    def __init__(self, run: Run, job: Training, watch: Watch, policy: Native, learners: Mapping[str, Learner]) -> None:
+        self.run, self.job, self.watch, self.policy, self.learners = run, job, watch, policy, learners
+        on_gpu = policy.net.device.type != "cpu"  # a processor has no time to spare, and its memory is the model's
+        self.saver = checkpoint.Saver(run, keep=job.keep, background=on_gpu)
+        self.state = State()
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Keeper:
+        self._stack.enter_context(self.saver)
+        found = checkpoint.load(self.run)
+        if found is not None:
+            for name, learner in self.learners.items():
+                learner.restore(_part(found.tensors, name), found.state["learners"][name])
+            if self.policy.net.device.type == "cpu":
+                torch.set_num_threads(found.state["threads"])  # sums in another order would give other bits
+            self.state = State(**found.state["state"])
+        self.run.resumed(self.state.step)
+        self.policy.version = self.state.step
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._stack.__exit__(kind, error, tb)
+
+    def steps(self) -> Iterator[int]:
+        return iter(range(self.state.step, self.job.steps))
+
+    @contextmanager
+    def step(self) -> Iterator[State]:
+        """One step: gives a copy of the state to change, which `record` puts in place of the old one."""
+        try:
+            yield State(**asdict(self.state))
+        except (Interrupted, BaseExceptionGroup) as stop:
+            if isinstance(stop, BaseExceptionGroup) and not stop.subgroup(Interrupted):
+                raise
+            for learner in self.learners.values():
+                learner.masters.forget()
+            self.save(None)
+            so_far = f"stopped after {self.state.step} of {self.job.steps} steps"
+            raise Interrupted(f"{so_far}; the same command goes on from there") from None
+
+    def learn(self, learner: Learner, traces: Sequence[Trace], watch: Callable[[float], None]) -> dict[str, float]:
+        """A learner's step; where it cannot go on, its traces are kept for a look."""
+        try:
+            return learner.step(traces, watch)
+        except Diverged:
+            self.run.traces(self.state.step, traces)
+            raise
+
+    def record(self, state: State, metrics: Mapping[str, float], traces: Sequence[Trace]) -> None:
+        """The step is done: write it down, and save where it is time."""
+        at = self.state.step
+        state.step = at + 1
+        self.run.traces(at, traces)
+        self.run.metrics(at, metrics)
+        self.state, self.policy.version = state, state.step
+        self.watch.step(state.step, self.job.steps, metrics, traces)
+        if state.step % self.job.save_every == 0 or state.step == self.job.steps:
+            self.watch.phase("save")
+            self.save(metrics.get("reward"))
+        for learner in self.learners.values():
+            if learner.stopped is not None:
+                raise learner.stopped
+
+    def save(self, score: float | None) -> None:
+        tensors = {f"{name}:{n}": t for name, learner in self.learners.items() for n, t in learner.tensors().items()}
+        kept = {
+            "state": asdict(self.state),
+            "learners": {name: learner.facts() for name, learner in self.learners.items()},
+            "threads": torch.get_num_threads(),
+            "dtype": str(self.policy.net.dtype).removeprefix("torch."),
+        }
+        folders = {"model": _model(self.policy, copy=self.saver.background)}
+        adapter: LoRA | None = getattr(self.job, "lora", None)
+        if adapter is not None:
+            folders["adapter"] = lora.snapshot(self.policy.net, adapter, str(getattr(self.job, "model", "")))
+        self.saver.save(self.state.step, tensors, kept, folders, score)
+
+
+def _part(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    return {n.removeprefix(f"{name}:"): t for n, t in tensors.items() if n.startswith(f"{name}:")}
+
+
+def _model(policy: Native, copy: bool) -> Callable[[Path], None]:
+    """What writes the policy as it is now: a folder that others load, adapters folded in."""
+    weights = hf.snapshot(policy.net, copy=copy)
+
+    def write(folder: Path) -> None:
+        weights(folder)
+        policy.tokenizer.save(folder)
+
+    return write
+
+
+def same_kind(model: str, net: Decoder) -> Decoder:
+    """Another model's network, where and in the type this one is, reading the same tokens."""
+    other = load_policy(model, device=str(net.device), dtype=str(net.dtype).removeprefix("torch.")).net
+    if other.config.vocab != net.config.vocab:
+        both = f"{other.config.vocab} tokens, the model that learns {net.config.vocab}"
+        raise UsageError(f"{model} has a vocabulary of {both}: both must read the same ones")
+    return other

@@ -1,0 +1,231 @@
+"""Checkpoints: a kill leaves the old or the new one whole, and damage is named, with the way out."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kept import FILES, Job, held, keep, model, state, tensors, whole
+from ponder.errors import RunError
+from ponder.runs import Run, checkpoints
+from ponder.train import checkpoint
+from ponder.train.checkpoint import Saver, load
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    with Run(tmp_path / "run", Job()) as open_run:
+        yield open_run
+
+
+# a process that is killed
+
+
+class Killed(BaseException):
+    """From one moment on nothing more is done to the disk, nor tidied up."""
+
+
+class Clock:
+    """Counts what is done to files, and kills before the n-th."""
+
+    WRITES = frozenset({"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "shutil.rmtree"})
+    current: Clock | None = None
+
+    def __init__(self, at: int = 10**9) -> None:
+        self.at, self.count, self.thread = at, 0, threading.get_ident()
+
+    def tick(self, event: str, about: tuple[Any, ...]) -> None:
+        reads = event == "open" and (isinstance(about[1], str) and not set(about[1]) & set("wxa+"))
+        if event not in self.WRITES or reads or threading.get_ident() != self.thread:
+            return
+        self.count += 1
+        if self.count >= self.at:
+            raise Killed(f"{event} {about}")
+
+    def __enter__(self) -> Clock:
+        Clock.current = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        Clock.current = None
+
+
+def heard(event: str, about: tuple[Any, ...]) -> None:
+    if Clock.current is not None:
+        Clock.current.tick(event, about)
+
+
+@pytest.fixture(scope="module")
+def _audit() -> None:
+    sys.addaudithook(heard)  # sees what Python does to files; it stays, and does nothing outside a Clock
+
+
+def test_killed_at_every_moment_of_a_save(tmp_path: Path, _audit: None) -> None:
+    def life(folder: Path, at: int = 10**9) -> int:
+        with Run(folder, Job()) as run:
+            keep(run, 10, 20, scores={10: 1.0})
+            with Clock(at) as clock:
+                keep(run, 30, last=1)
+        return clock.count
+
+    moments = life(tmp_path / "run")
+    assert moments > 20
+    ends = set()
+    for at in range(1, moments + 1):
+        folder = tmp_path / f"killed-{at}"
+        with pytest.raises(Killed):
+            life(folder, at)
+        with Run(folder, Job()) as run:
+            step = whole(run)
+            ends.add((step, *(p.name for p in checkpoints(folder))))
+            assert all(checkpoint._checked(p, run) for p in checkpoints(folder)), "every one that is named is whole"
+            keep(run, 30, 40, last=1)
+            assert whole(run) == 40 and held(run) == ["step-000010", "step-000040"], "and nothing is left lying about"
+    assert ends == {
+        (20, "step-000010", "step-000020"), (30, "step-000010", "step-000020", "step-000030"),
+        (30, "step-000010", "step-000030"),
+    }, "killed before, between and after"  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [".new", ".old"])
+def test_what_a_kill_left_is_removed_when_found(kind: str, run: Run) -> None:
+    keep(run, 10)
+    left = run.folder / "checkpoints" / f"step-000020{kind}"
+    shutil.copytree(run.folder / "checkpoints" / "step-000010", left)
+    assert whole(run) == 10
+    with Saver(run, background=False) as saver:
+        assert not left.exists()
+        (left / "model").mkdir(parents=True)
+        saver.save(20, tensors(20), state(20), {"model": model(20)})
+    assert held(run) == ["step-000010", "step-000020"] and whole(run) == 20
+
+
+def test_all_is_on_the_disk_before_the_name(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut loses what was not brought to the disk, in any order."""
+    synced: set[int] = set()
+    fsync, rename = os.fsync, Path.rename
+
+    def watch_fsync(handle: int) -> None:
+        synced.add(os.fstat(handle).st_ino)
+        fsync(handle)
+
+    def watch_rename(self: Path, target: Path) -> Path:
+        if target.suffix != ".old":
+            inside = [self, *self.rglob("*")]
+            assert {p.stat().st_ino for p in inside} <= synced and len(inside) == 7
+            synced.clear()
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", watch_fsync)
+    monkeypatch.setattr(Path, "rename", watch_rename)
+    keep(run, 10)
+    folder = run.folder / "checkpoints"
+    assert synced == {folder.stat().st_ino, run.folder.stat().st_ino}, "and the names after it"
+
+
+# damage
+
+
+def flip(path: Path, at: int, mask: int = 1) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= mask
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_damaged_byte_is_named_and_the_earlier_one_offered(file: str, run: Run) -> None:
+    keep(run, 10, 20)
+    path = run.folder / "checkpoints" / "step-000020" / file
+    size = path.stat().st_size
+    for at in (0, 1, size // 3, size // 2, size - 2, size - 1):
+        flip(path, at)
+        with pytest.raises(RunError) as caught:
+            load(run)
+        words = str(caught.value)
+        assert f"step-000020 is damaged ({file}: " in words, words
+        assert "remove that folder and the run goes on from step-000010, which is whole" in words
+        flip(path, at)
+    assert whole(run) == 20
+    flip(path, size // 2)
+    shutil.rmtree(run.folder / "checkpoints" / "step-000020")
+    assert whole(run) == 10, "as it was said"
+
+
+def test_any_byte_of_a_manifest(run: Run) -> None:
+    keep(run, 1, scores={1: 0.5})
+    path = run.folder / "checkpoints" / "step-000001" / "manifest.json"
+    for at in range(path.stat().st_size):
+        flip(path, at, 2)
+        with pytest.raises(RunError, match=r"step-000001 is damaged \(manifest.json: .*no earlier one that is whole"):
+            load(run)
+        flip(path, at, 2)
+    assert whole(run) == 1
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("damage", ["gone", "empty", "cut", "longer", "folder"])
+def test_a_missing_or_torn_file_is_named(damage: str, file: str, run: Run) -> None:
+    keep(run, 10)
+    path = run.folder / "checkpoints" / "step-000010" / file
+    content = path.read_bytes()
+    path.unlink()
+    if damage == "folder":
+        path.mkdir()
+    elif damage != "gone":
+        path.write_bytes({"empty": b"", "cut": content[:-20], "longer": content + b" "}[damage])
+    why = {"gone": "No such file", "folder": "Is a directory", "empty": "it has 0 bytes"}.get(damage, "it has ")
+    if file == "manifest.json" and damage not in ("gone", "folder"):
+        why = "it is no manifest" if damage != "longer" else "its checksum differs"
+    with pytest.raises(RunError) as caught:
+        load(run)
+    words = str(caught.value)
+    assert f"step-000010 is damaged ({file}: {why}" in words, words
+    assert "no earlier one that is whole: remove the folder 'checkpoints' and the run starts again" in words
+
+
+def test_the_earlier_one_that_is_offered_is_whole(run: Run) -> None:
+    keep(run, 10, 20, 30, last=3)
+    for step in (20, 30):
+        flip(run.folder / "checkpoints" / f"step-0000{step}" / "model" / "model.safetensors", -1)
+    offer = "remove that folder and step-000020, no better, and the run goes on from step-000010, which is whole"
+    with pytest.raises(RunError, match=offer):
+        load(run)
+
+
+def test_another_job_s_checkpoint_is_refused(run: Run, tmp_path: Path) -> None:
+    keep(run, 10)
+    with Run(tmp_path / "other", Job(0.2)) as other:
+        keep(other, 20)
+    shutil.copytree(tmp_path / "other" / "checkpoints" / "step-000020", run.folder / "checkpoints" / "step-000020")
+    with pytest.raises(RunError, match=r"step-000020 was saved by another job: remove that .* from step-000010"):
+        load(run)
+
+
+def test_a_renamed_checkpoint_is_refused(run: Run) -> None:
+    keep(run, 10, 20)
+    (run.folder / "checkpoints" / "step-000020").rename(run.folder / "checkpoints" / "step-000030")
+    with pytest.raises(RunError, match="step-000030 was saved as step 20 and renamed"):
+        load(run)
+
+
+def test_a_run_that_was_moved_goes_on(run: Run, tmp_path: Path) -> None:
+    keep(run, 10)
+    shutil.copytree(run.folder, tmp_path / "moved")
+    with Run(tmp_path / "moved", Job()) as moved:
+        assert whole(moved) == 10
+
+
+def test_nothing_is_a_pickle(run: Run) -> None:
+    keep(run, 10)
+    assert {Path(name).suffix for name in FILES} == {".json", ".safetensors"}
+    for name in FILES:
+        content = (run.folder / "checkpoints" / "step-000010" / name).read_bytes()
+        assert json.loads(content if name.endswith("json") else content[8 : 8 + int.from_bytes(content[:8], "little")])
