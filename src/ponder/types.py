@@ -134,6 +134,7 @@ class Step:
     visits: int = 0
     value: float = 0.0
     advantages: Floats | None = None  # one per token; None = no credit was given
+    notes: dict[str, Floats] = field(default_factory=dict)  # more numbers per token, by name: reference, values, ...
     cites: tuple[int, ...] = ()  # steps quoted in this one's prompt (refine, aggregate): graph edges
     pruned: bool = False
     last: bool = False  # whoever asked for this step wants no more after it, whatever stopped it
@@ -228,11 +229,17 @@ def _sparse(record: Step | Cost) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name, value in _differing(record):
         if isinstance(value, np.ndarray):
-            value = value.tolist() if value.dtype.kind == "i" else [float(f"{x:.9g}") for x in value.tolist()]
+            value = _plain(value)
         elif name == "scores":
             value = {k: [s.value, s.reason] for k, s in value.items()}
+        elif name == "notes":
+            value = {k: _plain(v) for k, v in value.items()}
         out[name] = value
     return out
+
+
+def _plain(array: NDArray[Any]) -> list[Any]:
+    return array.tolist() if array.dtype.kind == "i" else [float(f"{x:.9g}") for x in array.tolist()]
 
 
 def _differing(record: Step | Cost) -> Iterator[tuple[str, Any]]:
@@ -249,6 +256,7 @@ def _step(data: Mapping[str, Any]) -> Step:
         if given.get(name) is not None:
             given[name] = np.asarray(given[name], dtype=kind)
     given["scores"] = {k: Score(*v) for k, v in given.get("scores", {}).items()}
+    given["notes"] = {k: np.asarray(v, dtype=np.float32) for k, v in given.get("notes", {}).items()}
     given["cites"] = tuple(given.get("cites", ()))
     return Step(**{"text": "", **given})
 

@@ -18,12 +18,31 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ponder.nets.causal import LONG, Causal
+from ponder.nets.flex import Flex
+from ponder.nets.varlen import Runs, Varlen
+
 
 @dataclass(slots=True)
 class _Bucket:
     index_Bt: Tensor  # each tree's tokens among all; padding points anywhere
     real_Bt: Tensor  # False on padding
     back_Btt: Tensor  # how far back a key lies on the query's own path; negative where it does not
+
+
+def packed(
+    lengths: Sequence[int], parents: Sequence[int], device: torch.device, dtype: torch.dtype, windows: bool
+) -> Packed | Varlen | Flex | Causal:
+    """The best way there is to attend over this forest here. `windows`: does any layer look back only so far?"""
+    if device.type != "cuda":
+        return Packed(lengths, parents, device)
+    runs = Runs(lengths, parents)
+    total = len(runs.positions_T)
+    if runs.gathered == total and total >= LONG * len(runs.sizes) and not windows:
+        return Causal(runs.sizes, runs.positions_T, device)
+    if Varlen.takes(runs, dtype):
+        return Varlen(runs, device)
+    return Flex(lengths, parents, runs.positions_T, device)
 
 
 class Packed:

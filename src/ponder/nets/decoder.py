@@ -10,11 +10,14 @@ Shapes: T tokens, E width, H query heads, K key heads, D head size, V vocabulary
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ponder.nets import rope
 from ponder.nets.config import DecoderConfig
@@ -56,15 +59,14 @@ class Attention(nn.Module):
             self.k_norm = RMSNorm(c.head_dim, c.norm_eps, c.gemma)
         self.qk_norm = c.qk_norm
 
-    def forward(self, x_TE: Tensor, turn: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+    def forward(self, x_TE: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [T, H, D], keys and values [T, K, D] of each token; mixing them is for others."""
         q = self.q_proj(x_TE).view(-1, self.heads, self.head_dim)
         k = self.k_proj(x_TE).view(-1, self.kv_heads, self.head_dim)
         v = self.v_proj(x_TE).view(-1, self.kv_heads, self.head_dim)
         if self.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
-        q, k = rope.rotate(q, *turn), rope.rotate(k, *turn)
-        mixed_THD = attend(self.layer, q, k, v, scale=self.scale, window=self.window)
-        return self.o_proj(mixed_THD.flatten(1))
+        return rope.rotate(q, *turn), rope.rotate(k, *turn), v
 
 
 class MLP(nn.Module):
@@ -94,12 +96,44 @@ class Block(nn.Module):
         self.gemma = c.gemma
 
     def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
-        mixed = self.self_attn(self.input_layernorm(x), turn, attend)
+        own = self.self_attn
+        return self.after(x, attend(own.layer, *self.before(x, turn), scale=own.scale, window=own.window))
+
+    def whole(self, x: Tensor, turn: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+        """As `forward`, without the layer's number, for which it would be compiled again."""
+        own = self.self_attn
+        return self.after(x, attend(-1, *self.before(x, turn), scale=own.scale, window=own.window))
+
+    def before(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        return self.self_attn(self.input_layernorm(x), turn)
+
+    def after(self, x: Tensor, mixed_THD: Tensor) -> Tensor:
+        mixed = self.self_attn.o_proj(mixed_THD.flatten(1))
         if self.gemma:  # norms on both sides of each block
             x = x + self.post_attention_layernorm(mixed)
             return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
         x = x + mixed
         return x + self.mlp(self.post_attention_layernorm(x))
+
+
+def fused(block: Block, x: Tensor, turn: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+    """A block, compiled once for all layers: what lies between matrix products becomes one kernel.
+
+    An attention that cannot be compiled stands between two compiled halves.
+    """
+    own = block.self_attn
+    if getattr(attend, "inline", False):
+        return _compiled("whole")(block, x, turn, attend)
+    mixed_THD = attend(own.layer, *_compiled("before")(block, x, turn), scale=own.scale, window=own.window)
+    return _compiled("after")(block, x, mixed_THD)
+
+
+@cache
+def _compiled(part: str) -> Callable[..., Any]:
+    from torch._functorch import config
+
+    config.activation_memory_budget = 0.8  # what is cheap to compute again is not kept: a quarter less memory
+    return torch.compile(getattr(Block, part), dynamic=True)
 
 
 class Decoder(nn.Module):
@@ -112,21 +146,29 @@ class Decoder(nn.Module):
         self.lm_head = nn.Linear(c.width, c.vocab, bias=False)
         if c.tied:
             self.lm_head.weight = self.embed_tokens.weight
+        self.recompute = False  # keep no activations inside a block for the backward pass: compute them again
         self._turns = [rope.frequencies(r, c.head_dim, c.context) for r in (c.rope, c.local_rope or c.rope)]
 
-    def forward(self, ids_T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:
-        """Hidden states [T, E] after the last norm; `logits` makes logits of those that are wanted."""
+    def forward(self, ids_T: Tensor, positions_T: Tensor, attend: Attend, compiled: bool = False) -> Tensor:
+        """Hidden states [T, E] after the last norm; `logits` makes logits of those that are wanted.
+
+        `compiled` fuses the blocks: for many passes over many tokens on a GPU.
+        """
+        run: Callable[..., Tensor] = fused if compiled else Block.__call__
         x = self.embed_tokens(ids_T)
         if self.config.gemma:
             x = x * torch.tensor(math.sqrt(self.config.width), dtype=x.dtype)
         turns = [self._turn(positions_T, f, factor, x.dtype) for f, factor in self._turns]
         for block, window in zip(self.layers, self.config.windows, strict=True):
-            local = self.config.local_rope is not None and window is not None
-            x = block(x, turns[1] if local else turns[0], attend)
+            turn = turns[1] if self.config.local_rope is not None and window is not None else turns[0]
+            if self.recompute and torch.is_grad_enabled():
+                x = checkpoint(run, block, x, turn, attend, use_reentrant=False)
+            else:
+                x = run(block, x, turn, attend)
         return self.norm(x)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self.lm_head(hidden)
+        return project(hidden, self.lm_head.weight)
 
     @property
     def device(self) -> torch.device:
@@ -139,6 +181,18 @@ class Decoder(nn.Module):
     def _turn(self, positions_T: Tensor, freqs: Tensor, factor: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         cos, sin = rope.angles(positions_T, freqs.to(positions_T.device), factor)
         return cos.to(dtype), sin.to(dtype)
+
+
+def project(hidden_NE: Tensor, weight_VE: Tensor) -> Tensor:
+    """Logits in float32, whatever the network's type: rounded to bfloat16, a logit of 20 is off by up to 0.06."""
+    if hidden_NE.device.type == "cuda" and hidden_NE.dtype != torch.float32:
+        return torch.mm(hidden_NE, weight_VE.T, out_dtype=torch.float32)
+    return wide(hidden_NE @ weight_VE.T)
+
+
+def wide(x: Tensor) -> Tensor:
+    """At least float32."""
+    return x if x.dtype == torch.float64 else x.float()
 
 
 def initialise(config: DecoderConfig, seed: int, dtype: torch.dtype = torch.float32) -> Decoder:

@@ -8,23 +8,30 @@ from __future__ import annotations
 import asyncio
 import time
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from ponder.errors import Interrupted, UsageError
+from ponder.errors import UsageError
 from ponder.models.load import Fresh, load_policy, pin
 from ponder.models.native import Native
-from ponder.pipelines.solve import pick, solve_all
+from ponder.nets import lora
+from ponder.nets.lora import LoRA
+from ponder.pipelines.curriculum import Curriculum, History, Uniform
+from ponder.pipelines.keeping import Keeper, State, same_kind
+from ponder.pipelines.preflight import preflight
+from ponder.pipelines.solve import solve_all
+from ponder.pipelines.summary import live, summary
 from ponder.protocols import Silent, Strategy, Task, Watch
 from ponder.reason.strategies import Ensemble
-from ponder.runs import Run, read_metrics
+from ponder.runs import Run
 from ponder.train import checkpoint
+from ponder.train.critic import ValueLearner
 from ponder.train.learner import Learner
-from ponder.train.objective import GRPO, Objective
+from ponder.train.objective import NO_KL, Objective
 from ponder.train.optimiser import AdamW
+from ponder.train.policy_gradient import GRPO
+from ponder.train.ppo import PPO
 from ponder.types import Sampling, Trace
 
 
@@ -36,21 +43,31 @@ class RL:
     model: str | Fresh = "smollm2"
     template: str | None = None  # None: the model's own chat template
     strategy: Strategy = field(default_factory=lambda: Ensemble(n=8, sampling=Sampling(max_tokens=256)))
-    objective: Objective = GRPO(beta=0.0)
+    objective: Objective = GRPO(kl=NO_KL)
     optimiser: AdamW = AdamW()
     steps: int = 100
     prompts: int = 32  # per step, each with the strategy's samples
     temperature: float = 1.0  # of sampling and of every log-probability
+    passes: int = 1  # over the samples of a step
+    minibatches: int = 1  # optimiser steps per pass
+    curriculum: Curriculum = Uniform()
+    refill: int | None = None  # rounds that may replace groups of equal rewards; None: as the objective's paper has it
+    teacher: str | None = None  # a model to distil from, or to hold the KL against; None: the model as it begins
+    lora: LoRA | None = None  # train adapters instead of the weights
     frozen_layers: int = 0  # the lowest so many stay as they are, with embeddings and head
-    micro_tokens: int = 4096  # memory only: the gradient does not depend on it
+    micro_tokens: int = 0  # computed at a time: memory only, not the gradient; 0: as many as suit the device
+    recompute: bool = False  # keep no activations inside layers: less memory, a third more time
+    preflight: bool = True  # prove that the run is right before it spends anything
     save_every: int = 20
+    keep: int = 2  # checkpoints, besides the best
     seed: int = 0
     device: str = "auto"
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
-        if min(self.steps, self.prompts, self.micro_tokens, self.save_every) < 1 or self.seed < 0:
-            raise UsageError("steps, prompts, micro_tokens and save_every must each be at least 1, seed at least 0")
+        counted = ("steps", "prompts", "passes", "minibatches", "save_every", "keep")
+        if min(getattr(self, name) for name in counted) < 1 or min(self.seed, self.micro_tokens) < 0:
+            raise UsageError(f"{', '.join(counted)} must each be at least 1, seed and micro_tokens at least 0")
         if getattr(self.strategy, "n", 2) < 2:
             raise UsageError("a group of one has no baseline: sample at least 2 completions per problem (--n 8)")
         sampling = getattr(self.strategy, "sampling", Sampling(temperature=self.temperature))
@@ -65,7 +82,8 @@ class RL:
             )
 
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> Native:
-        job = replace(self, model=pin(self.model))
+        teacher = None if self.teacher is None else pin(self.teacher)
+        job = replace(self, model=pin(self.model), teacher=teacher)
         with Run(folder, job) as run:
             return asyncio.run(train(job, run, watch or Silent()))
 
@@ -73,73 +91,79 @@ class RL:
 async def train(job: RL, run: Run, watch: Watch) -> Native:
     watch.phase("load")
     policy = load_policy(job.model, template=job.template, device=job.device, dtype=checkpoint.dtype(run, job.dtype))
-    policy.watch = watch.tokens
-    learner = Learner(
-        policy.net,
-        job.objective,
-        job.optimiser,
-        temperature=job.temperature,
-        micro_tokens=job.micro_tokens,
-        frozen_layers=job.frozen_layers,
-    )
-    first = policy.version = checkpoint.restore(run, learner)  # 0 in a new run
-    problems, verifier = job.task.train, job.task.verifier
-    seen = next((m["num_tokens"] for m in reversed(read_metrics(run.folder))), 0.0)
+    learner, critic = build(job, policy)
+    verifier = job.task.verifier
 
-    for step in range(first, job.steps):
-        done = step
-        try:
-            began = time.perf_counter()
-            policy.stream(job.seed, step)
-            watch.phase("sample")
-            asked = pick(problems, job.seed, step * job.prompts, job.prompts)
-            traces = await solve_all(asked, job.strategy, policy, verifier)
-            sampled = time.perf_counter()
+    with Keeper(run, job, watch, policy, {"policy": learner} | ({"critic": critic} if critic else {})) as keeper:
+        if job.preflight and not keeper.state.step:
+            watch.phase("check")
+            await preflight(job, policy, learner)
+        policy.watch = watch.tokens
+        for step in keeper.steps():
+            with keeper.step() as state:
+                began = time.perf_counter()
+                watch.phase("sample")
+                asked, traces = await rollouts(job, policy, step, state)
+                sampled = time.perf_counter()
 
-            for trace in traces:
-                job.objective.credit(trace, verifier.name)
-            watch.phase("learn")
-            learned = learner.step(traces, watch.share)
-            policy.version = done = step + 1
-            ended = time.perf_counter()
+                watch.phase("learn")
+                if job.objective.kl.where == "reward":
+                    learner.note_reference(traces)
+                if critic:
+                    critic.note_values(traces)
+                metrics = summary(asked, verifier.name)
+                metrics |= job.objective.credit(traces, verifier.name, state.memory)
+                if not critic or step >= critic.warmup:
+                    metrics |= keeper.learn(learner, traces, watch.share)
+                if critic:
+                    metrics |= keeper.learn(critic, traces, lambda share: None)
+                ended = time.perf_counter()
 
-            metrics = summary(traces, verifier.name) | learned
-            seen = metrics["num_tokens"] = metrics["num_tokens"] + seen
-            metrics |= {"time/sample": sampled - began, "time/learn": ended - sampled, "step_time": ended - began}
-            run.traces(step, traces)
-            run.metrics(step, metrics)
-            watch.step(done, job.steps, metrics, traces)
-            if done % job.save_every == 0 or done == job.steps:
-                watch.phase("save")
-                checkpoint.save(run, done, learner, policy.tokenizer.save)
-        except (Interrupted, BaseExceptionGroup) as stop:
-            if isinstance(stop, BaseExceptionGroup) and not stop.subgroup(Interrupted):
-                raise
-            learner.masters.forget()
-            checkpoint.save(run, done, learner, policy.tokenizer.save)
-            so_far = f"stopped after {done} of {job.steps} steps"
-            raise Interrupted(f"{so_far}; the same command goes on from there") from None
+                state.tokens += metrics["num_tokens"]
+                metrics |= {"num_tokens": state.tokens, "groups": float(len(traces))}
+                metrics |= {"time/sample": sampled - began, "time/learn": ended - sampled, "step_time": ended - began}
+                keeper.record(state, metrics, asked)
     return policy
 
 
-def summary(traces: Sequence[Trace], scorer: str) -> dict[str, float]:
-    """What a step's samples looked like, under TRL's names. Undecided scores are counted, not averaged."""
-    groups = [[t.score(i, scorer) for i in t.answers()] for t in traces]
-    judged = [[r for r in g if r is not None] for g in groups]
-    rewards = [r for g in judged for r in g]
-    spreads = [float(np.std(g, ddof=1)) for g in judged if len(g) > 1]  # TRL's: with Bessel's correction
-    steps = [t.steps[i] for t in traces for i in t.answers()]
-    lengths = [len(s.token_ids) for s in steps]
-    ended = [len(s.token_ids) for s in steps if s.stop == "eos"]
-    return {
-        "reward": float(np.mean(rewards)) if rewards else float("nan"),
-        "reward_std": float(np.mean(spreads)) if spreads else 0.0,
-        "frac_reward_zero_std": float(np.mean([len(set(g)) <= 1 for g in judged])),
-        "frac_undecided": 1 - len(rewards) / max(1, sum(map(len, groups))),
-        "completions/mean_length": float(np.mean(lengths)),
-        "completions/min_length": float(min(lengths)),
-        "completions/max_length": float(max(lengths)),
-        "completions/clipped_ratio": float(np.mean([s.stop == "length" for s in steps])),
-        "completions/mean_terminated_length": float(np.mean(ended)) if ended else 0.0,
-        "num_tokens": float(sum(t.cost.prompt_tokens + t.cost.generated_tokens for t in traces)),
-    }
+async def rollouts(job: RL, policy: Native, step: int, state: State) -> tuple[list[Trace], list[Trace]]:
+    """All traces of a step, and those to learn from: with dynamic sampling only groups whose rewards differ."""
+    problems, verifier = job.task.train, job.task.verifier
+    history = History.from_json(state.history) if state.history else History()
+    rounds = 1 + (getattr(job.objective, "refill", 0) if job.refill is None else job.refill)
+    asked: list[Trace] = []
+    kept: list[Trace] = []
+    for turn in range(rounds):
+        policy.stream(job.seed, step, *([turn] if turn else []))
+        chosen = job.curriculum.choose(problems, job.seed, state.cursor, job.prompts - len(kept), history)
+        traces = await solve_all([problems[i] for i in chosen], job.strategy, policy, verifier)
+        for i, trace in zip(chosen, traces, strict=True):
+            history.add(i, [trace.score(leaf, verifier.name) for leaf in trace.answers()])
+        state.cursor += len(chosen)
+        asked += traces
+        kept += [t for t in traces if live(t, verifier.name)] if rounds > 1 else traces
+        if len(kept) >= job.prompts:
+            break
+    if not isinstance(job.curriculum, Uniform):  # nobody reads it otherwise
+        state.history = history.to_json()
+    return asked, kept
+
+
+def build(job: RL, policy: Native) -> tuple[Learner, ValueLearner | None]:
+    """The policy's learner, and the critic's where the objective has one."""
+    net, critic = policy.net, None
+    sizes: Any = {"micro_tokens": job.micro_tokens, "passes": job.passes, "minibatches": job.minibatches}
+    if isinstance(job.objective, PPO):
+        start = job.objective.critic.model
+        valued = net if start is None else same_kind(start, net)
+        critic = ValueLearner(
+            valued, job.objective.critic, frozen_layers=job.frozen_layers, recompute=job.recompute, **sizes
+        )
+    if job.lora is not None:
+        lora.attach(net, job.lora, job.seed)
+    learner = Learner(
+        net, job.objective, job.optimiser, temperature=job.temperature, frozen_layers=job.frozen_layers,
+        recompute=job.recompute,
+        reference=None if job.teacher is None else same_kind(job.teacher, net), **sizes,
+    )  # fmt: skip
+    return learner, critic

@@ -1,8 +1,12 @@
-"""Who deserves what: pure functions from a trace's scores to per-token advantages."""
+"""Who deserves what: pure functions from rewards, and from the scores of traces, to per-token advantages.
+
+Shapes: G completions of a group, t tokens of a completion.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,39 +14,180 @@ from numpy.typing import NDArray
 from ponder.errors import UsageError
 from ponder.types import Trace
 
+Array = NDArray[np.float64]
 
-def group_relative(rewards: Sequence[float], scale: bool = True, bessel: bool = False) -> NDArray[np.float64]:
+
+def group_relative(rewards: Sequence[float], scale: bool = True, bessel: bool = False) -> Array:
     """(r - mean) / std over one group (GRPO, Shao et al. 2024); population std unless `bessel`.
 
     Equal rewards give exactly 0: compared, not left to an epsilon. A group of one has no baseline.
     """
-    if len(rewards) < 2:
-        raise UsageError("a group of one has no baseline: sample at least 2 completions per problem")
-    r = np.asarray(rewards, dtype=np.float64)
+    r = _group(rewards)
     if np.all(r == r[0]):
         return np.zeros_like(r)
     centred = r - r.mean()
     return centred / r.std(ddof=int(bessel)) if scale else centred
 
 
-def grpo(trace: Trace, scorer: str, bessel: bool = False) -> None:
-    """Write GRPO's advantages on a group: every token of a completion gets the completion's.
+def leave_one_out(rewards: Sequence[float]) -> Array:
+    """r_i less the mean of the others (RLOO, Kool et al. 2019; Ahmadian et al. 2024)."""
+    r = _group(rewards)
+    if np.all(r == r[0]):
+        return np.zeros_like(r)
+    return (r - r.mean()) * len(r) / (len(r) - 1)
 
-    A completion whose score is undecided leaves the group: it earns no credit and shifts no baseline.
+
+def _group(rewards: Sequence[float]) -> Array:
+    if len(rewards) < 2:
+        raise UsageError("a group of one has no baseline: sample at least 2 completions per problem")
+    return np.asarray(rewards, dtype=np.float64)
+
+
+def to_go(rewards_t: Array, gamma: float = 1.0) -> Array:
+    """Discounted sum of this and all later rewards: Monte Carlo's return."""
+    out = np.zeros(len(rewards_t))
+    total = 0.0
+    for t in reversed(range(len(rewards_t))):
+        out[t] = total = rewards_t[t] + gamma * total
+    return out
+
+
+def gae(rewards_t: Array, values_t: Array, gamma: float, lam: float) -> Array:
+    """Generalised advantage estimation (Schulman et al. 2016): sum of (gamma lam)^l delta_{t+l}.
+
+    lam 0 is TD's r_t + gamma V' - V, lam 1 is Monte Carlo's G_t - V. After the last token the value is 0.
     """
-    judged = [i for i in trace.answers() if trace.score(i, scorer) is not None]
-    if len(judged) < 2:
-        if len(trace.answers()) < 2:
-            group_relative([0.0] * len(trace.answers()))  # raises, saying why
-        return
-    rewards = [trace.score(i, scorer) or 0.0 for i in judged]
-    for i, advantage in zip(judged, group_relative(rewards, bessel=bessel), strict=True):
+    after_t = np.append(values_t[1:], 0.0)
+    return to_go(rewards_t + gamma * after_t - values_t, gamma * lam)
+
+
+def whiten(parts: Sequence[Array]) -> list[Array]:
+    """All numbers of all parts together to mean 0 and std 1; equal numbers to exactly 0."""
+    if not parts:
+        return []
+    flat = np.concatenate(parts)
+    if not len(flat) or np.all(flat == flat[0]):
+        return [np.zeros_like(p) for p in parts]
+    mean, std = flat.mean(), flat.std()
+    return [(p - mean) / std for p in parts]
+
+
+def overlong(length: int, longest: int, buffer: int) -> float:
+    """DAPO's soft penalty (Yu et al. 2025, eq. 13): 0 up to longest - buffer, then down to -1; buffer 0: none."""
+    if not buffer:
+        return 0.0
+    return float(-np.clip((length - (longest - buffer)) / buffer, 0.0, 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What the policy wrote on the way to one judged answer, and what that answer earned."""
+
+    trace: Trace
+    leaf: int
+    steps: tuple[int, ...]  # the policy's own; a tool's output between them is not among these
+    reward: float
+
+    @property
+    def length(self) -> int:
+        return sum(len(self.trace.steps[i].token_ids) for i in self.steps)
+
+    def note(self, name: str) -> Array:
+        """A note of all its tokens, end to end; tokens of others are skipped."""
+        return np.concatenate([np.asarray(self._note(i, name), np.float64) for i in self.steps])
+
+    def _note(self, i: int, name: str) -> NDArray[np.float32]:
+        step = self.trace.steps[i]
+        found = step.logprobs if name == "logprobs" else step.notes.get(name)
+        if found is None:
+            raise UsageError(f"credit needs each token's {name}, and a step of {self.trace.problem.id} has none")
+        return found
+
+    def split(self, values_t: Array) -> Iterable[tuple[int, NDArray[np.float32]]]:
+        """Its numbers, given back to the steps they belong to."""
+        sizes = [len(self.trace.steps[i].token_ids) for i in self.steps]
+        parts = np.split(values_t.astype(np.float32), np.cumsum(sizes)[:-1])
+        return zip(self.steps, parts, strict=True)
+
+
+def written(trace: Trace, scorer: str, truncated: bool = True) -> list[Written]:
+    """The judged answers of a trace. An undecided one is left out: it earns no credit and shifts no baseline.
+
+    `truncated=False` leaves out those that met their budget, too.
+    """
+    out = []
+    for leaf in trace.answers():
+        reward = trace.score(leaf, scorer)
+        if reward is None or (trace.steps[leaf].stop == "length" and not truncated):
+            continue
+        out.append(Written(trace, leaf, tuple(i for i in trace.path(leaf) if trace.steps[i].sampled), reward))
+    return out
+
+
+def spread(trace: Trace, advantages: Mapping[int, float]) -> None:
+    """Give each answer's advantage to the steps above it: a step earns the mean over the answers below it.
+
+    In a flat group that is the completion's own advantage for each of its tokens.
+    """
+    below: dict[int, list[float]] = {}
+    for leaf, advantage in advantages.items():
+        for i in trace.path(leaf):
+            below.setdefault(i, []).append(advantage)
+    for i, earned in below.items():
         step = trace.steps[i]
+        if step.sampled:
+            mean = earned[0] if all(a == earned[0] for a in earned) else float(np.mean(earned))
+            step.advantages = np.full(len(step.token_ids), mean, dtype=np.float32)
+
+
+def branches(trace: Trace, leaf: int) -> bool:
+    """Does the way to this answer part anywhere below the prompt, be it after a tool's output?"""
+    return any(len(trace.children(i)) > 1 for i in trace.path(leaf)[1:])
+
+
+def per_token(items: Sequence[Written], advantages: Sequence[Array]) -> None:
+    """Give each token of each answer its own advantage; no step may belong to two answers."""
+    for item, values_t in zip(items, advantages, strict=True):
+        if branches(item.trace, item.leaf):
+            raise UsageError("per-token credit needs completions that do not branch: use a group, or tree credit")
+        for i, part in item.split(values_t):
+            item.trace.steps[i].advantages = part
+
+
+def outcomes(trace: Trace, scorer: str) -> dict[int, float]:
+    """Mean reward of the judged answers below each step (Monte Carlo value of a searched tree's nodes)."""
+    return {i: float(np.mean(r)) for i, r in _below(trace, scorer).items()}
+
+
+def tree(trace: Trace, scorer: str, treerl: bool = False) -> None:
+    """Credit for the steps of a searched tree, from the mean outcome V below each node.
+
+    A(n) = V(n) - V(parent); with `treerl` (Hou et al. 2025) A(n) = (V(n) - V(root) + V(n) - V(parent)) / sqrt(leaves).
+    """
+    below = _below(trace, scorer)
+    value = {i: float(np.mean(r)) for i, r in below.items()}
+    for i, v in value.items():
+        step = trace.steps[i]
+        if not step.sampled or step.parent is None:
+            continue
+        advantage = v - value[step.parent]
+        if treerl:
+            advantage = (v - value[0] + advantage) / np.sqrt(len(below[i]))
         step.advantages = np.full(len(step.token_ids), advantage, dtype=np.float32)
 
 
-def imitate(trace: Trace) -> None:
-    """Supervised fine-tuning: every token of every answer counts the same."""
-    for i in trace.answers():
-        step = trace.steps[i]
-        step.advantages = np.ones(len(step.token_ids), dtype=np.float32)
+def _below(trace: Trace, scorer: str) -> dict[int, list[float]]:
+    below: dict[int, list[float]] = {}
+    for item in written(trace, scorer):
+        for i in trace.path(item.leaf):
+            below.setdefault(i, []).append(item.reward)
+    return below
+
+
+def imitate(trace: Trace, leaves: Iterable[int] | None = None) -> None:
+    """Every token of these answers (of all of them) counts the same, whoever wrote it; a tool's do not count."""
+    for leaf in trace.answers() if leaves is None else leaves:
+        for i in trace.path(leaf)[1:]:
+            step = trace.steps[i]
+            if step.sampled or i == leaf:
+                step.advantages = np.ones(len(step.token_ids), dtype=np.float32)

@@ -1,32 +1,52 @@
 """The learner: credited traces in, better weights out. It does not know which algorithm runs.
 
-Shapes: N trained tokens of a micro-batch.
+Shapes: N trained tokens of a micro-batch, E width.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from itertools import pairwise
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ponder.errors import PonderError, UsageError
-from ponder.nets.attention import Packed
+from ponder.errors import Interrupted, PonderError, UsageError
+from ponder.nets import lora
+from ponder.nets.attention import packed
 from ponder.nets.decoder import Decoder
-from ponder.train import losses
-from ponder.train.head import token_logprobs
-from ponder.train.objective import Objective
+from ponder.train.head import divergence, token_logprobs
+from ponder.train.objective import Objective, Tokens
 from ponder.train.optimiser import AdamW, Masters
-from ponder.train.pack import Batch, batches, plan
-from ponder.types import Trace
+from ponder.train.pack import Batch, Work, chains, cut, gather, pack, plan
+from ponder.train.peers import ALONE, Peers
+from ponder.train.tally import Tally, average
+from ponder.types import Step, Trace
+
+T = TypeVar("T")
 
 
 class Diverged(PonderError):
     """Three steps in a row had a loss or gradient that is not a finite number."""
 
 
+class OutOfMemory(PonderError):
+    """Even a single sequence does not fit."""
+
+
 class Learner:
+    """`passes` over the samples of a step, each in `minibatches` optimiser steps.
+
+    `reference` is the model that KL terms, preferences and distillation compare with; by default the network as it is
+    now, at no cost where it can be had for none. `micro_tokens` are computed at a time (0: as many as suit the device)
+    and `recompute` keeps no activations inside layers: both change the memory it takes, not the gradient.
+    """
+
     def __init__(
         self,
         net: Decoder,
@@ -34,122 +54,251 @@ class Learner:
         optimiser: AdamW = AdamW(),
         *,
         temperature: float = 1.0,
-        micro_tokens: int = 4096,
+        micro_tokens: int = 0,
         passes: int = 1,
+        minibatches: int = 1,
         frozen_layers: int = 0,
+        recompute: bool = False,
+        reference: Decoder | None = None,
+        peers: Peers = ALONE,
     ) -> None:
-        self.net, self.objective = net, objective
+        self.net, self.objective, self.peers = net, objective, peers
         freeze(net, frozen_layers)
         self.masters = Masters(net, optimiser)
-        self.temperature, self.micro_tokens, self.passes = temperature, micro_tokens, passes
-        self.reference = copy.deepcopy(net).requires_grad_(False) if objective.beta else None
-        self.skipped = 0  # steps in a row that were not finite
+        self.temperature = temperature
+        self.micro_tokens = micro_tokens or (16384 if net.device.type == "cuda" else 4096)
+        self.passes, self.minibatches = passes, minibatches
+        self.net.recompute = recompute
+        self.reference = self._reference(reference)
+        self.skipped = 0  # optimiser steps in a row that were not finite
+        self.shrunk = 0  # times that memory ran out
+        self.stopped: Interrupted | None = None  # who wanted to stop while the weights were between two steps
+
+    # What the trainer calls
 
     def step(self, traces: Sequence[Trace], watch: Callable[[float], None] = lambda share: None) -> dict[str, float]:
-        """One optimiser step per pass over all credited tokens. `watch` is told the share that is done."""
-        trees = plan(traces, self.objective.weigh, keep_zero=self.reference is not None)
-        micro = list(batches(trees, self.micro_tokens, self.net.device))
-        if not micro:  # nothing to learn from: every group had equal rewards
-            return {"loss": 0.0, "grad_norm": 0.0, "lr": self.masters.settings.rate(self.masters.steps)}
-        olds: list[Tensor | None] = [None] * len(micro)
-        metrics: dict[str, float] = {}
-        for turn in range(self.passes):
-            tally = Tally(self.objective.clip)
-            for i, batch in enumerate(micro):
-                loss, logprobs_N = self._forward(batch, olds[i], tally)
-                loss.backward()
-                self.masters.collect()
-                if olds[i] is None:  # fresh samples: old = current, once, before any update
-                    olds[i] = logprobs_N.detach()
-                watch((turn * len(micro) + i + 1) / (len(micro) * self.passes))
-            metrics = self._update(tally)
-        return metrics
+        """Learn from credited traces. `watch` is told the share that is done and may raise Interrupted.
+
+        Once the first of several optimiser steps is taken the rest follow, and `stopped` says who wanted to stop.
+        """
+        parts = [part for part in _split(traces, self.minibatches) if self._plan(part)]
+        rate = self.masters.settings.rate(self.masters.steps)
+        if not self.peers.any(bool(parts)):  # nothing to learn from: every group had equal rewards
+            return {"loss": 0.0, "grad_norm": 0.0, "lr": rate}
+        credited = [s for t in traces for s in t.steps if s.advantages is not None]
+        if self.reference is not None:
+            self.note_reference(traces)
+        several = self.passes * len(parts) > 1
+        if several:
+            self._note_old(traces, credited)
+        told, self.stopped, total = [], None, self.passes * len(parts)
+        for turn in range(total):
+            share = self._patient(watch, turn, total)
+            told.append(self._update(parts[turn % len(parts)], share))
+        for step in credited:
+            step.notes.pop("old", None)
+        return average(told) | {"lr": rate}
+
+    def note_reference(self, traces: Sequence[Trace]) -> None:
+        """Write the reference's log-probabilities beside the policy's tokens; what is known stays."""
+        if self.reference is not None:
+            steps = [s for t in traces for s in t.steps if s.sampled or s.advantages is not None]
+            self._note(traces, [s for s in steps if "reference" not in s.notes], "reference", self.reference)
 
     def gradient(self, traces: Sequence[Trace]) -> dict[str, Tensor]:
         """The gradient of a step, without taking it: for tests and checks before a run."""
-        trees = plan(traces, self.objective.weigh, keep_zero=self.reference is not None)
-        for batch in batches(trees, self.micro_tokens, self.net.device):
-            self._forward(batch, None, Tally(self.objective.clip))[0].backward()
-            self.masters.collect()
-        grads = {n: w.grad.clone() for n, w in self.masters.weights.items() if w.grad is not None}
+        self.note_reference(traces)
+        self._backward(self._plan(traces), lambda share: None)
+        self.peers.sum(self.masters.grads() if self.peers.size > 1 else [])
+        grads = {n: g.clone() for n, g in self.masters.gradients().items()}
         self.masters.forget()
         return grads
 
-    def logprobs(self, net: Decoder, batch: Batch) -> tuple[Tensor, Tensor]:
-        """log p [N] and entropy [N] of a batch's trained tokens."""
-        attend = Packed(batch.lengths, batch.parents, net.device)
-        hidden_TE = net(batch.ids_T, attend.positions_T, attend)
-        return token_logprobs(hidden_TE[batch.source_N], net.lm_head.weight, batch.target_N, self.temperature)
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that is trained, by name; `facts` and these restore the learner."""
+        return self.masters.tensors()
 
-    def _forward(self, batch: Batch, old_N: Tensor | None, tally: Tally) -> tuple[Tensor, Tensor]:
-        reference_N = None
-        if self.reference is not None:
-            with torch.no_grad():
-                reference_N = self.logprobs(self.reference, batch)[0]
-        logprobs_N, entropy_N = self.logprobs(self.net, batch)
-        old_N = logprobs_N.detach() if old_N is None else old_N
-        loss_N = self.objective.loss(logprobs_N, old_N, reference_N, batch.advantage_N)
-        loss = (loss_N * batch.weight_N).sum()
-        tally.add(batch, loss, logprobs_N.detach(), old_N, reference_N, entropy_N)
-        return loss, logprobs_N
+    def facts(self) -> dict[str, int]:
+        recompute = int(self.net.recompute)
+        return self.masters.facts() | {
+            "skipped": self.skipped, "shrunk": self.shrunk, "micro_tokens": self.micro_tokens, "recompute": recompute,
+        }  # fmt: skip
 
-    def _update(self, tally: Tally) -> dict[str, float]:
+    def restore(self, tensors: dict[str, Tensor], facts: dict[str, int]) -> None:
+        self.masters.restore(tensors, facts)
+        self.skipped, self.shrunk, self.micro_tokens = (facts[k] for k in ("skipped", "shrunk", "micro_tokens"))
+        self.net.recompute = bool(facts["recompute"])
+
+    # One optimiser step
+
+    def _plan(self, traces: Sequence[Trace]) -> list[Work]:
+        return plan(traces, self.objective.weigh, self.objective.dense)
+
+    def _update(self, traces: Sequence[Trace], watch: Callable[[float], None]) -> dict[str, float]:
+        tally = self._backward(self._plan(traces), watch)
+        if self.peers.size > 1:
+            self.peers.sum(self.masters.grads())
+            tally.sum(self.peers)
         norm = self.masters.norm()
-        metrics = tally.metrics() | {"grad_norm": float(norm), "lr": self.masters.settings.rate(self.masters.steps)}
-        if torch.isfinite(norm) and torch.isfinite(torch.tensor(metrics["loss"])):
+        metrics = tally.metrics() | {"grad_norm": float(norm)}
+        if self.shrunk:
+            metrics |= {"oom_retries": float(self.shrunk), "micro_tokens": float(self.micro_tokens)}
+        if np.isfinite(metrics["grad_norm"]) and np.isfinite(metrics["loss"]):
             self.skipped = 0
             self.masters.step(norm)
             return metrics
         self.masters.forget()
         self.skipped += 1
         if self.skipped >= 3:
-            raise Diverged("the loss or gradient was not finite three steps in a row: lower the learning rate")
+            raise Diverged(
+                "the loss or gradient was not finite three steps in a row: the samples are kept in the run directory; "
+                "lower the learning rate, or look at their log-probabilities and advantages"
+            )
         return metrics | {"skipped_steps": float(self.skipped)}
+
+    def _backward(self, work: list[Work], watch: Callable[[float], None]) -> Tally:
+        def once() -> Tally:
+            tally = Tally()
+            micro = cut(self.peers.mine(work), self.micro_tokens, self.objective.together)
+            for i, part in enumerate(micro):
+                batch = pack(part, self.net.device, self._notes(part))
+                tokens = self._tokens(batch)
+                loss_N, stats = self.objective.loss(tokens)
+                loss = torch.where(batch.weight_N != 0, loss_N * batch.weight_N, 0.0).sum()
+                loss.backward()
+                self.masters.collect()
+                tally.add(batch, loss.detach(), tokens, stats)
+                watch((i + 1) / len(micro))
+            return tally
+
+        return self._recovering(once)  # without what follows: peers sum once, and weights move once
+
+    def _tokens(self, batch: Batch) -> Tokens:
+        hidden_NE = self._hidden(self.net, batch)
+        logprobs_N, entropy_N = token_logprobs(hidden_NE, self.net.lm_head.weight, batch.target_N, self.temperature)
+        old_N = batch.notes.get("old")
+
+        def apart(mix: float) -> Tensor:
+            assert self.reference is not None
+            with torch.no_grad(), self._as_reference(self.reference):
+                teacher_NE = self._hidden(self.reference, batch)
+            heads = self.net.lm_head.weight, self.reference.lm_head.weight
+            return divergence(hidden_NE, heads[0], teacher_NE, heads[1], self.temperature, mix)
+
+        return Tokens(
+            batch.advantage_N, batch.sequence_N, batch.tree_N, logprobs_N, entropy_N,
+            logprobs_N.detach() if old_N is None else old_N,
+            logprobs_N.new_zeros(0), batch.notes, apart,
+        )  # fmt: skip
+
+    def _notes(self, part: Sequence[Work]) -> list[str]:
+        """What every trained step of a micro-batch has a note of."""
+        steps = [w.trace.steps[i] for w in part for c in w.chains for i in c.steps]
+        return [name for name in steps[0].notes if all(name in s.notes for s in steps)]
+
+    def _hidden(self, net: Decoder, batch: Batch) -> Tensor:
+        windows = any(w is not None for w in net.config.windows)
+        attend = packed(batch.lengths, batch.parents, net.device, net.dtype, windows)
+        compiled = net.device.type == "cuda" and not lora.attached(net)
+        return net(batch.ids_T, attend.positions_T, attend, compiled)[batch.source_N]
+
+    # Notes beside tokens, without gradient
+
+    def _note(self, traces: Sequence[Trace], steps: Sequence[Step], name: str, net: Decoder) -> None:
+        wanted = {id(s) for s in steps}
+        if not wanted:
+            return
+        work = gather((t, chain) for t in traces for chain in chains(t, lambda s: id(s) in wanted))
+
+        def write() -> None:
+            for part in cut(work, self.micro_tokens):
+                batch = pack(part, net.device)
+                with torch.no_grad(), self._as_reference(net) if name == "reference" else nullcontext():
+                    values = self._read(net, batch).float().cpu().numpy()
+                ends = np.cumsum([len(s.token_ids) for s in batch.steps])[:-1]
+                for step, part_of in zip(batch.steps, np.split(values, ends), strict=True):
+                    step.notes[name] = part_of.astype(np.float32)
+
+        self._recovering(write)
+
+    def _note_old(self, traces: Sequence[Trace], steps: Sequence[Step]) -> None:
+        """Every ratio is to the weights that sampled, not to those after the first optimiser step."""
+        self._note(traces, steps, "old", self.net)
+
+    def _read(self, net: Decoder, batch: Batch) -> Tensor:
+        """The number per token that `_note` keeps."""
+        return token_logprobs(self._hidden(net, batch), net.lm_head.weight, batch.target_N, self.temperature)[0]
+
+    def _reference(self, given: Decoder | None) -> Decoder | None:
+        if given is not None:
+            return given.requires_grad_(False)
+        if not (self.objective.kl.beta or self.objective.teacher):
+            return None
+        if lora.attached(self.net) and lora.zero_start(self.net):
+            return self.net  # with its adapters off
+        fixed = [p for p in self.net.parameters() if not p.requires_grad]
+        return copy.deepcopy(self.net, {id(p): p for p in fixed}).requires_grad_(False)  # what is frozen is shared
+
+    def _as_reference(self, net: Decoder) -> Any:
+        return lora.without(net) if net is self.net else nullcontext()
+
+    # Trouble
+
+    def _recovering(self, work: Callable[[], T]) -> T:
+        """Do the work; where memory runs out, again from its beginning in smaller pieces: the same gradient."""
+        while True:
+            try:
+                return work()
+            except torch.OutOfMemoryError as why:
+                said = str(why).partition(". ")[0]
+            self._shrink(said)  # outside the handler, which holds on to the failed pass
+
+    def _shrink(self, said: str) -> None:
+        self.masters.forget()
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        self.shrunk += 1
+        if self.micro_tokens > 64:
+            self.micro_tokens //= 2
+        elif not self.net.recompute:
+            self.net.recompute = True
+        else:
+            raise OutOfMemory(
+                f"not even one sequence fits into memory ({said}): lower max_tokens, take a smaller model or LoRA, "
+                "or keep the optimiser's states in 8 bits or on the host (AdamW states='int8' or 'cpu')"
+            )
+
+    def _patient(self, watch: Callable[[float], None], turn: int, total: int) -> Callable[[float], None]:
+        def tell(share: float) -> None:
+            try:
+                watch((turn + share) / total)
+            except Interrupted as stop:
+                if turn == 0:
+                    raise
+                self.stopped = stop
+
+        return tell
+
+
+def _split(traces: Sequence[Trace], count: int) -> Iterator[Sequence[Trace]]:
+    """In order, into parts of as nearly equal size as can be."""
+    ends = np.linspace(0, len(traces), min(count, max(1, len(traces))) + 1).astype(int)
+    return (traces[a:b] for a, b in pairwise(ends))
 
 
 def freeze(net: Decoder, layers: int) -> None:
-    """Leave the lowest layers, the embeddings and the head as they are: no gradient is computed below."""
+    """Leave the lowest layers, the embeddings and the head as they are: no gradient is computed below.
+
+    A network with adapters is left alone: only they learn.
+    """
     if not 0 <= layers < len(net.layers):
         raise UsageError(f"frozen_layers is {layers}; the model has {len(net.layers)}, of which one must learn")
+    if lora.attached(net):
+        return
     net.requires_grad_(True)
     if layers:
         net.embed_tokens.requires_grad_(False)
         net.lm_head.requires_grad_(False)
         for block in net.layers[:layers]:
             block.requires_grad_(False)
-
-
-class Tally:
-    """Sums over the micro-batches of one optimiser step, for the metrics."""
-
-    def __init__(self, clip: float) -> None:
-        self.clip = clip
-        self.sums: dict[str, float] = {}
-        self.most: dict[str, float] = {}
-        self.loss = 0.0
-        self.tokens = 0
-
-    def add(
-        self, batch: Batch, loss: Tensor, logprobs: Tensor, old: Tensor, reference: Tensor | None, entropy: Tensor
-    ) -> None:
-        self.loss += float(loss.detach())
-        self.tokens += len(logprobs)
-        self._sum("entropy", entropy)
-        moved = ((logprobs - old).exp() - 1) * batch.advantage_N.sign()  # clipped: what went the advantage's way
-        self._sum("clip_ratio/region_mean", moved > self.clip)
-        if reference is not None:
-            for name, kl in (("kl", losses.k3), ("kl/k1", losses.k1), ("kl/k2", losses.k2)):
-                self._sum(name, kl(logprobs, reference))
-        known = ~batch.sampled_N.isnan()
-        if bool(known.any()):
-            gap = (logprobs - batch.sampled_N)[known].abs()
-            self._sum("sampling/sampling_logp_difference/mean", gap)
-            most = "sampling/sampling_logp_difference/max"
-            self.most[most] = max(self.most.get(most, 0.0), float(gap.max()))
-
-    def _sum(self, name: str, values: Tensor) -> None:
-        self.sums[name] = self.sums.get(name, 0.0) + float(values.float().sum())
-
-    def metrics(self) -> dict[str, float]:
-        means = {name: total / max(1, self.tokens) for name, total in self.sums.items()}
-        return {"loss": self.loss, **means, **self.most, "num_trained_tokens": float(self.tokens)}

@@ -1,6 +1,6 @@
-"""Pure functions of tensors, one value per token. Shape: N trained tokens.
+"""Pure functions of tensors. Shapes: N trained tokens, S sequences, P pairs.
 
-Normalisers give each token its weight over the whole optimiser step, before anything is cut into
+Normalisers give each token of a sequence its weight over the whole optimiser step, before anything is cut into
 micro-batches, so that no split can change the gradient: loss = sum over tokens of weight * loss_N.
 """
 
@@ -10,14 +10,48 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+_FAR = 20.0  # nats: e^20 is far outside every clip range, and far from float32's overflow
 
-def clipped(logprobs_N: Tensor, old_N: Tensor, advantages_N: Tensor, low: float, high: float) -> Tensor:
-    """PPO's clipped surrogate: -min(rho A, clip(rho, 1 - low, 1 + high) A), rho = pi / pi_old."""
-    rho_N = (logprobs_N - old_N).exp()
+
+def ratio(logprobs_N: Tensor, old_N: Tensor) -> Tensor:
+    """rho = pi / pi_old, kept finite: 0 * inf at a mask, or a step lost to one token, helps nobody."""
+    return (logprobs_N - old_N).clamp(-_FAR, _FAR).exp()
+
+
+def reinforce(logprobs_N: Tensor, advantages_N: Tensor) -> Tensor:
+    """-A log pi (Williams 1992)."""
+    return -advantages_N * logprobs_N
+
+
+def clipped(rho_N: Tensor, advantages_N: Tensor, low: float, high: float) -> Tensor:
+    """PPO's clipped surrogate: -min(rho A, clip(rho, 1 - low, 1 + high) A)."""
     return -torch.minimum(rho_N * advantages_N, rho_N.clamp(1 - low, 1 + high) * advantages_N)
+
+
+def cut(rho_N: Tensor, advantages_N: Tensor, low: float, high: float) -> Tensor:
+    """Where the clipped surrogate has no gradient: the ratio went the advantage's way, past the range."""
+    return ((rho_N > 1 + high) & (advantages_N > 0)) | ((rho_N < 1 - low) & (advantages_N < 0))
+
+
+def cispo(logprobs_N: Tensor, rho_N: Tensor, advantages_N: Tensor, low: float, high: float) -> Tensor:
+    """-sg(clip(rho, 1 - low, 1 + high)) A log pi (MiniMax-M1, 2025): every token keeps its gradient."""
+    return -rho_N.detach().clamp(1 - low, 1 + high) * advantages_N * logprobs_N
+
+
+def sequence_ratio(logprobs_N: Tensor, old_N: Tensor, sequence_N: Tensor) -> Tensor:
+    """exp of the mean over a sequence's tokens of log rho, one number for all its tokens (GSPO, Zheng et al. 2025)."""
+    mean_S = per_sequence(logprobs_N - old_N, sequence_N) / per_sequence(torch.ones_like(logprobs_N), sequence_N)
+    return mean_S.clamp(-_FAR, _FAR).exp()[sequence_N]
+
+
+def per_sequence(values_N: Tensor, sequence_N: Tensor) -> Tensor:
+    """Sum over each sequence's tokens."""
+    count = int(sequence_N[-1]) + 1 if len(sequence_N) else 0
+    return values_N.new_zeros(count).index_add(0, sequence_N, values_N)
 
 
 def k1(logprobs_N: Tensor, reference_N: Tensor) -> Tensor:
@@ -29,17 +63,47 @@ def k2(logprobs_N: Tensor, reference_N: Tensor) -> Tensor:
 
 
 def k3(logprobs_N: Tensor, reference_N: Tensor) -> Tensor:
-    """ref/pi - 1 - log(ref/pi) >= 0 (Schulman 2020)."""
-    difference = reference_N - logprobs_N
-    return difference.exp() - 1 - difference
+    """ref/pi - 1 - log(ref/pi) >= 0 (Schulman 2020); far out a straight line, finite and still pulling back."""
+    difference_N = reference_N - logprobs_N
+    near_N = difference_N.clamp(max=_FAR)
+    return near_N.detach().exp() * (difference_N - near_N) + near_N.exp() - 1 - difference_N
 
 
-def sequence_mean(lengths: Sequence[int]) -> list[NDArray[np.float64]]:
+KL = {"k1": k1, "k2": k2, "k3": k3}
+
+
+def value(values_N: Tensor, old_N: Tensor, returns_N: Tensor, clip: float | None) -> Tensor:
+    """1/2 (V - R)^2; with a clip the larger of that and of V held within old +- clip (PPO's, Schulman et al. 2017)."""
+    loss_N = (values_N - returns_N).square()
+    if clip is not None:
+        held_N = old_N + (values_N - old_N).clamp(-clip, clip)
+        loss_N = torch.maximum(loss_N, (held_N - returns_N).square())
+    return loss_N / 2
+
+
+def preference(margin_P: Tensor, beta: float, smoothing: float = 0.0) -> Tensor:
+    """DPO (Rafailov et al. 2023): -log sigmoid(beta margin); conservative: a share of the labels is taken as wrong."""
+    return -(1 - smoothing) * F.logsigmoid(beta * margin_P) - smoothing * F.logsigmoid(-beta * margin_P)
+
+
+def identity_preference(margin_P: Tensor, beta: float) -> Tensor:
+    """IPO (Azar et al. 2023): (margin - 1 / (2 beta))^2."""
+    return (margin_P - 1 / (2 * beta)).square()
+
+
+# Normalisers: the weight of each token of each sequence, from the number of trained tokens in all sequences.
+
+
+def sequence_mean(lengths: Sequence[int]) -> NDArray[np.float64]:
     """Mean over the tokens of a completion, then over completions (GRPO)."""
-    return [np.full(n, 1 / (n * len(lengths))) for n in lengths]
+    return 1 / (np.asarray(lengths, dtype=np.float64) * len(lengths))
 
 
-def token_mean(lengths: Sequence[int]) -> list[NDArray[np.float64]]:
-    """Mean over all tokens of the step (SFT, DAPO)."""
-    total = sum(lengths)
-    return [np.full(n, 1 / total) for n in lengths]
+def token_mean(lengths: Sequence[int]) -> NDArray[np.float64]:
+    """Mean over all tokens of the step (SFT, DAPO, PPO)."""
+    return np.full(len(lengths), 1 / sum(lengths))
+
+
+def sequence_sum(lengths: Sequence[int], length: float = 1.0) -> NDArray[np.float64]:
+    """Sum over the tokens of a completion (over a constant length: Dr. GRPO), then mean over completions."""
+    return np.full(len(lengths), 1 / (length * len(lengths)))

@@ -1,87 +1,125 @@
 """What is being optimised: a credit rule, a loss and a normaliser under their paper's name.
 
-The learner does not know which one runs.
+The learner does not know which one runs. Shapes: N trained tokens of a micro-batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from ponder.errors import UsageError
-from ponder.train import credit, losses
+from ponder.train import losses
 from ponder.types import Trace
+
+Memory = dict[str, float]  # what an objective remembers from step to step: controllers, running means
+Divergence = Callable[[float], Tensor]  # mix -> [N]
+
+
+@dataclass(frozen=True, slots=True)
+class KL:
+    """How far from a reference one may go: a coefficient, an estimator (Schulman 2020), and where it enters.
+
+    In the loss k1 has no gradient in expectation, so it is refused there.
+    """
+
+    beta: float = 0.0
+    kind: Literal["k1", "k2", "k3"] = "k3"
+    where: Literal["loss", "reward"] = "loss"
+
+    def __post_init__(self) -> None:
+        if not self.beta >= 0:
+            raise UsageError(f"a KL coefficient must be 0 or positive, not {self.beta}")
+        if self.kind not in losses.KL or self.where not in ("loss", "reward"):
+            raise UsageError(f"KL is k1, k2 or k3, in the loss or the reward; not {self.kind} in the {self.where}")
+        if self.beta and self.where == "loss" and self.kind == "k1":
+            raise UsageError("k1 in the loss has no gradient in expectation: use k3 or k2, or put it in the reward")
+
+    def loss(self, logprobs_N: Tensor, reference_N: Tensor | None) -> Tensor | float:
+        if not self.beta or self.where != "loss":
+            return 0.0
+        assert reference_N is not None, "a KL term needs the reference's log-probabilities"
+        return self.beta * losses.KL[self.kind](logprobs_N, reference_N)
+
+
+NO_KL = KL()
+
+
+@dataclass(slots=True)
+class Tokens:
+    """A micro-batch's trained tokens as the loss sees them; what a readout does not give is empty."""
+
+    advantage_N: Tensor
+    sequence_N: Tensor  # 0, 1, 2, ...: which completion each token belongs to
+    tree_N: Tensor  # and which trace
+    logprobs_N: Tensor  # with gradient
+    entropy_N: Tensor  # with gradient
+    old_N: Tensor  # log-probability under the weights that sampled; on fresh samples the current one, detached
+    values_N: Tensor  # of a critic, with gradient
+    notes: dict[str, Tensor] = field(default_factory=dict)  # of the objective's own asking
+    divergence: Divergence | None = None  # from the reference's whole distribution
+
+    @property
+    def reference_N(self) -> Tensor | None:
+        return self.notes.get("reference")
+
+
+Stats = dict[str, Tensor]  # per token, to be averaged into metrics
+Clip = tuple[float, float]
 
 
 class Objective(Protocol):
     @property
-    def beta(self) -> float:
-        """Weight of the KL term; a reference model is kept only where it is not 0."""
+    def kl(self) -> KL: ...
+
+    @property
+    def teacher(self) -> bool:
+        """Does the loss read the reference, though there is no KL coefficient (DPO, distillation)?"""
         ...
 
     @property
-    def clip(self) -> float:
-        """How far a token's ratio may move before it is clipped; inf: never."""
+    def dense(self) -> bool:
+        """Has a token with advantage 0 a gradient all the same?"""
         ...
-
-    def credit(self, trace: Trace, scorer: str) -> None:
-        """Write advantages on the trace."""
-        ...
-
-    def weigh(self, lengths: Sequence[int]) -> list[NDArray[np.float64]]:
-        """Each token's share in the loss, from the lengths of all sequences of the optimiser step."""
-        ...
-
-    def loss(self, logprobs_N: Tensor, old_N: Tensor, reference_N: Tensor | None, advantages_N: Tensor) -> Tensor: ...
-
-
-@dataclass(frozen=True, slots=True)
-class GRPO:
-    """Group Relative Policy Optimization (Shao et al. 2024, DeepSeekMath): clip 0.2, k3 in the loss, beta 0.04."""
-
-    clip: float = 0.2
-    beta: float = 0.04
-    bessel: bool = False
-
-    def __post_init__(self) -> None:
-        if not (self.clip > 0 and self.beta >= 0):
-            raise UsageError(f"GRPO needs clip > 0 and beta >= 0, not clip {self.clip} and beta {self.beta}")
-
-    def credit(self, trace: Trace, scorer: str) -> None:
-        credit.grpo(trace, scorer, self.bessel)
-
-    def weigh(self, lengths: Sequence[int]) -> list[NDArray[np.float64]]:
-        return losses.sequence_mean(lengths)
-
-    def loss(self, logprobs_N: Tensor, old_N: Tensor, reference_N: Tensor | None, advantages_N: Tensor) -> Tensor:
-        loss_N = losses.clipped(logprobs_N, old_N, advantages_N, self.clip, self.clip)
-        if self.beta and reference_N is not None:
-            loss_N = loss_N + self.beta * losses.k3(logprobs_N, reference_N)
-        return loss_N
-
-
-@dataclass(frozen=True, slots=True)
-class SFT:
-    """Supervised fine-tuning: token mean of -log p over the answer's tokens."""
 
     @property
-    def beta(self) -> float:
-        return 0.0
+    def together(self) -> bool:
+        """Must the completions of a trace stay in one micro-batch?"""
+        ...
+
+    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
+        """Write advantages on all traces of a step; returns metrics."""
+        ...
+
+    def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
+        """Each token's share in the loss, by sequence, from the trained tokens of all sequences of the step."""
+        ...
+
+    def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
+        """[N], and what to record."""
+        ...
+
+
+class Plain:
+    """Defaults of an `Objective`; a paper says otherwise where it differs."""
+
+    __slots__ = ()
+    kl: KL = NO_KL
+    entropy: float = 0.0
 
     @property
-    def clip(self) -> float:
-        return float("inf")
+    def teacher(self) -> bool:
+        return False
 
-    def credit(self, trace: Trace, scorer: str) -> None:
-        credit.imitate(trace)
+    @property
+    def dense(self) -> bool:
+        return bool(self.entropy or (self.kl.beta and self.kl.where == "loss"))
 
-    def weigh(self, lengths: Sequence[int]) -> list[NDArray[np.float64]]:
-        return losses.token_mean(lengths)
-
-    def loss(self, logprobs_N: Tensor, old_N: Tensor, reference_N: Tensor | None, advantages_N: Tensor) -> Tensor:
-        return -logprobs_N * advantages_N
+    @property
+    def together(self) -> bool:
+        return False

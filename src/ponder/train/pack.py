@@ -1,12 +1,13 @@
 """Traces to tensors: a forest of segments in which every prompt lies once. Shapes: T tokens, N trained tokens.
 
-Only what earns a gradient is packed: a step with no credit (or, without a KL term, credit 0 throughout) is left
-out, and so is a prompt nobody needs. It still counts in the denominators, which `plan` fixes over all traces.
+Only what earns a gradient is packed: a completion with no credit (or, where the objective says so, credit 0
+throughout) is left out, and so is a prompt nobody needs. It still counts in the denominators, which `plan` fixes over
+all traces, before anything is cut into micro-batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,114 +15,185 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ponder.types import Trace
+from ponder.errors import UsageError
+from ponder.nets.flex import BLOCK
+from ponder.types import Step, Trace
 
-Weigh = Callable[[Sequence[int]], list[NDArray[np.float64]]]
+Weigh = Callable[[Sequence[int]], NDArray[np.float64]]
 
 
 @dataclass(slots=True)
-class Tree:
-    """One trace, ready to pack: its segments, and per trained token what the loss needs."""
+class Chain:
+    """An unbranched run of trained steps: a completion, with a tool's output between its parts left out."""
 
-    segments: list[NDArray[np.int32]]
-    parents: list[int]
-    source_N: NDArray[np.int64]  # index in the tree of the token whose hidden state predicts
-    target_N: NDArray[np.int64]
-    advantage_N: NDArray[np.float32]
-    sampled_N: NDArray[np.float32]  # log-probability when it was sampled; NaN where nobody sampled it
-    weight_N: NDArray[np.float64]
+    steps: list[int]
+    weight: float = 0.0  # of each of its tokens
 
-    @property
+
+@dataclass(slots=True)
+class Work:
+    """The chains of one trace that are to be computed."""
+
+    trace: Trace
+    chains: list[Chain]
+
     def tokens(self) -> int:
-        return sum(len(s) for s in self.segments)
+        return _size(self.trace, _needed(self.trace, self.chains))
 
 
 @dataclass(slots=True)
 class Batch:
-    """Several trees end to end."""
+    """Several trees end to end, on a device."""
 
     ids_T: Tensor
     lengths: list[int]
     parents: list[int]
-    source_N: Tensor
+    source_N: Tensor  # index of the token whose hidden state predicts
     target_N: Tensor
     advantage_N: Tensor
-    sampled_N: Tensor
+    sampled_N: Tensor  # log-probability when it was sampled; NaN where nobody sampled it
     weight_N: Tensor
+    sequence_N: Tensor
+    tree_N: Tensor
+    notes: dict[str, Tensor]
+    steps: list[Step]  # whose tokens these are, in order
 
 
-def plan(traces: Sequence[Trace], weigh: Weigh, keep_zero: bool) -> list[Tree]:
-    """Trees of everything that earns a gradient, weighed over all credited steps of the optimiser step."""
-    credited = [(t, i) for t, trace in enumerate(traces) for i, s in enumerate(trace.steps) if s.advantages is not None]
-    weights = weigh([len(traces[t].steps[i].token_ids) for t, i in credited]) if credited else []
-    by_trace: dict[int, dict[int, NDArray[np.float64]]] = {}
-    for (t, i), weight in zip(credited, weights, strict=True):
-        if keep_zero or np.any(traces[t].steps[i].advantages):
-            by_trace.setdefault(t, {})[i] = weight
-    return [_tree(traces[t], steps) for t, steps in by_trace.items()]
+def plan(traces: Sequence[Trace], weigh: Weigh, dense: bool) -> list[Work]:
+    """Everything that earns a gradient, weighed over all credited completions of the optimiser step."""
+    found = [(t, chain) for t in traces for chain in chains(t, lambda s: s.advantages is not None)]
+    lengths = [sum(len(t.steps[i].token_ids) for i in chain.steps) for t, chain in found]
+    for (_, chain), weight in zip(found, weigh(lengths) if found else [], strict=True):
+        chain.weight = float(weight)
+    live = [(t, c) for t, c in found if dense or any(np.any(t.steps[i].advantages) for i in c.steps)]
+    return gather(live)
 
 
-def _tree(trace: Trace, weights: dict[int, NDArray[np.float64]]) -> Tree:
-    kept = sorted({j for i in weights for j in trace.path(i) if len(trace.steps[j].token_ids)})
-    place = {j: s for s, j in enumerate(kept)}
-    starts = np.cumsum([0] + [len(trace.steps[j].token_ids) for j in kept])
-    parents, sources, targets, advantages, sampled = [], [], [], [], []
-    for s, j in enumerate(kept):
-        step = trace.steps[j]
-        above = [place[p] for p in trace.path(j)[:-1] if p in place]
-        parents.append(above[-1] if above else -1)
-        if j not in weights:
-            continue
-        assert above and step.advantages is not None, "a trained step needs a prompt before it"
-        here = np.arange(starts[s], starts[s + 1])
-        sources.append(np.concatenate(([starts[above[-1] + 1] - 1], here[:-1])))
-        targets.append(step.token_ids)
-        advantages.append(step.advantages)
-        sampled.append(step.logprobs if step.logprobs is not None else np.full(len(here), np.nan, np.float32))
-    return Tree(
-        [trace.steps[j].token_ids for j in kept],
-        parents,
-        np.concatenate(sources).astype(np.int64),
-        np.concatenate(targets).astype(np.int64),
-        np.concatenate(advantages),
-        np.concatenate(sampled),
-        np.concatenate([weights[j] for j in kept if j in weights]),
-    )
+def gather(found: Iterable[tuple[Trace, Chain]]) -> list[Work]:
+    """Chains by their trace."""
+    work: dict[int, Work] = {}
+    for trace, chain in found:
+        work.setdefault(id(trace), Work(trace, [])).chains.append(chain)
+    return list(work.values())
 
 
-def batches(trees: Sequence[Tree], most_tokens: int, device: torch.device) -> Iterator[Batch]:
-    """Micro-batches of whole trees, each of at most so many tokens (a larger tree stands alone)."""
-    group: list[Tree] = []
-    for tree in trees:
-        if group and sum(t.tokens for t in group) + tree.tokens > most_tokens:
-            yield pack(group, device)
-            group = []
-        group.append(tree)
-    if group:
-        yield pack(group, device)
+def chains(trace: Trace, wanted: Callable[[Step], bool]) -> list[Chain]:
+    """The wanted steps of a trace as unbranched runs: a run goes on where a step's one path leads to the next."""
+    ends: dict[int, Chain] = {}  # by the last step, trained or not, that the run has reached
+    out: list[Chain] = []
+    for i, step in enumerate(trace.steps):
+        alone = step.parent is not None and len(trace.children(step.parent)) == 1
+        chain = ends.get(step.parent) if alone and step.parent is not None else None
+        if wanted(step) and len(step.token_ids):
+            if step.parent is None:
+                raise UsageError(f"{trace.problem.id}: the first step is the prompt, which is not trained")
+            if chain is None:
+                chain = Chain([])
+                out.append(chain)
+            chain.steps.append(i)
+        if chain is not None:
+            ends[i] = chain
+    return out
 
 
-def pack(trees: Sequence[Tree], device: torch.device) -> Batch:
+def cut(work: Sequence[Work], most_tokens: int, together: bool = False) -> list[list[Work]]:
+    """Micro-batches of at most so many tokens: a large tree is cut between its completions, never inside one.
+
+    `together` keeps a trace whole. What is larger than a micro-batch stands alone.
+    """
+    pieces = [piece for w in work for piece in ([w] if together else _pieces(w, most_tokens))]
+    batches: list[list[Work]] = []
+    room = 0
+    for piece in pieces:
+        size = piece.tokens()
+        if not batches or size > room:
+            batches.append([])
+            room = most_tokens
+        batches[-1].append(piece)
+        room -= size
+    return batches
+
+
+def _pieces(work: Work, most_tokens: int) -> list[Work]:
+    if len(work.chains) == 1 or work.tokens() <= most_tokens:
+        return [work]
+    pieces = [Work(work.trace, [])]
+    held: set[int] = set()
+    for chain in work.chains:
+        more = _needed(work.trace, [chain])
+        if pieces[-1].chains and _size(work.trace, held | more) > most_tokens:
+            pieces.append(Work(work.trace, []))
+            held = set()
+        pieces[-1].chains.append(chain)
+        held |= more
+    return pieces
+
+
+def _needed(trace: Trace, chains: Sequence[Chain]) -> set[int]:
+    return {j for c in chains for j in trace.path(c.steps[-1])}
+
+
+def _size(trace: Trace, steps: set[int]) -> int:
+    return sum(len(trace.steps[i].token_ids) for i in steps)
+
+
+def pack(batch: Sequence[Work], device: torch.device, notes: Sequence[str] = ()) -> Batch:
     lengths: list[int] = []
     parents: list[int] = []
-    sources = []
-    first = 0
-    for tree in trees:
-        parents += [p + len(lengths) if p >= 0 else -1 for p in tree.parents]
-        lengths += [len(s) for s in tree.segments]
-        sources.append(tree.source_N + first)
-        first += tree.tokens
+    ids, sources, sequences, trees, weights = [], [], [], [], []
+    steps: list[Step] = []
+    first = sequence = 0  # token of the tree, chain of the batch
+    for number, work in enumerate(batch):
+        trace = work.trace
+        kept = [j for j in sorted(_needed(trace, work.chains)) if len(trace.steps[j].token_ids)]
+        place = {j: len(lengths) + s for s, j in enumerate(kept)}
+        starts = dict(zip(kept, first + np.cumsum([0] + [len(trace.steps[j].token_ids) for j in kept]), strict=False))
+        for j in kept:
+            above = [p for p in trace.path(j)[:-1] if p in place]
+            parents.append(place[above[-1]] if above else -1)
+            lengths.append(len(trace.steps[j].token_ids))
+            ids.append(trace.steps[j].token_ids)
+        for chain in work.chains:
+            for j in chain.steps:
+                step = trace.steps[j]
+                above = [p for p in trace.path(j)[:-1] if p in place]
+                assert above, "a trained step needs a prompt before it"
+                here = np.arange(starts[j], starts[j] + len(step.token_ids))
+                last = starts[above[-1]] + len(trace.steps[above[-1]].token_ids) - 1
+                sources.append(np.concatenate(([last], here[:-1])))
+                sequences.append(np.full(len(here), sequence))
+                trees.append(np.full(len(here), number))
+                weights.append(np.full(len(here), chain.weight))
+                steps.append(step)
+            sequence += 1
+        first += sum(lengths[len(lengths) - len(kept) :])
+
+    if device.type == "cuda" and first % BLOCK:  # a tree that nobody reads: kernels want whole blocks
+        parents.append(-1)
+        lengths.append(BLOCK - first % BLOCK)
+        ids.append(np.zeros(lengths[-1], np.int32))
 
     def joined(parts: list[NDArray[np.generic]], kind: type) -> Tensor:
-        return torch.from_numpy(np.concatenate(parts).astype(kind)).to(device)
+        return torch.from_numpy(np.concatenate(parts).astype(kind)).to(device, non_blocking=True)
+
+    def noted(name: str) -> Tensor:
+        return joined([_floats(s, s.notes.get(name)) for s in steps], np.float32)
 
     return Batch(
-        joined([s for t in trees for s in t.segments], np.int64),
+        joined(list(ids), np.int64),
         lengths,
         parents,
         joined(list(sources), np.int64),
-        joined([t.target_N for t in trees], np.int64),
-        joined([t.advantage_N for t in trees], np.float32),
-        joined([t.sampled_N for t in trees], np.float32),
-        joined([t.weight_N for t in trees], np.float32),
+        joined([s.token_ids for s in steps], np.int64),
+        joined([_floats(s, s.advantages) for s in steps], np.float32),
+        joined([_floats(s, s.logprobs) for s in steps], np.float32),
+        joined(list(weights), np.float32),
+        joined(list(sequences), np.int64),
+        joined(list(trees), np.int64),
+        {name: noted(name) for name in notes},
+        steps,
     )
+
+
+def _floats(step: Step, values: NDArray[np.float32] | None) -> NDArray[np.float32]:
+    return values if values is not None else np.full(len(step.token_ids), np.nan, np.float32)

@@ -1,0 +1,117 @@
+"""Attention over packed sequences that share prefixes, by flash attention. Shapes as in decoder.py; S runs, G gathered.
+
+A run is a segment, or several in a row that do not branch. Its queries are its own tokens, its keys those of its whole
+path: the keys and values of a shared prompt are copied to each completion (they are a small part of what is computed),
+and the kernel's causal mask, aligned to the last token, does the rest. Nothing is padded, and there is no mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+MOST_COPIES = 8.0  # keys gathered for each token packed; a deep tree of short steps has more, and is for others
+
+
+class Varlen:
+    """Attention over a forest of segments; `parents[s] < s`, or -1 for a root. Trees lie one after another."""
+
+    inline = True  # it can be part of a compiled block
+
+    @staticmethod
+    def takes(runs: Runs, dtype: torch.dtype) -> bool:
+        fits = runs.gathered <= MOST_COPIES * len(runs.positions_T)
+        return fits and dtype != torch.float32 and torch.backends.cuda.is_flash_attention_available()
+
+    def __init__(self, runs: Runs, device: torch.device) -> None:
+        def put(values: Any, kind: torch.dtype = torch.int32) -> Tensor:
+            return torch.as_tensor(values, dtype=kind).to(device, non_blocking=True)
+
+        self.positions_T = put(runs.positions_T, torch.int64)
+        self.ends_q = put(np.append(0, np.cumsum(runs.sizes)))
+        self.ends_k = put(np.append(0, np.cumsum(runs.paths)))
+        self.most_q, self.most_k = (_rounded(max(n)) for n in (runs.sizes, runs.paths))
+        self.index_G = put(runs.index_G(), torch.int64) if runs.gathered > len(runs.positions_T) else None
+
+    def __call__(
+        self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None
+    ) -> Tensor:
+        if self.index_G is not None:
+            k_TKD, v_TKD = _gather(k_TKD, self.index_G), _gather(v_TKD, self.index_G)
+        back = -1 if window is None else window - 1  # tokens to look back
+        # torch's own operator: its public wrapper, varlen_attn, takes half a millisecond of the host's time a call
+        out: Tensor = torch.ops.aten._flash_attention_forward(
+            q_THD, k_TKD.contiguous(), v_TKD.contiguous(), self.ends_q, self.ends_k, self.most_q, self.most_k,
+            0.0, True, False, scale=scale, window_size_left=back, window_size_right=0,
+        )[0]  # fmt: skip
+        return out
+
+
+class Runs:
+    """The unbranched runs of a forest, on the host."""
+
+    def __init__(self, lengths: Sequence[int], parents: Sequence[int]) -> None:
+        children = np.bincount([p for p in parents if p >= 0], minlength=len(lengths))
+        self.sizes: list[int] = []  # tokens of each run
+        self.paths: list[int] = []  # and of the path that ends in it
+        self.above: list[int] = []  # the run it goes on from, -1: none
+        run_of: list[int] = []  # of each segment
+        first = [0]  # token of each run
+        for s, (length, p) in enumerate(zip(lengths, parents, strict=True)):
+            if not -1 <= p < s or length < 1:
+                raise ValueError(f"segment {s}: parent {p}, length {length}")
+            if p >= 0 and p == s - 1 and children[p] == 1:
+                self.sizes[-1] += length
+                self.paths[-1] += length
+                first[-1] += length
+            else:
+                self.above.append(run_of[p] if p >= 0 else -1)
+                self.paths.append(length + (self.paths[self.above[-1]] if p >= 0 else 0))
+                self.sizes.append(length)
+                first.append(first[-1] + length)
+            run_of.append(len(self.sizes) - 1)
+        self.first = first[:-1]
+        before = np.asarray(self.paths) - np.asarray(self.sizes)
+        self.positions_T = np.concatenate([np.arange(b, b + n) for b, n in zip(before, self.sizes, strict=True)])
+
+    @property
+    def gathered(self) -> int:
+        return sum(self.paths)
+
+    def index_G(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The tokens of each run's path, path after path."""
+        paths: list[list[np.ndarray[Any, np.dtype[np.int64]]]] = []
+        for first, size, above in zip(self.first, self.sizes, self.above, strict=True):
+            own = np.arange(first, first + size)
+            paths.append([*paths[above], own] if above >= 0 else [own])
+        return np.concatenate([part for path in paths for part in path])
+
+
+class _Gather(torch.autograd.Function):
+    """x[index]; the gradient of a token that many read is summed in float32."""
+
+    @staticmethod
+    def forward(ctx: Any, x_TKD: Tensor, index_G: Tensor) -> Tensor:
+        ctx.save_for_backward(index_G)
+        ctx.total = len(x_TKD)
+        return x_TKD.index_select(0, index_G)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (index_G,) = ctx.saved_tensors
+        total = torch.zeros(ctx.total, *grads[0].shape[1:], dtype=torch.float32, device=grads[0].device)
+        return total.index_add_(0, index_G, grads[0].float()).to(grads[0].dtype), None
+
+
+def _gather(x_TKD: Tensor, index_G: Tensor) -> Tensor:
+    out: Tensor = _Gather.apply(x_TKD, index_G)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _rounded(size: int) -> int:
+    """Up to a power of two: few different sizes to compile for."""
+    return 1 << (size - 1).bit_length()

@@ -1,0 +1,204 @@
+"""Which problems come next, from how often each was solved so far.
+
+A choice is a pure function of (seed, cursor, history), so a run that resumes asks what the uninterrupted one would
+have. A generated task may have millions of problems: no choice looks at all of them, only at those that were tried
+and at some that come next in the shuffled stream.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ponder.errors import UsageError
+from ponder.pipelines.solve import stream
+from ponder.types import Problem
+
+HALF_LIFE = 16.0  # of a problem's own tries: two groups of eight; by the next visit the policy is another one
+MOST = 20_000  # problems remembered: half a megabyte of JSON, weighed in some ten milliseconds
+FRESH = 4  # candidates from the stream for each problem that is wanted, besides those tried before
+DRAW = 1  # marks the random numbers of a draw; those of the stream are unmarked
+PRIOR = 0.5  # Beta(1/2, 1/2): most problems are solved nearly always or nearly never
+WORDS = {"easy": 1.0, "medium": 2.0, "hard": 3.0}
+
+
+class History:
+    """Tries and passes of each problem, older ones counting less. The least recently tried problems are forgotten."""
+
+    def __init__(self, half_life: float = HALF_LIFE, most: int = MOST) -> None:
+        if not 0 < half_life < math.inf or most < 1:
+            raise UsageError(f"half_life is {half_life} tries and most {most} problems; give positive, finite numbers")
+        self.half_life, self.most = half_life, most
+        self._seen: dict[int, tuple[float, float]] = {}  # by problem: tries, passes; the last tried stands last
+
+    def add(self, index: int, rewards: Sequence[float | None]) -> None:
+        """One group's rewards, each clipped to [0, 1] as a share of a pass. Undecided ones are no tries."""
+        shares = [min(1.0, max(0.0, float(r))) for r in rewards if r is not None and r == r]
+        if not shares:
+            return
+        tries, passes = self._seen.pop(index, (0.0, 0.0))
+        kept = 0.5 ** (len(shares) / self.half_life)
+        self._seen[index] = tries * kept + len(shares), passes * kept + sum(shares)
+        if len(self._seen) > self.most:
+            del self._seen[next(iter(self._seen))]
+
+    def counts(self, index: int) -> tuple[float, float]:
+        """Tries and passes, decayed."""
+        return self._seen.get(index, (0.0, 0.0))
+
+    def rate(self, index: int) -> float | None:
+        """The share of tries that passed; None where there were none."""
+        tries, passes = self.counts(index)
+        return passes / tries if tries else None
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def __iter__(self) -> Iterator[int]:
+        """Problems that were tried, the latest first."""
+        return reversed(self._seen)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; `from_json` gives the same history back, to the bit."""
+        tries, passes = [t for t, _ in self._seen.values()], [p for _, p in self._seen.values()]
+        return {
+            "half_life": self.half_life, "most": self.most, "index": list(self._seen), "tries": tries, "passes": passes,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> History:
+        history = cls(data["half_life"], data["most"])
+        counts = zip(data["tries"], data["passes"], strict=True)
+        history._seen = dict(zip(data["index"], counts, strict=True))
+        return history
+
+
+class Curriculum(Protocol):
+    def choose(self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: History) -> list[int]:
+        """Indices of the next `count` problems; `cursor`: how many the run has asked so far."""
+        ...
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Every problem once per epoch, in a new order each time: the shuffled stream itself."""
+
+    def choose(self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: History) -> list[int]:
+        return stream(len(problems), seed, cursor, count)
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """Problems that are solved about half the time: only where a group's rewards differ is there a gradient.
+
+    A problem's weight is the variance p (1 - p) of its reward, expected under a Beta posterior of its pass rate p, to
+    the power of `focus`. So an untried problem weighs more than one that always fails or always passes. A share
+    `explore` follows the shuffled stream, so that every estimate is renewed.
+    """
+
+    explore: float = 0.2
+    focus: float = 4.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.explore <= 1 or not 0 <= self.focus < math.inf:
+            raise UsageError(f"explore is {self.explore}, focus {self.focus}; give a share in [0, 1] and a power >= 0")
+
+    def choose(self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: History) -> list[int]:
+        parts = _rounds(len(problems), cursor, count)
+        return [i for first, some in parts for i in self._draw(len(problems), seed, first, some, history)]
+
+    def _draw(self, size: int, seed: int, cursor: int, count: int, history: History) -> list[int]:
+        begin, end = (math.floor(self.explore * place) for place in (cursor, cursor + count))
+        explored = dict.fromkeys(stream(size, seed, begin, end - begin))
+        pool = [i for i in _pool(size, seed, cursor, FRESH * count, history) if i not in explored]
+        # The largest sums of log weight and Gumbel noise: a draw without replacement in proportion to the weights.
+        noise_P = np.random.default_rng([seed, cursor, DRAW]).gumbel(size=len(pool))
+        order = np.argsort(-self.focus * np.log(_variance(pool, history)) - noise_P, kind="stable")
+        return [*explored, *(pool[i] for i in order[: count - len(explored)])]
+
+
+@dataclass(frozen=True)
+class EasyToHard:
+    """The easiest problems first: drawn evenly from an easiest share that grows from `start` to all after `over`.
+
+    As competence-based curricula do (Platanios et al. 2019), with a linear pace. How easy a problem is: its pass rate,
+    which before it was tried is guessed from its tag "level" or "difficulty", or else is one half.
+    """
+
+    over: int = 1600  # problems, after which the choice is uniform
+    start: float = 0.2
+
+    def __post_init__(self) -> None:
+        if self.over < 1 or not 0 < self.start <= 1:
+            raise UsageError(f"over is {self.over}, start {self.start}; give at least 1 problem and a share in (0, 1]")
+
+    def choose(self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: History) -> list[int]:
+        if cursor >= self.over:
+            return stream(len(problems), seed, cursor, count)
+        parts = _rounds(len(problems), cursor, count)
+        return [i for first, some in parts for i in self._draw(problems, seed, first, some, history)]
+
+    def _draw(self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: History) -> list[int]:
+        fresh = math.ceil(FRESH * count / self.start)  # so that the easiest share is a choice too
+        # Levels are read from the problems themselves, which takes time: of those tried, take only the latest.
+        pool = _pool(len(problems), seed, cursor, fresh, islice(history, fresh))
+        rng = np.random.default_rng([seed, cursor, DRAW])
+        rng.shuffle(pool)  # equals come in any order
+        rates_P = _rates(problems, pool, history)
+        share = min(1.0, self.start + (1 - self.start) * cursor / self.over)
+        easiest = np.argsort(-rates_P, kind="stable")[: max(count, round(share * len(pool)))]
+        return [pool[i] for i in rng.choice(easiest, count, replace=False)]
+
+
+CURRICULA: dict[str, type] = {"uniform": Uniform, "frontier": Frontier, "easy-to-hard": EasyToHard}
+
+
+def _rounds(size: int, cursor: int, count: int) -> list[tuple[int, int]]:
+    """(cursor, count) of draws in which no problem need come twice."""
+    return [(cursor + done, min(size, count - done)) for done in range(0, count, max(1, size))]
+
+
+def _pool(size: int, seed: int, cursor: int, fresh: int, tried: Iterable[int]) -> list[int]:
+    """Distinct candidates: what was tried, and the next `fresh` of the stream.
+
+    Of those, half at least lie in one epoch, or else a whole epoch does: min(size, fresh / 2) differ.
+    """
+    return list(dict.fromkeys((*tried, *stream(size, seed, cursor, min(fresh, 2 * size)))))
+
+
+def _variance(pool: Sequence[int], history: History) -> NDArray[np.float64]:
+    """E[p (1 - p)] = ab / ((a + b)(a + b + 1)) under Beta(a, b)."""
+    tries_P, passes_P = np.array([history.counts(i) for i in pool]).reshape(-1, 2).T  # P: problems of the pool
+    a_P, b_P = PRIOR + passes_P, PRIOR + tries_P - passes_P
+    return a_P * b_P / ((a_P + b_P) * (a_P + b_P + 1))
+
+
+def _rates(problems: Sequence[Problem], pool: Sequence[int], history: History) -> NDArray[np.float64]:
+    """Pass rates, each drawn towards what the problem's level promises: 1 for the pool's lowest, 0 for its highest."""
+    levels = [level(problems[i]) for i in pool]
+    known = [v for v in levels if v is not None]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    rates = []
+    for i, v in zip(pool, levels, strict=True):
+        guess = 0.5 if v is None or low == high else (high - v) / (high - low)
+        tries, passes = history.counts(i)
+        rates.append((passes + 2 * PRIOR * guess) / (tries + 2 * PRIOR))
+    return np.array(rates)
+
+
+def level(problem: Problem) -> float | None:
+    """How hard a problem's tags call it: a number, the number in a text ("Level 5"), or a word; None: they do not."""
+    for tag in ("level", "difficulty"):
+        said = str(problem.tags.get(tag, "")).strip().lower()
+        if said in WORDS:
+            return WORDS[said]
+        if (number := re.search(r"-?\d+(\.\d+)?", said)) is not None:
+            return float(number[0])
+    return None

@@ -1,0 +1,45 @@
+"""What a step's samples looked like, under TRL's names. Undecided scores are counted, not averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ponder.types import Trace
+
+
+def rewards(trace: Trace, scorer: str) -> list[float]:
+    """Of the judged answers."""
+    return [r for i in trace.answers() if (r := trace.score(i, scorer)) is not None]
+
+
+def live(trace: Trace, scorer: str) -> bool:
+    """Do the group's rewards differ? Only then is there anything to compare."""
+    return len(set(rewards(trace, scorer))) > 1
+
+
+def summary(traces: Sequence[Trace], scorer: str) -> dict[str, float]:
+    groups = [rewards(t, scorer) for t in traces]
+    every = [r for g in groups for r in g]
+    spreads = [float(np.std(g, ddof=1)) for g in groups if len(g) > 1]  # TRL's: with Bessel's correction
+    steps = [t.steps[i] for t in traces for i in t.answers()]
+    lengths = [sum(len(t.steps[j].token_ids) for j in t.path(i)[1:]) for t in traces for i in t.answers()]
+    ended = [n for n, s in zip(lengths, steps, strict=True) if s.stop == "eos"]
+    level = [g[0] for g in groups if g and len(set(g)) == 1]  # groups without a gradient, by what they earned
+    best = max(every, default=0.0)
+    solved = sum(r >= 1 or r == best > 0 for r in level)
+    return {
+        "reward": float(np.mean(every)) if every else float("nan"),
+        "reward_std": float(np.mean(spreads)) if spreads else 0.0,
+        "frac_reward_zero_std": float(np.mean([len(set(g)) <= 1 for g in groups])),
+        "frac_groups_solved": solved / max(1, len(groups)),
+        "frac_groups_failed": (len(level) - solved) / max(1, len(groups)),
+        "frac_undecided": 1 - len(every) / max(1, len(steps)),
+        "completions/mean_length": float(np.mean(lengths)) if lengths else 0.0,
+        "completions/min_length": float(min(lengths, default=0)),
+        "completions/max_length": float(max(lengths, default=0)),
+        "completions/clipped_ratio": float(np.mean([s.stop == "length" for s in steps])) if steps else 0.0,
+        "completions/mean_terminated_length": float(np.mean(ended)) if ended else 0.0,
+        "num_tokens": float(sum(t.cost.prompt_tokens + t.cost.generated_tokens for t in traces)),
+    }

@@ -1,0 +1,66 @@
+"""The critic: a learner whose network reads one value per token where the policy's reads log-probabilities.
+
+V(t) is read at the token before t: what is to be expected once everything up to there is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from ponder.nets.decoder import Decoder
+from ponder.nets.valued import Valued
+from ponder.train.learner import Learner
+from ponder.train.objective import Tokens
+from ponder.train.pack import Batch
+from ponder.train.peers import ALONE, Peers
+from ponder.train.ppo import Critic, Values
+from ponder.types import Step, Trace
+
+
+class ValueLearner(Learner):
+    """Made of a network that may be a policy's (its values begin at 0) or a trained value or reward model."""
+
+    net: Valued
+
+    def __init__(
+        self,
+        net: Decoder,
+        critic: Critic,
+        *,
+        micro_tokens: int = 0,
+        passes: int = 1,
+        minibatches: int = 1,
+        frozen_layers: int = 0,
+        recompute: bool = False,
+        peers: Peers = ALONE,
+    ) -> None:
+        self.warmup = critic.warmup
+        valued = net if isinstance(net, Valued) else Valued.of(net)
+        super().__init__(
+            valued, Values(critic.clip), critic.optimiser,
+            micro_tokens=micro_tokens, passes=passes, minibatches=minibatches, frozen_layers=frozen_layers,
+            recompute=recompute, peers=peers,
+        )  # fmt: skip
+
+    def note_values(self, traces: Sequence[Trace]) -> None:
+        """Write the value before each of the policy's tokens beside it."""
+        self._note(traces, [s for t in traces for s in t.steps if s.sampled], "values", self.net)
+
+    def step(self, traces: Sequence[Trace], *args: object) -> dict[str, float]:
+        told = super().step(traces, *args)  # type: ignore[arg-type]
+        kept = ("loss", "grad_norm", "lr", "skipped_steps", "oom_retries")
+        return {f"critic/{name}": told[name] for name in kept if name in told}
+
+    def _tokens(self, batch: Batch) -> Tokens:
+        values_N = self._read(self.net, batch)
+        none = values_N.new_zeros(0)
+        return Tokens(batch.advantage_N, batch.sequence_N, batch.tree_N, none, none, none, values_N, batch.notes, None)
+
+    def _note_old(self, traces: Sequence[Trace], steps: Sequence[Step]) -> None:
+        """A value's loss has no ratio."""
+
+    def _read(self, net: Decoder, batch: Batch) -> Tensor:
+        assert isinstance(net, Valued)
+        return net.values(self._hidden(net, batch))

@@ -1,0 +1,145 @@
+"""Learning from answers that are given: fine-tuning, the best of one's own samples, preferences, a teacher."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ponder.errors import UsageError
+from ponder.train import credit, losses
+from ponder.train.objective import Memory, Plain, Stats, Tokens
+from ponder.types import Trace
+
+
+@dataclass(frozen=True)
+class SFT(Plain):
+    """Supervised fine-tuning: token mean of -log p over the answer's tokens."""
+
+    paper: ClassVar[str] = "Ouyang et al. 2022, arXiv:2203.02155"
+
+    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
+        for trace in traces:
+            credit.imitate(trace)
+        return {}
+
+    def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
+        return losses.token_mean(lengths)
+
+    def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
+        return losses.reinforce(tokens.logprobs_N, tokens.advantage_N), {}
+
+
+@dataclass(frozen=True)
+class RejectionSampling(SFT):
+    """Rejection-sampling fine-tuning: imitate one's own answers that were right, at most so many per problem."""
+
+    paper: ClassVar[str] = "Yuan et al. 2023, arXiv:2308.01825"
+    least: float = 1.0  # reward from which an answer is right
+    most: int = 4  # different answers per problem; the first ones
+
+    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
+        kept = judged = 0
+        for trace in traces:
+            items = credit.written(trace, scorer)
+            right = {trace.token_ids(w.leaf).tobytes(): w.leaf for w in reversed(items) if w.reward >= self.least}
+            chosen = sorted(right.values())[: self.most]  # the same answer twice teaches nothing new
+            credit.imitate(trace, chosen)
+            kept, judged = kept + len(chosen), judged + len(items)
+        return {"kept": kept / max(1, judged)}
+
+
+@dataclass(frozen=True)
+class DPO(Plain):
+    """Direct preference optimisation: of each trace's answers the best is preferred to the worst.
+
+    `kind="ipo"` is Azar et al. 2023; `smoothing` is the conservative variant (Mitchell 2023).
+    """
+
+    paper: ClassVar[str] = "Rafailov et al. 2023, arXiv:2305.18290"
+    beta: float = 0.1
+    kind: Literal["sigmoid", "ipo"] = "sigmoid"
+    smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (self.beta > 0 and 0 <= self.smoothing < 0.5) or self.kind not in ("sigmoid", "ipo"):
+            raise UsageError("DPO needs beta > 0, smoothing in [0, 0.5) and kind 'sigmoid' or 'ipo'")
+        if self.kind == "ipo" and self.smoothing:
+            raise UsageError("IPO has no label smoothing: use kind='sigmoid', or smoothing=0")
+
+    @property
+    def teacher(self) -> bool:
+        return True
+
+    @property
+    def together(self) -> bool:
+        return True
+
+    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
+        pairs = 0
+        for trace in traces:
+            scored = [(r, i) for i in trace.answers() if (r := trace.score(i, scorer)) is not None]
+            if not scored or max(r for r, _ in scored) == min(r for r, _ in scored):
+                continue
+            best, worst = max(scored, key=lambda s: s[0])[1], min(scored, key=lambda s: s[0])[1]
+            for leaf, sign in ((best, 1.0), (worst, -1.0)):
+                if credit.branches(trace, leaf):
+                    raise UsageError("a pair must not share steps: DPO compares whole answers")
+                for i in (i for i in trace.path(leaf)[1:] if trace.steps[i].sampled or i == leaf):
+                    trace.steps[i].advantages = np.full(len(trace.steps[i].token_ids), sign, np.float32)
+            pairs += 1
+        return {"pairs": float(pairs)}
+
+    def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
+        return losses.sequence_mean(lengths)  # each of a pair carries half of the pair's loss
+
+    def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
+        assert tokens.reference_N is not None
+        gain_N = (tokens.logprobs_N - tokens.reference_N) * tokens.advantage_N
+        margin_P = losses.per_sequence(gain_N, tokens.tree_N)
+        if self.kind == "ipo":
+            loss_P = losses.identity_preference(margin_P, self.beta)
+        else:
+            loss_P = losses.preference(margin_P, self.beta, self.smoothing)
+        margin_N = margin_P.detach()[tokens.tree_N]
+        return loss_P[tokens.tree_N], {"rewards/margins": self.beta * margin_N, "rewards/accuracies": margin_N > 0}
+
+
+@dataclass(frozen=True)
+class Distill(Plain):
+    """Learn a teacher's whole next-token distribution on given or own answers (GKD).
+
+    forward: KL(teacher | student); reverse: KL(student | teacher); jsd: the generalised Jensen-Shannon divergence
+    with the teacher's share `mix` in the mixture.
+    """
+
+    paper: ClassVar[str] = "Agarwal et al. 2024, arXiv:2306.13649; Hinton et al. 2015, arXiv:1503.02531"
+    kind: Literal["forward", "reverse", "jsd"] = "forward"
+    mix: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("forward", "reverse", "jsd") or not 0 < self.mix < 1:
+            raise UsageError(f"distillation is forward, reverse or jsd with mix in (0, 1), not {self.kind} {self.mix}")
+
+    @property
+    def teacher(self) -> bool:
+        return True
+
+    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
+        for trace in traces:
+            credit.imitate(trace)
+        return {}
+
+    def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
+        return losses.token_mean(lengths)
+
+    def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
+        assert tokens.divergence is not None
+        mix = {"forward": 0.0, "reverse": 1.0, "jsd": self.mix}[self.kind]
+        loss_N = tokens.divergence(mix)
+        return torch.where(tokens.advantage_N != 0, loss_N, 0.0), {}

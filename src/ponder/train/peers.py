@@ -1,0 +1,60 @@
+"""Several processes, one gradient: each computes its share of the work, and all of them sum.
+
+Every process holds the same credited traces and so the same denominators; only the forward and backward passes are
+shared out. What is summed is the gradient itself: nothing is averaged over processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ponder.train.pack import Work
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    rank: int = 0
+    size: int = 1
+
+    def mine(self, work: list[Work]) -> list[Work]:
+        """This process's share: the largest pieces first, each to whom has least; the same on every process."""
+        if self.size == 1:
+            return work
+        load = [0] * self.size
+        share: list[int] = []
+        for i in sorted(range(len(work)), key=lambda i: -work[i].tokens()):
+            least = load.index(min(load))
+            load[least] += work[i].tokens()
+            if least == self.rank:
+                share.append(i)
+        return [work[i] for i in sorted(share)]
+
+    def any(self, here: bool) -> bool:
+        return here if self.size == 1 else bool(self.totals({"here": torch.tensor(float(here))}, most=True)["here"])
+
+    def sum(self, tensors: Sequence[Tensor]) -> None:
+        """In place, over all processes."""
+        for t in tensors:
+            dist.all_reduce(t)
+
+    def totals(self, values: dict[str, Tensor], most: bool = False) -> dict[str, Tensor]:
+        """Named numbers, summed (or the largest of each); a name that a process lacks is 0 there."""
+        named: list[dict[str, float] | None] = [None] * self.size
+        dist.all_gather_object(named, {name: float(v) for name, v in values.items()})
+        every = [n or {} for n in named]
+        join = max if most else sum
+        names = {name: None for n in every for name in n}
+        return {name: torch.tensor(join([n.get(name, 0.0) for n in every]), dtype=torch.float64) for name in names}
+
+
+ALONE = Peers()
+
+
+def joined() -> Peers:
+    """The processes of a group that was started (torchrun, or torch.distributed.init_process_group)."""
+    return Peers(dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else ALONE

@@ -1,0 +1,284 @@
+"""Policy gradients without a critic, each as its paper has it. The difference between two of them is the lesson."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ponder.errors import UsageError
+from ponder.train import credit, losses
+from ponder.train.credit import Array, Written
+from ponder.train.objective import KL, NO_KL, Memory, Plain, Stats, Tokens
+from ponder.types import Trace
+
+KINDS: dict[str, Callable[[Array], Array]] = {
+    "k1": lambda d: d,
+    "k2": lambda d: d**2 / 2,
+    "k3": lambda d: np.exp(-d) - 1 + d,
+}
+
+
+def penalties(item: Written, kl: KL) -> Array:
+    """The KL estimate at each token, pi being the policy that sampled; zeros where none enters the reward."""
+    if kl.where != "reward" or not kl.beta:
+        return np.zeros(item.length)
+    return KINDS[kl.kind](item.note("logprobs") - item.note("reference"))
+
+
+def compare(trace: Trace, items: Sequence[Written], advantage: Callable[[list[float]], Array]) -> None:
+    """Credit within a group; one with fewer than two judged answers has nothing to compare."""
+    if len(trace.answers()) == 1:
+        advantage([0.0])  # raises, saying why
+    if len(items) > 1:
+        earned = advantage([w.reward for w in items])
+        credit.spread(trace, {w.leaf: float(a) for w, a in zip(items, earned, strict=True)})
+
+
+def positive(name: str, *values: float) -> None:
+    if not all(v > 0 for v in values):
+        raise UsageError(f"{name} needs positive clip ranges, not {' and '.join(map(str, values))}")
+
+
+class OnSequences(Plain):
+    """-A log pi summed over a completion, mean over completions; KL in the reward."""
+
+    def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
+        return losses.sequence_sum(lengths)
+
+    def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
+        return losses.reinforce(tokens.logprobs_N, tokens.advantage_N) + self.kl.loss(
+            tokens.logprobs_N, tokens.reference_N
+        ), {}
+
+    def shaped(self, traces: Sequence[Trace], scorer: str) -> list[list[Written]]:
+        """The judged answers of each trace, their rewards less beta times the KL of all their tokens."""
+        return [
+            [
+                replace(w, reward=w.reward - self.kl.beta * penalties(w, self.kl).sum())
+                for w in credit.written(t, scorer)
+            ]
+            for t in traces
+        ]
+
+
+@dataclass(frozen=True)
+class REINFORCE(OnSequences):
+    """Williams 1992, with a baseline: the mean reward of the batch, or a running one over all steps before."""
+
+    paper: ClassVar[str] = "Williams 1992, doi:10.1007/BF00992696"
+    baseline: Literal["batch", "running", "none"] = "batch"
+    decay: float = 0.9  # of the running mean
+    kl: KL = NO_KL
+
+    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
+        groups = self.shaped(traces, scorer)
+        rewards = [w.reward for items in groups for w in items]
+        if not rewards:
+            return {}
+        mean = float(np.mean(rewards))
+        if self.baseline == "batch" and len(rewards) < 2:
+            raise UsageError("a batch of one has no baseline: ask more problems, or use --set baseline=running")
+        before = memory.get("baseline", mean)  # the first step has no past: the batch's own mean
+        base = {"batch": mean, "running": before, "none": 0.0}[self.baseline]
+        memory["baseline"] = self.decay * before + (1 - self.decay) * mean
+        level = all(r == rewards[0] for r in rewards) and self.baseline == "batch"
+        for trace, items in zip(traces, groups, strict=True):
+            credit.spread(trace, {w.leaf: 0.0 if level else w.reward - base for w in items})
+        return {"baseline": base}
+
+
+@dataclass(frozen=True)
+class RLOO(OnSequences):
+    """REINFORCE leave-one-out: the others of the group are the baseline, KL k1 in the reward."""
+
+    paper: ClassVar[str] = "Ahmadian et al. 2024, arXiv:2402.14740"
+    kl: KL = KL(0.03, "k1", "reward")
+
+    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
+        for trace, items in zip(traces, self.shaped(traces, scorer), strict=True):
+            compare(trace, items, credit.leave_one_out)
+        return {}
+
+
+class Clipped(Plain):
+    """PPO's clipped surrogate on each token's ratio, with a KL term and an entropy bonus where there is one."""
+
+    clip: float = 0.2
+    clip_high: float | None = None
+
+    def __post_init__(self) -> None:
+        positive(type(self).__name__, self.clip, self.high)
+
+    @property
+    def high(self) -> float:
+        return self.clip if self.clip_high is None else self.clip_high
+
+    def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
+        return losses.token_mean(lengths)
+
+    def ratio(self, tokens: Tokens) -> Tensor:
+        return losses.ratio(tokens.logprobs_N, tokens.old_N)
+
+    def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
+        rho_N = self.ratio(tokens)
+        loss_N = losses.clipped(rho_N, tokens.advantage_N, self.clip, self.high)
+        loss_N = loss_N + self.kl.loss(tokens.logprobs_N, tokens.reference_N)
+        if self.entropy:
+            loss_N = loss_N - self.entropy * tokens.entropy_N
+        cut_N = losses.cut(rho_N.detach(), tokens.advantage_N, self.clip, self.high)
+        return loss_N, {"clip_ratio/region_mean": cut_N}
+
+
+@dataclass(frozen=True)
+class ReinforcePlusPlus(Clipped):
+    """REINFORCE++: r less the KL of this and later tokens, normalised over the global batch; PPO's clip."""
+
+    paper: ClassVar[str] = "Hu et al. 2025, arXiv:2501.03262"
+    clip: float = 0.2
+    clip_high: float | None = None
+    kl: KL = KL(0.01, "k1", "reward")
+    entropy: float = 0.0
+    group_baseline: bool = False  # the paper's REINFORCE++-baseline: first subtract the group's mean reward
+
+    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
+        items: list[Written] = []
+        for trace in traces:
+            group = credit.written(trace, scorer)
+            if self.group_baseline and len(group) > 1:
+                centred = credit.group_relative([w.reward for w in group], scale=False)
+                group = [replace(w, reward=float(a)) for w, a in zip(group, centred, strict=True)]
+            items += group if len(group) > 1 or not self.group_baseline else []
+        raw = [w.reward - self.kl.beta * credit.to_go(penalties(w, self.kl)) for w in items]
+        credit.per_token(items, credit.whiten(raw))
+        return {}
+
+
+@dataclass(frozen=True)
+class GRPO(Clipped):
+    """Group Relative Policy Optimization: k3 in the loss with beta 0.04, mean within each completion first."""
+
+    paper: ClassVar[str] = "Shao et al. 2024, arXiv:2402.03300"
+    clip: float = 0.2
+    clip_high: float | None = None
+    kl: KL = KL(0.04)
+    entropy: float = 0.0
+    bessel: bool = False
+
+    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
+        for trace in traces:
+            compare(trace, credit.written(trace, scorer), lambda r: credit.group_relative(r, bessel=self.bessel))
+        return {}
+
+    def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
+        return losses.sequence_mean(lengths)
+
+
+@dataclass(frozen=True)
+class DrGRPO(Clipped):
+    """GRPO done right: no std in the advantage, tokens summed over a constant length, no KL."""
+
+    paper: ClassVar[str] = "Liu et al. 2025, arXiv:2503.20783"
+    clip: float = 0.2
+    clip_high: float | None = None
+    kl: KL = NO_KL
+    entropy: float = 0.0
+    length: int = 3000  # the constant: the paper's largest number of tokens; it only scales the gradient
+
+    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
+        for trace in traces:
+            compare(trace, credit.written(trace, scorer), lambda r: credit.group_relative(r, scale=False))
+        return {}
+
+    def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
+        return losses.sequence_sum(lengths, self.length)
+
+
+@dataclass(frozen=True)
+class DAPO(Clipped):
+    """Clip higher, mean over all tokens, dynamic sampling, a soft penalty for overlong answers, no KL."""
+
+    paper: ClassVar[str] = "Yu et al. 2025, arXiv:2503.14476"
+    clip: float = 0.2
+    clip_high: float | None = 0.28
+    kl: KL = NO_KL
+    entropy: float = 0.0
+    longest: int = 20480  # tokens; the penalty grows from 0 at longest - buffer to -1 here
+    buffer: int = 4096  # 0: no penalty
+    mask_truncated: bool = False  # leave answers that met their budget out of the loss altogether
+    refill: ClassVar[int] = 10  # dynamic sampling: rounds that may replace groups of equal rewards
+
+    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
+        lowest = 0.0
+        for trace in traces:
+            items = credit.written(trace, scorer, truncated=not self.mask_truncated)
+            cost = [credit.overlong(w.length, self.longest, self.buffer) for w in items]
+            lowest = min([lowest, *cost])
+            shaped = [replace(w, reward=w.reward + c) for w, c in zip(items, cost, strict=True)]
+            compare(trace, shaped, credit.group_relative)
+        return {"overlong_penalty/min": lowest}
+
+
+@dataclass(frozen=True)
+class GSPO(Clipped):
+    """One ratio per sequence, the exponential of its mean log-ratio, and the clip on that; no KL."""
+
+    paper: ClassVar[str] = "Zheng et al. 2025, arXiv:2507.18071"
+    clip: float = 3e-4
+    clip_high: float | None = 4e-4
+    kl: KL = NO_KL
+    entropy: float = 0.0
+
+    credit = GRPO.credit
+    weigh = GRPO.weigh
+    bessel: ClassVar[bool] = False
+
+    def ratio(self, tokens: Tokens) -> Tensor:
+        return losses.sequence_ratio(tokens.logprobs_N, tokens.old_N, tokens.sequence_N)
+
+
+@dataclass(frozen=True)
+class CISPO(Clipped):
+    """The clipped ratio is a constant weight on A log pi, so no token loses its gradient; mean over all tokens.
+
+    The paper leaves the lower side open and tunes the upper one; weights up to 5 are those of Khatri et al. 2025.
+    """
+
+    paper: ClassVar[str] = "MiniMax 2025, arXiv:2506.13585"
+    clip: float = float("inf")
+    clip_high: float | None = 4.0
+    kl: KL = NO_KL
+    entropy: float = 0.0
+
+    credit = GRPO.credit
+    bessel: ClassVar[bool] = False
+
+    def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
+        rho_N = self.ratio(tokens)
+        loss_N = losses.cispo(tokens.logprobs_N, rho_N, tokens.advantage_N, self.clip, self.high)
+        loss_N = loss_N + self.kl.loss(tokens.logprobs_N, tokens.reference_N)
+        if self.entropy:
+            loss_N = loss_N - self.entropy * tokens.entropy_N
+        held_N = (rho_N.detach() > 1 + self.high) | (rho_N.detach() < 1 - self.clip)
+        return loss_N, {"clip_ratio/region_mean": held_N}
+
+
+@dataclass(frozen=True)
+class TreeCredit(Clipped):
+    """A searched tree: a step is worth the mean outcome below it, and earns what it is better than its parent."""
+
+    paper: ClassVar[str] = "with treerl: Hou et al. 2025, arXiv:2506.11902"
+    clip: float = 0.2
+    clip_high: float | None = None
+    kl: KL = NO_KL
+    entropy: float = 0.0
+    treerl: bool = False  # the paper's advantage: global plus local, over the square root of the leaves below
+
+    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
+        for trace in traces:
+            credit.tree(trace, scorer, self.treerl)
+        return {}

@@ -1,0 +1,140 @@
+"""PPO with a critic (Schulman et al. 2017; for language models Ziegler et al. 2019, Ouyang et al. 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ponder.errors import UsageError
+from ponder.train import credit, losses
+from ponder.train.credit import Array, Written
+from ponder.train.objective import KL, Memory, Plain, Stats, Tokens
+from ponder.train.optimiser import AdamW
+from ponder.train.policy_gradient import Clipped, penalties
+from ponder.types import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Adaptive:
+    """The controller of Ziegler et al. 2019 (arXiv:1909.08593): moves the KL coefficient to hold a target."""
+
+    target: float = 6.0  # nats per completion
+    horizon: float = 10_000  # completions
+
+    def next(self, beta: float, kl: float, completions: int) -> float:
+        error = float(np.clip(kl / self.target - 1, -0.2, 0.2))
+        return beta * (1 + error * completions / self.horizon)
+
+
+@dataclass(frozen=True, slots=True)
+class Critic:
+    """The value network: where it starts, how it learns, and how long it learns alone."""
+
+    model: str | None = None  # a folder or run with a trained value or reward model; None: the policy's own weights
+    optimiser: AdamW = AdamW(lr=1e-5)
+    clip: float | None = 0.2  # of the value's change within a step; None: no clipping
+    warmup: int = 0  # steps in which only the critic learns
+
+
+@dataclass(frozen=True)
+class PPO(Clipped):
+    """Per-token advantages from a critic, token mean, KL k1 in each token's reward (as InstructGPT: beta 0.02)."""
+
+    paper: ClassVar[str] = "Schulman et al. 2017, arXiv:1707.06347; Ouyang et al. 2022, arXiv:2203.02155"
+    clip: float = 0.2
+    clip_high: float | None = None
+    kl: KL = KL(0.02, "k1", "reward")
+    entropy: float = 0.0
+    advantage: Literal["gae", "mc", "td"] = "gae"
+    gamma: float = 1.0
+    lam: float = 0.95
+    critic: Critic = Critic()
+    whiten: bool = True  # advantages, over the global batch
+    most: float | None = None  # advantages are clipped to +- this
+    normalise_rewards: bool = False  # by a running mean and std of all rewards so far
+    most_reward: float | None = None  # rewards are clipped to +- this
+    adaptive: Adaptive | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (0 < self.gamma <= 1 and 0 <= self.lam <= 1):
+            raise UsageError(f"PPO needs gamma in (0, 1] and lam in [0, 1], not {self.gamma} and {self.lam}")
+        if self.adaptive and not (self.kl.beta and self.kl.where == "reward"):
+            raise UsageError("an adaptive KL coefficient needs a KL term in the reward to start from")
+
+    @property
+    def reach(self) -> float:
+        """lambda: Monte Carlo is GAE's 1, TD its 0."""
+        return {"gae": self.lam, "mc": 1.0, "td": 0.0}[self.advantage]
+
+    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
+        items = [w for trace in traces for w in credit.written(trace, scorer)]
+        if not items:
+            return {}
+        beta = memory.get("kl_beta", self.kl.beta)
+        kls = [penalties(w, self.kl) for w in items]
+        earned = self._rewards([w.reward for w in items], memory)
+        advantages: list[Array] = []
+        for item, kl_t, reward in zip(items, kls, earned, strict=True):
+            rewards_t = -beta * kl_t
+            rewards_t[-1] += reward
+            values_t = item.note("values")
+            advantage_t = credit.gae(rewards_t, values_t, self.gamma, self.reach)
+            for i, part in item.split(advantage_t + values_t):
+                item.trace.steps[i].notes["returns"] = part
+            advantages.append(advantage_t)
+        told = {"kl_beta": beta, "value/mean": float(np.mean(np.concatenate([w.note("values") for w in items])))}
+        told["value/explained"] = explained(items, advantages)
+        advantages = credit.whiten(advantages) if self.whiten else advantages
+        if self.most is not None:
+            advantages = [a.clip(-self.most, self.most) for a in advantages]
+        credit.per_token(items, advantages)
+        if self.adaptive is not None:
+            kl = float(np.mean([k.sum() for k in kls]))
+            memory["kl_beta"] = self.adaptive.next(beta, kl, len(items))
+        return told
+
+    def _rewards(self, rewards: Sequence[float], memory: Memory) -> Array:
+        r = np.asarray(rewards, dtype=np.float64)
+        if self.normalise_rewards:
+            count, mean, square = (memory.get(f"reward/{k}", 0.0) for k in ("count", "mean", "square"))
+            total = count + len(r)
+            mean, square = (count * mean + r.sum()) / total, (count * square + (r**2).sum()) / total
+            memory |= {"reward/count": total, "reward/mean": float(mean), "reward/square": float(square)}
+            std = np.sqrt(max(square - mean**2, 0.0))
+            r = (r - mean) / std if std > 1e-6 else r - mean
+        return r if self.most_reward is None else r.clip(-self.most_reward, self.most_reward)
+
+
+def explained(items: Sequence[Written], advantages: Sequence[Array]) -> float:
+    """Share of the returns' variance that the critic foresaw; 1 is all of it."""
+    left = np.concatenate(advantages)  # return less value
+    returns = left + np.concatenate([w.note("values") for w in items])
+    spread = returns.var()
+    return float(1 - left.var() / spread) if spread > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Values(Plain):
+    """The critic's objective: regress each token's return, over the same tokens as the policy's loss."""
+
+    clip: float | None = 0.2
+
+    @property
+    def dense(self) -> bool:
+        return True
+
+    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
+        return {}
+
+    def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
+        return losses.token_mean(lengths)
+
+    def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
+        old_N, returns_N = tokens.notes["values"], tokens.notes["returns"]
+        return losses.value(tokens.values_N, old_N, returns_N, self.clip), {}

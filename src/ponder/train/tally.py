@@ -1,0 +1,69 @@
+"""Sums over the micro-batches of one optimiser step, for the metrics; they stay on the device until read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ponder.train import losses
+from ponder.train.objective import Stats, Tokens
+from ponder.train.pack import Batch
+from ponder.train.peers import Peers
+
+_GAP = "sampling/sampling_logp_difference"
+
+
+class Tally:
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}  # over tokens
+        self.most: dict[str, Tensor] = {}
+
+    def add(self, batch: Batch, loss: Tensor, tokens: Tokens, stats: Stats) -> None:
+        self._sum("loss", loss)
+        self._sum("tokens", torch.ones_like(batch.weight_N))
+        for name, values_N in stats.items():
+            self._sum(name, values_N)
+        if not len(tokens.logprobs_N):
+            return
+        logprobs_N = tokens.logprobs_N.detach()
+        self._sum("entropy", tokens.entropy_N)
+        self._sum("ratio/mean_abs", (logprobs_N - tokens.old_N).abs())
+        if tokens.reference_N is not None:
+            for name, kl in (("kl", losses.k3), ("kl/k1", losses.k1), ("kl/k2", losses.k2)):
+                self._sum(name, kl(logprobs_N, tokens.reference_N))
+        known_N = ~batch.sampled_N.isnan()
+        gap_N = torch.where(known_N, (tokens.old_N - batch.sampled_N).abs(), 0.0)
+        self._sum("known", known_N)
+        self._sum(f"{_GAP}/mean", gap_N)
+        most = self.most.get(f"{_GAP}/max")
+        self.most[f"{_GAP}/max"] = gap_N.max() if most is None else torch.maximum(most, gap_N.max())
+
+    def _sum(self, name: str, values: Tensor) -> None:
+        total = values.detach().double().sum() if values.device.type == "cpu" else values.detach().float().sum()
+        self.sums[name] = self.sums[name] + total if name in self.sums else total
+
+    def sum(self, peers: Peers) -> None:
+        """Over all processes; a process without work has the same names from none."""
+        self.sums, self.most = peers.totals(self.sums), peers.totals(self.most, most=True)
+
+    def metrics(self) -> dict[str, float]:
+        values = {name: float(v) for name, v in self.sums.items()}
+        tokens, known = values.pop("tokens", 0.0), values.pop("known", 0.0)
+        out = {"loss": values.pop("loss", 0.0)}
+        for name, total in values.items():
+            if name != f"{_GAP}/mean":
+                out[name] = total / max(1.0, tokens)
+            elif known:
+                out |= {name: total / known} | {n: float(v) for n, v in self.most.items()}
+        return out | {"num_trained_tokens": tokens}
+
+
+def average(told: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Over the optimiser steps of one step: means, of a maximum the largest."""
+    out: dict[str, float] = {}
+    for name in {n: None for row in told for n in row}:
+        values = [row[name] for row in told if name in row]
+        out[name] = max(values) if name.endswith("/max") or name == "skipped_steps" else sum(values) / len(values)
+    return out
