@@ -37,7 +37,7 @@ check: $(DEV)
 	$(BIN)/lint-imports
 
 bench: $(DEV)
-	@set -e; for script in $(filter-out bench/harness.py bench/table.py,$(wildcard bench/*.py)); do \
+	@set -e; for script in $(filter-out bench/harness.py bench/table.py bench/training.py,$(wildcard bench/*.py)); do \
 		echo "== $$script"; $(BIN)/python $$script --device $(DEVICE); done
 	$(BIN)/python bench/table.py
 

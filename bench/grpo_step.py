@@ -30,8 +30,9 @@ from ponder.pipelines.solve import pick, solve_all
 from ponder.reason.strategies import Ensemble
 from ponder.tasks.addition import Addition
 from ponder.train.learner import Learner
-from ponder.train.objective import GRPO
+from ponder.train.objective import NO_KL
 from ponder.train.optimiser import AdamW
+from ponder.train.policy_gradient import GRPO
 from ponder.types import Problem, Sampling, Score, Trace
 
 INSTALL = "pip install 'trl==1.16.*'"
@@ -63,7 +64,7 @@ def ours(told: Any, dtype: str) -> Iterator[dict[str, float]]:
     """The body of `ponder.pipelines.rl`'s loop, without its files; seconds of each step."""
     policy = load_policy(told.model, device=told.device, dtype=dtype)
     policy.eos = frozenset()
-    objective, scorer = GRPO(beta=0.0), Drawn()
+    objective, scorer = GRPO(kl=NO_KL), Drawn()
     learner = Learner(policy.net, objective, AdamW(lr=LR), micro_tokens=told.micro_tokens)
     strategy = Ensemble(told.n, Sampling(max_tokens=told.tokens))
     for step in range(1 + told.steps):
@@ -72,8 +73,7 @@ def ours(told: Any, dtype: str) -> Iterator[dict[str, float]]:
         policy.stream(0, step)
         traces = asyncio.run(solve_all(asked, strategy, policy, scorer))
         sampled = wait(told.device)
-        for trace in traces:
-            objective.credit(trace, scorer.name)
+        objective.credit(traces, scorer.name, {})
         learned = learner.step(traces)
         ended, cpu = wait(told.device), time.process_time() - worked
         assert learned["num_trained_tokens"] == told.prompts * told.n * told.tokens and learned["grad_norm"] > 0

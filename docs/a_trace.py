@@ -6,7 +6,7 @@ from ponder.models.load import load_policy
 from ponder.pipelines.solve import solve
 from ponder.reason.operators import majority
 from ponder.reason.strategies import Ensemble
-from ponder.train.objective import GRPO
+from ponder.train.policy_gradient import GRPO
 from ponder.types import Problem, Sampling, user
 from ponder.verify import FORMS, FinalNumber
 
@@ -15,7 +15,7 @@ verifier = FinalNumber(forms=FORMS)
 problem = Problem("sum", user("What is 27 + 58?"), answer="85")
 
 trace = asyncio.run(solve(problem, Ensemble(n=4, sampling=Sampling(max_tokens=16, seed=0)), policy, verifier))
-GRPO().credit(trace, verifier.name)
+GRPO().credit([trace], verifier.name, memory={})
 
 for i in trace.answers():
     step = trace.steps[i]

@@ -9,8 +9,9 @@ from ponder.pipelines.rl import RL
 from ponder.reason.strategies import Ensemble
 from ponder.runs import read_metrics, read_traces
 from ponder.tasks.procedural import Procedural
-from ponder.train.objective import GRPO
+from ponder.train.objective import NO_KL
 from ponder.train.optimiser import AdamW
+from ponder.train.policy_gradient import GRPO
 from ponder.types import Problem, Sampling, user
 from ponder.verify import FinalNumber
 
@@ -40,7 +41,7 @@ job = RL(
     model=Fresh("0123456789", width=32, layers=2, heads=2),
     template="{{ bos_token }}{{ messages[-1].content }}",
     strategy=Ensemble(n=8, sampling=Sampling(max_tokens=1)),
-    objective=GRPO(beta=0.0),
+    objective=GRPO(kl=NO_KL),
     optimiser=AdamW(lr=3e-3),
     steps=40,
     prompts=16,

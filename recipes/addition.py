@@ -11,8 +11,9 @@ by accuracy on those same problems, so the figure is somewhat optimistic.
 from ponder.pipelines.rl import RL
 from ponder.reason.strategies import Ensemble
 from ponder.tasks import Addition
-from ponder.train.objective import GRPO
+from ponder.train.objective import NO_KL
 from ponder.train.optimiser import AdamW
+from ponder.train.policy_gradient import GRPO
 from ponder.types import Sampling
 
 
@@ -34,7 +35,7 @@ def recipe(
         model=model,
         template="qa",
         strategy=Ensemble(n=n, sampling=Sampling(max_tokens=max_tokens)),
-        objective=GRPO(beta=0.0),
+        objective=GRPO(kl=NO_KL),
         optimiser=AdamW(lr=lr, betas=(0.9, 0.95), decay_steps=steps),
         steps=steps,
         prompts=prompts,

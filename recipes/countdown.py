@@ -16,8 +16,9 @@ from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Ensemble
 from ponder.tasks import Countdown
-from ponder.train.objective import GRPO
+from ponder.train.objective import NO_KL
 from ponder.train.optimiser import AdamW
+from ponder.train.policy_gradient import GRPO
 from ponder.types import Sampling
 
 ALPHABET = "0123456789+-*/()#, >="
@@ -57,7 +58,7 @@ def recipe(
         task=task,
         model="stage:sft",
         strategy=Ensemble(n=n, sampling=budget),
-        objective=GRPO(beta=0.0),
+        objective=GRPO(kl=NO_KL),
         optimiser=AdamW(lr=rl_lr, betas=(0.9, 0.95)),
         steps=rl_steps,
         prompts=prompts,

@@ -1,0 +1,106 @@
+"""How much of the machine's matrix rate the trainer turns into model FLOPs, on long sequences.
+
+GRPO's update on sequences of random tokens with the shape of a public model and random weights: forward, loss,
+backward, clipping, AdamW with float32 masters. The rate is model FLOPs (three times the forward's; causal attention
+counts what is seen; nothing recomputed counts) over the time, against the rate of a large matrix product measured in
+the same run. The peer is transformers' model of the same shape with SDPA attention, full logits, plain autograd and
+torch's fused AdamW in the same type.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness import parser, report, seconds
+from ponder.nets.config import to_hf
+from training import SHAPES, flops, fresh, groups, matmul_rate, update
+
+
+def peer(shape: str, tokens: int, sequences: int, device: str, dtype: torch.dtype, steps: int) -> tuple[float, int]:
+    """Seconds of a step, and bytes at most."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with tempfile.TemporaryDirectory() as folder:
+        kind = str(dtype).removeprefix("torch.")
+        (Path(folder) / "config.json").write_text(json.dumps(to_hf(SHAPES[shape], kind)))
+        config = AutoConfig.from_pretrained(folder)
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
+    ids = torch.randint(3, config.vocab_size, (sequences, tokens), device=device)
+
+    def step() -> None:
+        for row in ids:
+            logits = model(row[None], use_cache=False).logits[0, :-1].float()
+            loss = torch.nn.functional.cross_entropy(logits, row[1:]) / sequences
+            loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    took = seconds(step, repeats=steps, warmup=2, device=device)
+    return took, torch.cuda.max_memory_allocated() if device == "cuda" else 0
+
+
+def main() -> None:
+    flags = parser(__doc__)
+    flags.add_argument("--shape", choices=list(SHAPES), default="qwen3-0.6b")
+    flags.add_argument("--tokens", type=int, default=16384, help="of each sequence")
+    flags.add_argument("--sequences", type=int, default=4, help="of each step")
+    flags.add_argument("--micro-tokens", type=int, default=16384)
+    flags.add_argument("--steps", type=int, default=5)
+    flags.add_argument("--dtype", choices=["float32", "bfloat16"])
+    flags.add_argument("--recompute", action="store_true")
+    flags.add_argument("--limit", type=float, help="the share of the matrix rate that was promised")
+    told = flags.parse_args()
+    dtype = getattr(torch, told.dtype or ("bfloat16" if told.device == "cuda" else "float32"))
+    config = SHAPES[told.shape]
+
+    rate = matmul_rate(told.device, dtype)
+    work = groups(config, told.sequences, 1, 16, told.tokens - 16)
+    counted = flops(config, work)
+    theirs: dict[str, Any] = {}
+    if importlib.util.find_spec("transformers") is not None:
+        try:
+            took, most = peer(told.shape, told.tokens, told.sequences, told.device, dtype, told.steps)
+            theirs = {"share": counted / took / rate, "seconds": took, "bytes": most}
+        except torch.OutOfMemoryError as why:
+            theirs = {"share": None, "failed": str(why).partition(". ")[0]}
+        if told.device == "cuda":
+            torch.cuda.empty_cache()
+    net = fresh(told.shape, told.device, dtype)
+    ours = update(net, work, told.device, told.steps, micro_tokens=told.micro_tokens, recompute=told.recompute)
+    kind = str(dtype).removeprefix("torch.")
+    report(
+        f"trainer_rate_{told.shape.replace('-', '_').replace('.', '_')}_{told.tokens // 1024}k",
+        f"{told.shape} shape, {kind}: GRPO's update on {told.sequences} sequences of {told.tokens} tokens, "
+        "share of the measured matrix rate",
+        counted / ours.seconds / rate,
+        {"transformers": theirs.get("share")},
+        limit=None,
+        device=told.device,
+        packages=["transformers"],
+        details={
+            "flops": counted,
+            "matrix_rate": rate,
+            "promised_share": told.limit,
+            "seconds": ours.every,
+            "bytes": ours.bytes,
+            "transformers": theirs,
+            "micro_tokens": told.micro_tokens,
+            "recompute": told.recompute,
+            "tokens_per_second": told.sequences * told.tokens / ours.seconds,
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()
