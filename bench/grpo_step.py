@@ -4,7 +4,8 @@ Both start from the same folder, in the same type and with the same number of th
 GRPO's loss, no KL term, one pass, AdamW at the same constant learning rate, clipping at 1, without gradient
 checkpointing. Every completion has exactly so many tokens. The reward is a number drawn from the completion's text,
 so that all rewards of a group differ and no side has less to learn from. The time is that of whole steps after the
-first, which warms up; loading is not counted. Steps take turns, so that a machine that slows down slows down both.
+first ones, which warm up; loading is not counted. On a GPU the bytes are those at most in use: ponder's before TRL is
+loaded, TRL's less what ponder holds. Steps take turns, so that a machine that slows down slows down both.
 
 TRL is measured where it is installed (pip install 'trl==1.16.*'); without it only ponder is.
 """
@@ -67,18 +68,31 @@ def ours(told: Any, dtype: str) -> Iterator[dict[str, float]]:
     objective, scorer = GRPO(kl=NO_KL), Drawn()
     learner = Learner(policy.net, objective, AdamW(lr=LR), micro_tokens=told.micro_tokens)
     strategy = Ensemble(told.n, Sampling(max_tokens=told.tokens))
-    for step in range(1 + told.steps):
+    for step in range(2 + told.steps):
         asked = problems(told, step)
+        most(told.device, reset=True)
         began, worked = wait(told.device), time.process_time()
         policy.stream(0, step)
         traces = asyncio.run(solve_all(asked, strategy, policy, scorer))
         sampled = wait(told.device)
+        sampling = most(told.device, reset=True)
         objective.credit(traces, scorer.name, {})
         learned = learner.step(traces)
         ended, cpu = wait(told.device), time.process_time() - worked
         assert learned["num_trained_tokens"] == told.prompts * told.n * told.tokens and learned["grad_norm"] > 0
         print(f"ponder step {step}: {ended - began:.2f} s ({sampled - began:.2f} s sampling)", flush=True)
-        yield {"step": ended - began, "sample": sampled - began, "learn": ended - sampled, "cpu": cpu}
+        bytes_ = {"sample_bytes": sampling, "learn_bytes": most(told.device)}
+        yield {"step": ended - began, "sample": sampled - began, "learn": ended - sampled, "cpu": cpu, **bytes_}
+
+
+def most(device: str, reset: bool = False) -> int:
+    """Bytes at most on the GPU since the last reset."""
+    if device != "cuda":
+        return 0
+    peak = torch.cuda.max_memory_allocated()
+    if reset:
+        torch.cuda.reset_peak_memory_stats()
+    return peak
 
 
 def trl(told: Any, dtype: str, between: Callable[[], None]) -> list[dict[str, float]]:
@@ -88,13 +102,16 @@ def trl(told: Any, dtype: str, between: Callable[[], None]) -> list[dict[str, fl
     from trl import GRPOConfig, GRPOTrainer
 
     times: list[dict[str, float]] = []
+    ours_too = torch.cuda.memory_allocated() if told.device == "cuda" else 0  # what ponder holds meanwhile
 
     class Clock(TrainerCallback):  # type: ignore[misc]
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            most(told.device, reset=True)
             self.began, self.worked = wait(told.device), time.process_time()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            times.append({"step": wait(told.device) - self.began, "cpu": time.process_time() - self.worked})
+            took, cpu = wait(told.device) - self.began, time.process_time() - self.worked
+            times.append({"step": took, "cpu": cpu, "bytes": most(told.device) - ours_too})
             print(f"TRL step {len(times) - 1}: {times[-1]['step']:.2f} s", flush=True)
             between()
 
@@ -137,7 +154,7 @@ def main() -> None:
     flags.add_argument("--tokens", type=int, default=32, help="tokens of each completion")
     flags.add_argument("--steps", type=int, default=2, help="measured steps of each, after one to warm up")
     flags.add_argument("--dtype", choices=["float32", "bfloat16"], help="default: float32, on a GPU bfloat16")
-    flags.add_argument("--micro-tokens", type=int, default=4096, help="ponder's micro-batch, in tokens")
+    flags.add_argument("--micro-tokens", type=int, default=0, help="ponder's micro-batch, in tokens")
     flags.add_argument("--trl-batch", type=int, help="TRL's micro-batch, in completions; default: all of them")
     flags.add_argument("--model", default="smollm2")
     flags.add_argument("--note", default="", help="kept with the result, such as: shared machine")
@@ -146,7 +163,8 @@ def main() -> None:
     dtype = told.dtype or ("bfloat16" if told.device == "cuda" else "float32")
 
     steps = ours(told, dtype)
-    times = {"ponder": [next(steps)]}
+    times = {"ponder": [next(steps), next(steps)]}  # before TRL takes any memory
+    alone = times["ponder"][1]
     threads = torch.get_num_threads()
     if importlib.util.find_spec("trl") is None:
         print(f"TRL is not installed, so only ponder is measured. To measure both: {INSTALL}", flush=True)
@@ -154,7 +172,7 @@ def main() -> None:
         times["TRL"] = trl(told, dtype, lambda: times["ponder"].extend(islice(steps, 1)))
         assert torch.get_num_threads() == threads
     times["ponder"] += steps
-    measured = {who: every[1:] for who, every in times.items()}
+    measured = {"ponder": times["ponder"][2:], **({"TRL": times["TRL"][1:]} if "TRL" in times else {})}
     step = {who: statistics.median(t["step"] for t in every) for who, every in measured.items()}
     report(
         "grpo_step",
@@ -167,6 +185,7 @@ def main() -> None:
         packages=["trl", "transformers", "accelerate"],
         details={
             "seconds": measured,  # cpu: processor time of the whole step, which a shared machine changes less
+            "bytes": {name: alone[name] for name in ("sample_bytes", "learn_bytes")},
             "threads": threads,
             "micro_tokens": told.micro_tokens,
             "trl_batch": told.trl_batch,

@@ -68,8 +68,9 @@ def _read(logits_NV: Tensor, target_N: Tensor, heat: float) -> tuple[Tensor, Ten
     """log p of the target, entropy, log of the normaliser."""
     z_NV = logits_NV / heat
     norm_N = z_NV.logsumexp(-1)
-    entropy_N = norm_N - ((z_NV - norm_N[:, None]).exp() * z_NV).sum(-1)  # H = log Z - E[logit]
-    return z_NV.gather(-1, target_N[:, None])[:, 0] - norm_N, entropy_N, norm_N
+    logp_NV = z_NV - norm_N[:, None]
+    entropy_N = -(logp_NV.exp() * logp_NV).sum(-1)  # log Z - E[logit] would lose digits where all logits are large
+    return logp_NV.gather(-1, target_N[:, None])[:, 0], entropy_N, norm_N
 
 
 def _slope(

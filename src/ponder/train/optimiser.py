@@ -141,7 +141,6 @@ class Masters:
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, int]) -> None:
         """Weights and moments as they were, here and in the network. Nothing is changed where anything is missing."""
-        facts = {"steps": facts} if isinstance(facts, int) else facts
         if "steps" not in facts:
             raise RunError("the saved optimiser has no count of its steps: start again from the saved model")
         own = self.tensors()
