@@ -21,6 +21,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -174,9 +175,10 @@ def main() -> None:
     times["ponder"] += steps
     measured = {"ponder": times["ponder"][2:], **({"TRL": times["TRL"][1:]} if "TRL" in times else {})}
     step = {who: statistics.median(t["step"] for t in every) for who, every in measured.items()}
+    sizes = f"{told.prompts} prompts x {told.n} completions x {told.tokens} tokens"
     report(
         "grpo_step",
-        f"{told.model}, {dtype}: one GRPO step of {told.prompts} prompts x {told.n} completions x {told.tokens} tokens",
+        f"{Path(told.model).name}, {dtype}: one GRPO step of {sizes}",
         step["ponder"],
         {"TRL": step.get("TRL")},
         unit="s",

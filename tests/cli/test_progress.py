@@ -27,6 +27,24 @@ METRICS = {
 }
 
 
+SICK = METRICS | {
+    "frac_reward_zero_std": 0.97,
+    "frac_groups_failed": 0.9,
+    "frac_groups_solved": 0.0,
+    "frac_undecided": 0.12,
+    "completions/clipped_ratio": 0.41,
+    "completions/max_length": 256.0,
+    "sampling/sampling_logp_difference/mean": 0.12,
+}
+HARD = "97 % of groups have equal rewards, mostly the lowest: problems too hard"
+
+
+def ail(seen: Progress, first: int, last: int, **changes: float) -> None:
+    """Steps of a run that is sick in more ways than are shown; `changes` make it better."""
+    for step in range(first, last + 1):
+        seen.step(step, 100, SICK | {"reward": 0.01 * step} | changes, [])
+
+
 def trace(*scored: tuple[str, float | None, str]) -> Trace:
     out = prompt_trace(Problem("p", user("What is 3 + 4?")), ids([1]))
     for text, value, reason in scored:
@@ -66,6 +84,22 @@ def test_panel_fits_and_shows_it_all(width: int) -> None:
     assert len(lines) < 20
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_panel_tells_what_ails_the_run(width: int) -> None:
+    seen = Progress("RL · addition · smollm2", Stop(), Path("runs/demo"))
+    drive(seen)
+    ail(seen, 4, 20)
+    seen.examples = examples([trace(("7", 1.0, "right"), ("so " * 200, 0.0, "no answer"))])
+    out = io.StringIO()
+    Console(file=out, width=width, force_terminal=True, color_system=None).print(draw(seen, width))
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) < width and len(lines) <= 22, "fits a terminal of 80 by 24"
+    told = [line[1:-1].strip() for line in lines if line[2:].startswith("! ")]
+    assert [t[:22] for t in told] == ["! 97 % of groups have ", "! 12 % of answers unde", "! 41 % truncated: rais"]
+    text = " ".join(line[1:-1].strip() for line in lines)
+    assert f"{HARD}; use easier ones, --curriculum frontier or more samples (--n)" in text
+
+
 def test_live_panel() -> None:
     out = io.StringIO()
     panel = Panel("RL", Stop(), Path("runs/demo"))
@@ -93,8 +127,37 @@ def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
     drive(seen)
     seen.step(4, 10, {"reward": float("nan")}, [])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert rows[0] == {"event": "step", "part": "train", "step": 1, "total": 10, **METRICS}
+    assert rows[0] == {"event": "step", "part": "train", "step": 1, "total": 10, **METRICS, "findings": []}
     assert rows[-1]["reward"] is None, "JSON has no NaN"
+    ail(seen, 5, 12)
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])["findings"]
+    assert [(f["name"], f["severity"]) for f in found] == [("too hard", 3), ("undecided", 2), ("truncated", 2)]
+    assert found[0]["text"].startswith(HARD)
+    solving = JsonLines("", Stop(), unit="problem")
+    solving.step(1, 2, {"accuracy": 0.5}, [])
+    assert json.loads(capsys.readouterr().out) == {"event": "step", "problem": 1, "total": 2, "accuracy": 0.5}
+
+
+def test_lines_repeat_a_finding_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    seen = Lines("RL", Stop())
+    seen.phase("load")
+    ail(seen, 1, 30)
+    said = capsys.readouterr().err.splitlines()
+    places = [said[:i][-1].split("  ")[0] for i, line in enumerate(said) if line.startswith(f"  ! {HARD}")]
+    assert places == ["step 6/100", "step 16/100", "step 26/100"]
+    assert sum(line.startswith("  ! ") for line in said) == 9, "three at a time, the fourth waits"
+    ail(seen, 31, 50, **{name: 0.0 for name in SICK if name.startswith("frac_")})
+    assert "  ! ratio drifts: sampler and learner differ by 0.12 nats" in capsys.readouterr().err
+    seen.phase("load")  # the next job begins anew
+    assert not seen.rows and not seen.findings
+    ail(seen, 1, 6)
+    assert f"  ! {HARD}" in capsys.readouterr().err
+
+
+def test_rows_are_kept_as_far_as_they_are_read() -> None:
+    seen = Progress("RL", Stop())
+    ail(seen, 1, 200)
+    assert [round(100 * row["reward"]) for row in seen.rows] == [*range(1, 11), *range(151, 201)]
 
 
 def test_a_stop_is_raised_where_the_job_can_save() -> None:

@@ -15,6 +15,8 @@ from rich.text import Text
 from ponder.cli.progress import DETAILS, Progress, duration, shown
 from ponder.measure.sparkline import sparkline
 
+STYLES = {3: "red", 2: "yellow", 1: "cyan"}  # by a finding's severity
+
 
 class Panel(Progress):
     """On a terminal. What it shows is drawn again several times a second, from a thread of rich's."""
@@ -51,6 +53,8 @@ def draw(p: Progress, width: int) -> RenderableType:
     rows: list[RenderableType] = [_bar(p, inner), _state(p)] if p.total else [_state(p)]
     if p.metrics:
         rows += ["", *_numbers(p, inner)]
+    if p.findings:
+        rows += ["", _findings(p)]
     if p.examples:
         rows += ["", _examples(p, inner)]
     place = Text(shown(str(p.folder), inner - 4), "dim") if p.folder else None
@@ -101,6 +105,14 @@ def _numbers(p: Progress, width: int) -> list[RenderableType]:
     if details:
         rows.append(Text("  ".join(details), "dim"))
     return rows
+
+
+def _findings(p: Progress) -> RenderableType:
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    for finding in p.findings:
+        style = STYLES[finding.severity]
+        grid.add_row(Text("!", f"bold {style}"), Text(finding.text, style))
+    return grid
 
 
 def _examples(p: Progress, width: int) -> RenderableType:

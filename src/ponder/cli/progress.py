@@ -8,11 +8,13 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from ponder.cli.stopping import Stop
+from ponder.measure.diagnose import BEGIN, REACH, Finding, diagnose
 from ponder.types import Score, Trace
 
 # The one number that a job is about, the first of these that it reports.
@@ -28,12 +30,15 @@ DETAILS = (
 )
 DOING = {
     "load": "loading the model",
+    "check": "checking that all is right",
     "sample": "sampling",
     "learn": "learning",
     "save": "saving",
     "solve": "solving",
 }
 HEARTBEAT = 15.0  # seconds
+SHOWN = 3  # findings at most
+REMIND = 10  # steps until a finding that lasts is said again
 
 
 class Progress:
@@ -49,6 +54,8 @@ class Progress:
         self.done, self.total = 0, 0
         self.written, self.rate, self.part = 0, 0.0, 0.0  # tokens and their rate in this phase, its share that is done
         self.metrics: dict[str, float] = {}
+        self.rows: list[dict[str, float]] = []  # the metrics of each step, as far as a diagnosis reads them
+        self.findings: list[Finding] = []  # what ails the run, worst first
         self.curve: dict[int, float] = {}  # the headline by step
         self.examples: list[tuple[str, Score, str]] = []  # best and worst of the last step: question, score, text
         self.spent: dict[str, float] = {}  # seconds by phase
@@ -67,7 +74,7 @@ class Progress:
             self._leave()
             if name == "load" and self.now:  # the next of several jobs
                 self.unit, self.done, self.total, self.rate, self._first = "step", 0, 0, 0.0, None
-                self.metrics, self.curve, self.examples = {}, {}, []
+                self.metrics, self.curve, self.examples, self.rows, self.findings = {}, {}, [], [], []
             self.now, self.written, self.part = name, 0, 0.0
             if self._first is None and name != "load":
                 self._first = (-1, time.monotonic())
@@ -102,7 +109,14 @@ class Progress:
             if (name := self.headline) is not None:
                 self.curve = {s: v for s, v in self.curve.items() if s < done} | {done: metrics[name]}
             self.examples = examples(traces)
+            self.keep(metrics)
             self.changed("step")
+
+    def keep(self, metrics: Mapping[str, float]) -> None:
+        """One more step's metrics to diagnose."""
+        self.rows.append(dict(metrics))
+        del self.rows[BEGIN:-REACH]
+        self.findings = diagnose(self.rows)[:SHOWN]
 
     def changed(self, what: str) -> None:
         """For those who show it; the lock is held."""
@@ -134,14 +148,23 @@ class Progress:
 
 
 class Lines(Progress):
-    """One line per step, and a sign of life within long phases."""
+    """One line per step, what ails the run now and then, and a sign of life within long phases."""
 
     heard = 0.0
+
+    def __init__(self, title: str, stop: Stop, folder: Path | None = None, unit: str = "step") -> None:
+        super().__init__(title, stop, folder, unit)
+        self.said: dict[str, int] = {}  # findings, by name: the step that said them last
 
     def changed(self, what: str) -> None:
         if what == "step":
             self._say([self.place(), *self.numbers(), f"{self.rate:,.0f} tok/s" if self.rate else ""])
+            for finding in self.findings:
+                if self.done - self.said.get(finding.name, -REMIND) >= REMIND:
+                    self.said[finding.name] = self.done
+                    print(f"  ! {finding.text}", file=sys.stderr, flush=True)
         elif what == "phase" and self.now == "load":
+            self.said.clear()
             self._say([self.title, DOING["load"]])
         elif what != "phase" and time.monotonic() - self.heard > HEARTBEAT:
             self._say([self.place(next_one=True), self.doing()])
@@ -170,7 +193,10 @@ class JsonLines(Progress):
     def changed(self, what: str) -> None:
         if what == "step":
             part = {"part": self.title} if self.title else {}
-            emit({"event": "step", **part, self.unit: self.done, "total": self.total, **self.metrics})
+            event = {"event": "step", **part, self.unit: self.done, "total": self.total, **self.metrics}
+            if self.unit == "step":
+                event["findings"] = [asdict(f) for f in self.findings]
+            emit(event)
 
 
 def emit(event: Mapping[str, Any]) -> None:

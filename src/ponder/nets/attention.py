@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ponder.nets.causal import LONG, Causal
+from ponder.nets.config import DecoderConfig
 from ponder.nets.flex import Flex
 from ponder.nets.varlen import Runs, Varlen
 
@@ -31,14 +32,14 @@ class _Bucket:
 
 
 def packed(
-    lengths: Sequence[int], parents: Sequence[int], device: torch.device, dtype: torch.dtype, windows: bool
+    lengths: Sequence[int], parents: Sequence[int], config: DecoderConfig, device: torch.device, dtype: torch.dtype
 ) -> Packed | Varlen | Flex | Causal:
-    """The best way there is to attend over this forest here. `windows`: does any layer look back only so far?"""
-    if device.type != "cuda":
+    """The best way there is to attend over this forest here."""
+    if device.type != "cuda" or config.head_dim < 16:  # smaller heads no kernel takes
         return Packed(lengths, parents, device)
     runs = Runs(lengths, parents)
     total = len(runs.positions_T)
-    if runs.gathered == total and total >= LONG * len(runs.sizes) and not windows:
+    if runs.gathered == total and total >= LONG * len(runs.sizes) and not any(config.windows):
         return Causal(runs.sizes, runs.positions_T, device)
     if Varlen.takes(runs, dtype):
         return Varlen(runs, device)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -87,7 +87,7 @@ class Keeper:
     def step(self) -> Iterator[State]:
         """One step: gives a copy of the state to change, which `record` puts in place of the old one."""
         try:
-            yield State(**asdict(self.state))
+            yield replace(self.state, memory=dict(self.state.memory))  # a history is replaced as a whole
         except (Interrupted, BaseExceptionGroup) as stop:
             if isinstance(stop, BaseExceptionGroup) and not stop.subgroup(Interrupted):
                 raise

@@ -80,6 +80,10 @@ class RL:
             warnings.warn(
                 "top_p, top_k and min_p renormalise: the learner's ratio to the sampler is not 1", stacklevel=2
             )
+        begins = getattr(self.objective, "longest", 0) - getattr(self.objective, "buffer", 0)
+        if getattr(self.objective, "buffer", 0) and begins >= sampling.max_tokens:
+            ends = f"begins at {begins} tokens, and answers end at {sampling.max_tokens}"
+            warnings.warn(f"the penalty for overlong answers {ends}: set longest and buffer", stacklevel=2)
 
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> Native:
         teacher = None if self.teacher is None else pin(self.teacher)

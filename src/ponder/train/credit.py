@@ -120,7 +120,9 @@ def written(trace: Trace, scorer: str, truncated: bool = True) -> list[Written]:
         reward = trace.score(leaf, scorer)
         if reward is None or (trace.steps[leaf].stop == "length" and not truncated):
             continue
-        out.append(Written(trace, leaf, tuple(i for i in trace.path(leaf) if trace.steps[i].sampled), reward))
+        item = Written(trace, leaf, tuple(i for i in trace.path(leaf) if trace.steps[i].sampled), reward)
+        if item.length:  # who wrote nothing can learn nothing
+            out.append(item)
     return out
 
 

@@ -43,6 +43,10 @@ class RejectionSampling(SFT):
     least: float = 1.0  # reward from which an answer is right
     most: int = 4  # different answers per problem; the first ones
 
+    def __post_init__(self) -> None:
+        if self.most < 1:
+            raise UsageError(f"rejection sampling keeps at most {self.most} answers per problem: keep at least 1")
+
     def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
         kept = judged = 0
         for trace in traces:

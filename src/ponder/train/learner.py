@@ -197,8 +197,7 @@ class Learner:
         return [name for name in steps[0].notes if all(name in s.notes for s in steps)]
 
     def _hidden(self, net: Decoder, batch: Batch) -> Tensor:
-        windows = any(w is not None for w in net.config.windows)
-        attend = packed(batch.lengths, batch.parents, net.device, net.dtype, windows)
+        attend = packed(batch.lengths, batch.parents, net.config, net.device, net.dtype)
         compiled = net.device.type == "cuda" and not lora.attached(net)
         return net(batch.ids_T, attend.positions_T, attend, compiled)[batch.source_N]
 

@@ -161,7 +161,6 @@ class Masters:
         self.forget()
         self._publish()
 
-
     def _landed(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
         """Gradients where their masters are: all sent, then one wait."""
         away = {n: g for n, g in found.items() if g.device != self.weights[n].device}

@@ -97,21 +97,20 @@ def chains(trace: Trace, wanted: Callable[[Step], bool]) -> list[Chain]:
 
 
 def cut(work: Sequence[Work], most_tokens: int, together: bool = False) -> list[list[Work]]:
-    """Micro-batches of at most so many tokens: a large tree is cut between its completions, never inside one.
+    """Micro-batches of at most so many tokens, as few and as even as can be: the largest says how much memory it takes.
 
-    `together` keeps a trace whole. What is larger than a micro-batch stands alone.
+    A large tree is cut between its completions, never inside one; `together` keeps a trace whole. What is larger than a
+    micro-batch stands alone.
     """
     pieces = [piece for w in work for piece in ([w] if together else _pieces(w, most_tokens))]
-    batches: list[list[Work]] = []
-    room = 0
-    for piece in pieces:
-        size = piece.tokens()
-        if not batches or size > room:
-            batches.append([])
-            room = most_tokens
-        batches[-1].append(piece)
-        room -= size
-    return batches
+    sizes = np.array([piece.tokens() for piece in pieces])
+    middles = np.cumsum(sizes) - sizes / 2
+    for count in range(max(1, -(-int(sizes.sum()) // most_tokens)), len(pieces) + 1):
+        place = (middles * count / sizes.sum()).astype(int)  # the stretch of all tokens that a piece's middle lies in
+        filled, alone = np.bincount(place, sizes, count), np.bincount(place, minlength=count) <= 1
+        if np.all((filled <= most_tokens) | alone):
+            return [part for b in range(count) if (part := [pieces[i] for i in np.flatnonzero(place == b)])]
+    return [[piece] for piece in pieces]
 
 
 def _pieces(work: Work, most_tokens: int) -> list[Work]:

@@ -189,6 +189,11 @@ class DrGRPO(Clipped):
     entropy: float = 0.0
     length: int = 3000  # the constant: the paper's largest number of tokens; it only scales the gradient
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.length < 1:
+            raise UsageError(f"Dr. GRPO divides by a constant length, which must be at least 1, not {self.length}")
+
     def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
         for trace in traces:
             compare(trace, credit.written(trace, scorer), lambda r: credit.group_relative(r, scale=False))

@@ -26,6 +26,10 @@ class Adaptive:
     target: float = 6.0  # nats per completion
     horizon: float = 10_000  # completions
 
+    def __post_init__(self) -> None:
+        if not (self.target > 0 and self.horizon > 0):
+            raise UsageError(f"the KL's target and horizon must be positive, not {self.target} and {self.horizon}")
+
     def next(self, beta: float, kl: float, completions: int) -> float:
         error = float(np.clip(kl / self.target - 1, -0.2, 0.2))
         return beta * (1 + error * completions / self.horizon)

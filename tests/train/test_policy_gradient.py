@@ -1,0 +1,308 @@
+"""Each policy gradient against its paper's formula, written out in loops; and mistakes that these checks catch."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from papers import below, by_sequence, clipped, less, others, penalty, plus, reinforce, relative, weighted, whitened
+from ponder.errors import UsageError
+from ponder.train import credit, losses
+from ponder.train.algorithms import ONLINE
+from ponder.train.objective import KL, Tokens
+from ponder.train.policy_gradient import (
+    CISPO,
+    DAPO,
+    GRPO,
+    GSPO,
+    REINFORCE,
+    RLOO,
+    DrGRPO,
+    OnSequences,
+    ReinforcePlusPlus,
+    TreeCredit,
+)  # fmt: skip
+from world import Now, Reference, World, agree, measured, sequence_mean, sequence_sum, token_mean, world
+
+W, FRESH = world(1), world(3, drift=(0.0,))  # off and on policy
+
+CASES: dict[str, tuple[Any, Reference]] = {
+    "reinforce": (REINFORCE(), lambda w, n: sequence_sum(reinforce(w, n, less(w, None)))),
+    "reinforce, none": (REINFORCE("none"), lambda w, n: sequence_sum(reinforce(w, n, less(w, 0.0)))),
+    "reinforce, k1 reward": (
+        REINFORCE(kl=KL(0.3, "k1", "reward")), lambda w, n: sequence_sum(reinforce(w, n, less(w, None, 0.3)))),
+    "reinforce, k3 loss": (
+        REINFORCE(kl=KL(0.3)), lambda w, n: sequence_sum(plus(w, n, reinforce(w, n, less(w, None)), beta=0.3))),
+    "rloo": (RLOO(), lambda w, n: sequence_sum(reinforce(w, n, others(w, 0.03, "k1")))),
+    "rloo, k2 reward": (
+        RLOO(kl=KL(0.5, "k2", "reward")), lambda w, n: sequence_sum(reinforce(w, n, others(w, 0.5, "k2")))),
+    "rloo, k3 reward": (
+        RLOO(kl=KL(0.5, "k3", "reward")), lambda w, n: sequence_sum(reinforce(w, n, others(w, 0.5, "k3")))),
+    "reinforce++": (
+        ReinforcePlusPlus(), lambda w, n: token_mean(clipped(w, n, whitened(w, 0.01, "k1", False)))),
+    "reinforce++, baseline": (
+        ReinforcePlusPlus(kl=KL(0.2, "k1", "reward"), group_baseline=True, clip_high=0.5),
+        lambda w, n: token_mean(clipped(w, n, whitened(w, 0.2, "k1", True), 0.2, 0.5))),
+    "reinforce++, k2 loss": (
+        ReinforcePlusPlus(kl=KL(0.2, "k2"), entropy=0.1), lambda w, n: token_mean(
+            plus(w, n, clipped(w, n, whitened(w, 0.0, "k1", False)), "k2", 0.2, 0.1))),
+    "grpo": (GRPO(), lambda w, n: sequence_mean(plus(w, n, clipped(w, n, relative(w)), "k3", 0.04))),
+    "grpo, bessel": (
+        GRPO(bessel=True, kl=KL(0.5, "k2"), clip=0.1, clip_high=0.4, entropy=0.05),
+        lambda w, n: sequence_mean(plus(w, n, clipped(w, n, relative(w, "bessel"), 0.1, 0.4), "k2", 0.5, 0.05))),
+    "dr-grpo": (DrGRPO(), lambda w, n: sequence_sum(clipped(w, n, relative(w, "none")), 3000)),
+    "dr-grpo, length": (
+        DrGRPO(length=7, clip_high=0.3), lambda w, n: sequence_sum(clipped(w, n, relative(w, "none"), 0.2, 0.3), 7)),
+    "dapo": (DAPO(), lambda w, n: token_mean(clipped(w, n, relative(w), 0.2, 0.28))),
+    "dapo, overlong": (
+        DAPO(longest=5, buffer=3), lambda w, n: token_mean(clipped(w, n, relative(w, overlong=penalty), 0.2, 0.28))),
+    "dapo, masked": (
+        DAPO(mask_truncated=True), lambda w, n: token_mean(clipped(w, n, relative(w, truncated=False), 0.2, 0.28))),
+    "gspo": (GSPO(), lambda w, n: by_sequence(w, n, relative(w), 3e-4, 4e-4)),
+    "gspo, wide": (
+        GSPO(clip=0.1, clip_high=0.3, kl=KL(0.1)),
+        lambda w, n: by_sequence(w, n, relative(w), 0.1, 0.3) + sequence_mean(
+            plus(w, n, {a: [0.0] * len(a.rows) for a in relative(w)}, "k3", 0.1))),
+    "cispo": (CISPO(), lambda w, n: token_mean(weighted(w, n, relative(w), math.inf, 4.0))),
+    "cispo, narrow": (
+        CISPO(clip=0.3, clip_high=0.28, entropy=0.1, kl=KL(0.1, "k2")),
+        lambda w, n: token_mean(plus(w, n, weighted(w, n, relative(w), 0.3, 0.28), "k2", 0.1, 0.1))),
+    "tree": (TreeCredit(), lambda w, n: token_mean(clipped(w, n, below(w, False)))),
+    "tree, treerl": (TreeCredit(treerl=True), lambda w, n: token_mean(clipped(w, n, below(w, True)))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_value_and_gradient(name: str) -> None:
+    objective, reference = CASES[name]
+    agree(objective, reference, W)
+    agree(objective, reference, FRESH)
+
+
+def test_every_algorithm_has_a_case() -> None:
+    assert {name.partition(",")[0] for name in CASES} | {"ppo", "rejection"} == set(ONLINE)
+
+
+def test_the_world_shows_every_side() -> None:
+    """Both signs of the advantage, inside and on both sides of each clip range, for tokens and for sequences."""
+    now, advantages = Now(W), relative(W)
+    for low, high, of in ((0.2, 0.28, "tokens"), (3e-4, 4e-4, "sequences")):
+        seen = set()
+        for a, values in advantages.items():
+            logs = [float(now.lp[t].detach()) - W.old[t] for t in a.rows]
+            for log in logs if of == "tokens" else [sum(logs) / len(logs)]:
+                side = "low" if math.exp(log) < 1 - low else "high" if math.exp(log) > 1 + high else "in"
+                seen.add((side, float(np.sign(values[0]))))
+        assert {(side, sign) for side in ("low", "in", "high") for sign in (-1.0, 1.0)} <= seen, of
+    weights = [math.exp(float(now.lp[t].detach()) - W.old[t]) for a in advantages for t in a.rows]
+    assert max(weights) > 5, "and CISPO's limit is met"
+
+
+# Mistakes that others have shipped. Each is one line away from the right one, and each must be seen.
+
+
+class StillDivides(DrGRPO):
+    bessel = False
+    credit = GRPO.credit
+
+
+class MeanOfTokens(GRPO):
+    def weigh(self, lengths: Any) -> Any:
+        return losses.token_mean(lengths)
+
+
+class MeanOfSequences(DAPO):
+    weigh = GRPO.weigh
+
+
+class OwnLength(DrGRPO):
+    weigh = GRPO.weigh
+
+
+class TokenRatio(GSPO):
+    ratio = GRPO.ratio
+
+
+class SumOfLogs(GSPO):
+    def ratio(self, tokens: Any) -> Any:
+        logs = losses.per_sequence(tokens.logprobs_N - tokens.old_N, tokens.sequence_N)
+        return logs.clamp(-20, 20).exp()[tokens.sequence_N]
+
+
+class RatioMoves(CISPO):
+    def loss(self, tokens: Any) -> Any:
+        rho_N = self.ratio(tokens).clamp(1 - self.clip, 1 + self.high)
+        return -rho_N * tokens.advantage_N * tokens.logprobs_N, {}
+
+
+class AbsoluteLimit(CISPO):
+    """Takes epsilon for the weight's limit: on-policy weights of 1 are cut to 0.28."""
+
+    def loss(self, tokens: Any) -> Any:
+        rho_N = self.ratio(tokens).detach().clamp(max=self.high)
+        return -rho_N * tokens.advantage_N * tokens.logprobs_N, {}
+
+
+class DropsTokens(CISPO):
+    loss = GRPO.loss
+
+
+class Forgets(GRPO):
+    """KL as a number, without gradient."""
+
+    def loss(self, tokens: Any) -> Any:
+        bare = GRPO(kl=KL()).loss(tokens)[0]
+        return bare + self.kl.loss(tokens.logprobs_N.detach(), tokens.reference_N), {}
+
+
+class WrongSign(GRPO):
+    def loss(self, tokens: Any) -> Any:
+        return GRPO(kl=KL()).loss(tokens)[0] - self.kl.loss(tokens.logprobs_N, tokens.reference_N), {}
+
+
+class MeanOfAll(RLOO):
+    def credit(self, traces: Any, scorer: str, memory: Any) -> Any:
+        for trace, items in zip(traces, self.shaped(traces, scorer), strict=True):
+            if len(items) > 1:
+                mean = float(np.mean([w.reward for w in items]))
+                credit.spread(trace, {w.leaf: w.reward - mean for w in items})
+        return {}
+
+
+class NotToGo(ReinforcePlusPlus):
+    """Every token pays for the whole completion's KL."""
+
+    def credit(self, traces: Any, scorer: str, memory: Any) -> Any:
+        items = [w for group in OnSequences.shaped(self, traces, scorer) for w in group]
+        credit.per_token(items, credit.whiten([np.full(w.length, w.reward) for w in items]))
+        return {}
+
+
+class SilentZero(GRPO):
+    """An undecided answer counts as wrong."""
+
+    def credit(self, traces: Any, scorer: str, memory: Any) -> Any:
+        for trace in traces:
+            r = credit.group_relative([trace.score(i, scorer) or 0.0 for i in trace.answers()])
+            credit.spread(trace, dict(zip(trace.answers(), r.tolist(), strict=True)))
+        return {}
+
+
+class MaskKeepsBaseline(DAPO):
+    """Truncated answers leave the loss, yet still shift the mean and std."""
+
+    def credit(self, traces: Any, scorer: str, memory: Any) -> Any:
+        told = DAPO().credit(traces, scorer, memory)
+        for step in (s for t in traces for s in t.steps if s.stop == "length"):
+            step.advantages = None
+        return told
+
+
+MISTAKES = [
+    (StillDivides(), "dr-grpo"), (OwnLength(), "dr-grpo"), (DrGRPO(length=3001), "dr-grpo"),
+    (MeanOfTokens(), "grpo"), (GRPO(bessel=True), "grpo"), (GRPO(clip_high=0.28), "grpo"), (Forgets(), "grpo"),
+    (WrongSign(), "grpo"), (SilentZero(), "grpo"), (GRPO(kl=KL(0.04, "k2")), "grpo"), (GRPO(entropy=-0.001), "grpo"),
+    (MeanOfSequences(), "dapo"), (DAPO(clip_high=None), "dapo"), (DAPO(longest=5, buffer=2), "dapo, overlong"),
+    (MaskKeepsBaseline(mask_truncated=True), "dapo, masked"), (DAPO(), "dapo, masked"),
+    (TokenRatio(), "gspo"), (SumOfLogs(clip=0.1, clip_high=0.3, kl=KL(0.1)), "gspo, wide"),
+    (RatioMoves(), "cispo"), (DropsTokens(), "cispo"), (AbsoluteLimit(0.3, 0.28, KL(0.1, "k2"), 0.1), "cispo, narrow"),
+    (MeanOfAll(), "rloo"), (RLOO(kl=KL(0.03, "k2", "reward")), "rloo"), (REINFORCE("none"), "reinforce"),
+    (NotToGo(), "reinforce++"), (ReinforcePlusPlus(group_baseline=True), "reinforce++"),
+    (TreeCredit(treerl=True), "tree"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("broken", "name"), MISTAKES, ids=lambda x: x if isinstance(x, str) else type(x).__name__)
+def test_a_mistake_is_seen(broken: Any, name: str) -> None:
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        agree(broken, CASES[name][1], W)
+
+
+def test_on_policy_weights_are_one() -> None:
+    """A CISPO that takes its epsilon for a limit still learns, only slower: compare with A log pi."""
+
+    def plain(w: World, now: Now) -> Any:
+        return token_mean(reinforce(w, now, relative(w)))
+
+    agree(CISPO(clip_high=0.28), plain, FRESH)
+    with pytest.raises(AssertionError, match="Not equal to tolerance"):
+        agree(AbsoluteLimit(clip_high=0.28), plain, FRESH)
+
+
+# What a step leaves behind
+
+
+def test_the_running_baseline_is_that_of_the_steps_before() -> None:
+    memory: dict[str, float] = {}
+    objective, mean, seen = REINFORCE("running", decay=0.7), 0.0, []
+    for seed in range(4):
+        w = world(seed, groups=[seed, 4])
+        own = [a.reward for group in w.judged() for a in group]
+        base = sum(own) / len(own) if seed == 0 else mean
+        agree(objective, lambda w, n, base=base: sequence_sum(reinforce(w, n, less(w, base))), w, memory)
+        assert measured(objective, w, memory).told["baseline"] == pytest.approx(base)
+        mean = 0.7 * base + 0.3 * sum(own) / len(own)
+        memory = json.loads(json.dumps(memory))
+        seen.append(base)
+    assert memory["baseline"] == pytest.approx(mean) and len(set(seen)) >= 3
+
+
+def test_what_has_no_credit_has_no_gradient() -> None:
+    """Undecided answers, groups with one judged answer, and (without KL or entropy) groups of equal rewards."""
+    dead = [t for a in W.answers if a.reward is None or a.group == 3 for t in a.rows]
+    level = [t for a in W.answers if a.group == 2 for t in a.rows]
+    for objective in (GRPO(), GRPO(kl=KL()), DAPO(), GSPO(), CISPO(), RLOO(), DrGRPO()):
+        grad_NV = measured(objective, W, {}).grad_NV
+        assert not grad_NV[dead].any()
+        assert bool(grad_NV[level].any()) == (objective == GRPO() or isinstance(objective, RLOO)), "KL has"
+    assert GRPO().dense and not GRPO(kl=KL()).dense and GRPO(kl=KL(), entropy=0.1).dense and not RLOO().dense
+
+
+def test_told() -> None:
+    assert measured(DAPO(longest=5, buffer=3), W, {}).told == {"overlong_penalty/min": -1.0}
+    assert measured(DAPO(longest=7, buffer=4), W, {}).told == {"overlong_penalty/min": -1.0}
+    assert measured(DAPO(longest=9, buffer=4), W, {}).told == {"overlong_penalty/min": -0.5}
+    assert measured(DAPO(), W, {}).told == {"overlong_penalty/min": 0.0}
+
+
+def test_the_share_that_was_clipped() -> None:
+    """PPO's clip counts tokens that lost their gradient, CISPO's those whose weight was held."""
+    rho, none = torch.tensor([0.5, 0.5, 1.0, 2.0, 2.0, 9.0]), torch.zeros(0)
+    gain, zero = torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0, -1.0]), torch.zeros(6)
+    tokens = Tokens(gain, torch.arange(6), zero.long(), rho.log(), none, zero, none)
+    for objective, expected in (
+        (GRPO(kl=KL()), [0, 1, 0, 1, 0, 0]), (GSPO(), [0, 1, 0, 1, 0, 0]), (CISPO(), [0, 0, 0, 0, 0, 1]),
+        (CISPO(0.2, 0.5), [1, 1, 0, 1, 1, 1]),
+    ):  # fmt: skip
+        assert objective.loss(tokens)[1]["clip_ratio/region_mean"].tolist() == expected
+
+
+@pytest.mark.parametrize("kind", [GRPO, DrGRPO, DAPO, GSPO, CISPO, RLOO], ids=lambda k: k.__name__)
+def test_a_group_sampled_once_is_refused(kind: Any) -> None:
+    trace = world(groups=[4]).traces()[0][0]
+    trace.steps[-1].pruned = True
+    with pytest.raises(UsageError, match="group of one has no baseline"):
+        kind().credit([trace], "wanted", {})
+
+
+def test_a_batch_of_one_is_refused_by_a_batch_mean() -> None:
+    trace = world(groups=[3]).traces()[0][0]
+    with pytest.raises(UsageError, match="batch of one has no baseline"):
+        REINFORCE().credit([trace], "wanted", {})
+    assert REINFORCE("running").credit([trace], "wanted", memory := {"baseline": 0.5}) == {"baseline": 0.5}
+    assert memory["baseline"] == pytest.approx(0.9 * 0.5 + 0.1 * 0.25)
+    assert REINFORCE().credit([], "wanted", {}) == {}
+
+
+def test_kl_in_the_reward_needs_the_reference() -> None:
+    trace = world(groups=[0]).traces()[0][0]
+    del trace.steps[1].notes["reference"]
+    for objective in (RLOO(), ReinforcePlusPlus()):
+        with pytest.raises(UsageError, match="each token's reference"):
+            objective.credit([trace], "wanted", {})
+    RLOO(kl=KL()).credit([trace], "wanted", {})
