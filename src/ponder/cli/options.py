@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
+
+# The names in ponder.train.algorithms, which imports torch; a test holds them equal.
+ONLINE = (
+    "reinforce", "rloo", "reinforce++", "grpo", "dr-grpo", "dapo", "gspo", "cispo", "ppo", "tree", "rejection",
+)  # fmt: skip
+OFFLINE = ("sft", "dpo", "distill")
 
 Model = Annotated[str, "smollm2, a Hugging Face folder, a .gguf file or a run directory"]
 TaskName = Annotated[str, "addition, arithmetic, countdown, gsm8k, svamp, mawps or module:object"]
@@ -13,8 +19,13 @@ MaxTokens = Annotated[int, "longest completion"]
 Rate = Annotated[float, "learning rate"]
 Frozen = Annotated[int, "the lowest so many layers stay as they are"]
 SaveEvery = Annotated[int, "steps between checkpoints"]
-MicroTokens = Annotated[int, "tokens per forward pass: memory only, not the result"]
+MicroTokens = Annotated[int, "tokens per forward pass: memory only, not the result; 0: as many as suit the device"]
 Device = Annotated[str, "auto, cpu, cuda or mps"]
 Dtype = Annotated[str, "auto, float32, bfloat16 or float16"]
 Folder = Annotated[Path | None, "the run directory; the same command goes on where it stopped"]
 Json = Annotated[bool, "one JSON object per line on stdout, nothing else"]
+New = Annotated[bool, "refuse to go on with a run that is already there"]
+Rank = Annotated[int, "train LoRA adapters of this rank instead of the weights"]
+Keep = Annotated[int, "checkpoints to keep, besides the best"]
+Recompute = Annotated[bool, "keep no activations inside layers: less memory, a third more time"]
+States = Annotated[Literal["float32", "int8", "cpu"], "how the optimiser's states are kept"]

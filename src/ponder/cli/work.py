@@ -10,13 +10,13 @@ from typing import Annotated, Any, Literal
 
 from ponder.cli import flags, recipes
 from ponder.cli import options as opt
-from ponder.cli.start import start
+from ponder.cli.start import Launch, start
 from ponder.errors import UsageError
 
 
-def common(*, run: opt.Folder = None, json: opt.Json = False) -> tuple[Path | None, bool]:
+def common(*, run: opt.Folder = None, fresh: opt.New = False, json: opt.Json = False) -> tuple[Path | None, bool, bool]:
     """The flags that every recipe has."""
-    return run, json
+    return run, fresh, json
 
 
 def run(argv: Sequence[str]) -> int:
@@ -30,21 +30,21 @@ def run(argv: Sequence[str]) -> int:
         raise UsageError("give the recipe first: ponder run RECIPE --flag value ...")
     if (Path(name) / "job.json").is_file():
         given = flags.Parser(prog, "Run the job of this run directory again, or go on with it.").add(again).parse(rest)
-        return start(_kept_job(Path(name)), Path(name), given.get("json", False))
-    job, folder, json = recipe_job(name, rest, prog)
-    return start(job, folder or Path("runs") / recipes.find(name).stem, json)
+        return start(kept_job(Path(name)), Path(name), given.get("json", False))
+    job, folder, fresh, json = recipe_job(name, rest, prog)
+    return start(job, folder or Path("runs") / recipes.find(name).stem, json, fresh)
 
 
 def again(*, json: opt.Json = False) -> None:
     """The flags for a run directory: its job has all others."""
 
 
-def recipe_job(name: str, argv: Sequence[str], prog: str, about: str = "") -> tuple[Any, Path | None, bool]:
+def recipe_job(name: str, argv: Sequence[str], prog: str, about: str = "") -> tuple[Any, Path | None, bool, bool]:
     """The job that a recipe makes of these flags, and the common ones."""
     recipe = recipes.load(recipes.find(name))
     parser = flags.Parser(prog, "\n\n".join(filter(None, [about, recipes.about(recipe)])))
     given = parser.add(recipe).add(common).parse(argv)
-    own = {k: v for k, v in given.items() if k not in ("run", "json")}
+    own = {k: v for k, v in given.items() if k not in ("run", "fresh", "json")}
     return recipes.job(recipe, own), *flags.apply(common, given)
 
 
@@ -52,28 +52,44 @@ def train(
     *,
     task: opt.TaskName,
     model: opt.Model = "smollm2",
+    algorithm: Annotated[str, f"{', '.join(opt.ONLINE)}, dpo, distill"] = "grpo",
+    option: Annotated[list[str], "a setting of the algorithm, as key=value; may be given again"] = [],  # noqa: B006
     steps: int = 100,
     prompts: Annotated[int, "problems per step"] = 32,
     n: Annotated[int, "completions per problem"] = 8,
     lr: opt.Rate = 1e-5,
+    warmup: Annotated[int, "steps over which the learning rate rises"] = 0,
     max_tokens: opt.MaxTokens = 256,
     temperature: float = 1.0,
-    beta: Annotated[float, "weight of the KL term; 0: no reference model"] = 0.0,
+    beta: Annotated[float | None, "weight of the KL term, in place of the paper's; 0: no reference model"] = None,
+    kl: Annotated[str | None, "k1, k2 or k3, with :loss or :reward after it"] = None,
+    passes: Annotated[int, "over the samples of a step"] = 1,
+    minibatches: Annotated[int, "optimiser steps per pass"] = 1,
+    curriculum: Annotated[Literal["uniform", "frontier", "easy-to-hard"], "which problems come next"] = "uniform",
+    refill: Annotated[int | None, "rounds that may replace groups of equal rewards; default: the paper's"] = None,
+    teacher: Annotated[str | None, "a model to hold the KL against, in place of the model as it begins"] = None,
+    lora: opt.Rank = 0,
     seed: int = 0,
     template: opt.Template = None,
     frozen_layers: opt.Frozen = 0,
     save_every: opt.SaveEvery = 20,
-    micro_tokens: opt.MicroTokens = 4096,
+    keep: opt.Keep = 2,
+    micro_tokens: opt.MicroTokens = 0,
+    recompute: opt.Recompute = False,
+    states: opt.States = "float32",
+    preflight: Annotated[bool, "skip the checks before the first step"] = True,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
     set: opt.Settings = [],  # noqa: B006 (never changed)
     run: opt.Folder = None,
+    fresh: opt.New = False,
     json: opt.Json = False,
-) -> int:
-    """Reinforcement learning with a verifiable reward (GRPO)."""
+) -> Launch:
+    """Reinforcement learning with a verifiable reward."""
+    from ponder.nets.lora import LoRA
+    from ponder.pipelines.curriculum import CURRICULA
     from ponder.pipelines.rl import RL
     from ponder.reason.strategies import Ensemble
-    from ponder.train.objective import GRPO
     from ponder.train.optimiser import AdamW
     from ponder.types import Sampling
 
@@ -82,64 +98,107 @@ def train(
         model=model,
         template=template,
         strategy=Ensemble(n, Sampling(temperature=temperature, max_tokens=max_tokens)),
-        objective=GRPO(beta=beta),
-        optimiser=AdamW(lr=lr),
+        objective=find_objective(algorithm, option, beta, kl),
+        optimiser=AdamW(lr=lr, warmup=warmup, states=states),
         steps=steps,
         prompts=prompts,
         temperature=temperature,
+        passes=passes,
+        minibatches=minibatches,
+        curriculum=CURRICULA[curriculum](),
+        refill=refill,
+        teacher=teacher,
+        lora=LoRA(lora) if lora else None,
         frozen_layers=frozen_layers,
         micro_tokens=micro_tokens,
+        recompute=recompute,
+        preflight=preflight,
         save_every=save_every,
+        keep=keep,
         seed=seed,
         device=device,
         dtype=dtype,
     )
-    return start(job, run or Path("runs") / f"train-{slug(task)}-{slug(model)}", json)
+    return Launch(job, run or Path("runs") / f"train-{slug(task)}-{slug(model)}", json, fresh)
+
+
+def find_objective(name: str, settings: Sequence[str], beta: float | None, kl: str | None) -> Any:
+    """An algorithm by name, with its settings and its KL term."""
+    from dataclasses import fields, replace
+
+    from ponder import names
+    from ponder.train.algorithms import ON_OWN_ANSWERS
+
+    objective = flags.build("algorithm", names.find("algorithm", name, ON_OWN_ANSWERS), settings, "--option")
+    if beta is None and kl is None:
+        return objective
+    if "kl" not in [f.name for f in fields(objective)]:
+        raise UsageError(f"the algorithm {name} has no KL term: leave out --beta and --kl")
+    kind, _, where = (kl or "").partition(":")
+    changes = {"beta": beta, "kind": kind or None, "where": where or None}
+    return replace(objective, kl=replace(objective.kl, **{k: v for k, v in changes.items() if v is not None}))
 
 
 def sft(
     *,
     task: Annotated[str | None, "imitate this task's own gold answers"] = None,
-    data: Annotated[Path | None, "JSONL with 'messages', or with 'prompt' and 'completion'"] = None,
+    data: Annotated[Path | None, "JSONL: 'messages', or 'prompt' and 'completion'; dpo: 'chosen', 'rejected'"] = None,
     model: opt.Model = "smollm2",
+    algorithm: Annotated[str, f"{', '.join(opt.OFFLINE)}"] = "sft",
+    option: Annotated[list[str], "a setting of the algorithm, as key=value; may be given again"] = [],  # noqa: B006
+    teacher: Annotated[str | None, "the model that distill learns from"] = None,
     steps: int = 100,
     batch: Annotated[int, "answers per step"] = 32,
     lr: opt.Rate = 2e-5,
+    warmup: Annotated[int, "steps over which the learning rate rises"] = 0,
+    lora: opt.Rank = 0,
     seed: int = 0,
     template: opt.Template = None,
     frozen_layers: opt.Frozen = 0,
     save_every: opt.SaveEvery = 50,
-    micro_tokens: opt.MicroTokens = 4096,
+    keep: opt.Keep = 2,
+    micro_tokens: opt.MicroTokens = 0,
+    recompute: opt.Recompute = False,
+    states: opt.States = "float32",
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
     set: opt.Settings = [],  # noqa: B006 (never changed)
     run: opt.Folder = None,
+    fresh: opt.New = False,
     json: opt.Json = False,
-) -> int:
-    """Supervised fine-tuning: imitate given answers."""
+) -> Launch:
+    """Supervised fine-tuning: imitate given answers, prefer one to another (dpo), or learn from a teacher (distill)."""
     if (task is None) == (data is None):
         raise UsageError("give either --task NAME or --data FILE.jsonl")
     if data is not None and set:
         raise UsageError("--set changes a task's settings, and --data has none: leave one of them out")
+    from ponder import names
+    from ponder.nets.lora import LoRA
     from ponder.pipelines.sft import FineTune
+    from ponder.train.algorithms import OFFLINE
     from ponder.train.optimiser import AdamW
 
     job = FineTune(
         data=find_task(task, set) if task is not None else str(data),
         model=model,
         template=template,
-        optimiser=AdamW(lr=lr),
+        objective=flags.build("algorithm", names.find("algorithm", algorithm, OFFLINE), option, "--option"),
+        optimiser=AdamW(lr=lr, warmup=warmup, states=states),
         steps=steps,
         batch=batch,
+        teacher=teacher,
+        lora=LoRA(lora) if lora else None,
         micro_tokens=micro_tokens,
+        recompute=recompute,
         frozen_layers=frozen_layers,
         save_every=save_every,
+        keep=keep,
         seed=seed,
         device=device,
         dtype=dtype,
     )
     of = slug(task) if task is not None else slug(data.stem if data else "")
-    return start(job, run or Path("runs") / f"sft-{of}-{slug(model)}", json)
+    return Launch(job, run or Path("runs") / f"{algorithm}-{of}-{slug(model)}", json, fresh)
 
 
 def evaluate(
@@ -159,7 +218,7 @@ def evaluate(
     set: opt.Settings = [],  # noqa: B006 (never changed)
     run: opt.Folder = None,
     json: opt.Json = False,
-) -> int:
+) -> Launch:
     """Accuracy on a task's held-out problems, with its interval. Every completion is kept in the run directory."""
     from ponder.pipelines.evaluate import Evaluate
     from ponder.reason.strategies import Chain, Ensemble
@@ -182,7 +241,7 @@ def evaluate(
         device=device,
         dtype=dtype,
     )
-    return start(job, run or Path("runs") / f"eval-{slug(task)}-{slug(model)}", json)
+    return Launch(job, run or Path("runs") / f"eval-{slug(task)}-{slug(model)}", json)
 
 
 def find_task(name: str, settings: Sequence[str]) -> Any:
@@ -202,7 +261,7 @@ def slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._]+", "-", "-".join(parts[-2:])).strip("-") or "model"
 
 
-def _kept_job(folder: Path) -> Any:
+def kept_job(folder: Path) -> Any:
     from ponder import jobs
     from ponder.runs import read_job
 

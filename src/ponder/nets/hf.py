@@ -18,8 +18,10 @@ from ponder.errors import ModelError
 from ponder.nets import config as configs
 from ponder.nets import lora
 from ponder.nets.decoder import Decoder
-from ponder.nets.weights import fill
+from ponder.nets.valued import Valued
+from ponder.nets.weights import Net, fill
 
+CLASSIFIER = "ForSequenceClassification"  # how transformers calls a decoder with a number instead of a next token
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 # Gemma 3's multimodal files name their language model in one of two ways.
 PREFIXES = ("model.language_model.", "language_model.model.", "language_model.", "model.")
@@ -29,15 +31,34 @@ OURS = ("config.json", "generation_config.json", "model*.safetensors", INDEX, "t
 
 def load(folder: Path | str, dtype: torch.dtype | None = torch.float32, device: torch.device | str = "cpu") -> Decoder:
     """The model in a folder. On the CPU and in its stored type, weights stay on disk until they are used."""
-    folder = Path(folder)
-    raw = _configuration(folder)
+    raw = _configuration(Path(folder))
+    if _classifier(raw):
+        raise ModelError(f"{folder} holds a value or reward model, which cannot write: give a language model")
+    return _load(Path(folder), raw, dtype, device, Decoder)
+
+
+def load_valued(folder: Path | str, dtype: torch.dtype, device: torch.device | str = "cpu") -> Valued:
+    """A value or reward model with one number per token; of a language model, its network with values of 0."""
+    raw = _configuration(Path(folder))
+    if not _classifier(raw):
+        return Valued.of(_load(Path(folder), raw, dtype, device, Decoder))
+    return _load(Path(folder), raw, dtype, device, Valued)
+
+
+def _classifier(raw: Mapping[str, Any]) -> bool:
+    return any(str(name).endswith(CLASSIFIER) for name in raw.get("architectures") or ())
+
+
+def _load(
+    folder: Path, raw: Mapping[str, Any], dtype: torch.dtype | None, device: torch.device | str, kind: type[Net]
+) -> Net:
     if "quantization_config" in raw:
         raise ModelError(f"{folder} holds quantised weights; use the 'transformers:' policy, or unquantised weights")
     try:
         config = configs.from_hf(raw)
     except (TypeError, ValueError, AttributeError) as reason:
         raise ModelError(f"{folder / 'config.json'} has a value that makes no sense ({reason})") from None
-    return fill(config, _tensors(folder, multimodal="text_config" in raw), folder, dtype, device)
+    return fill(config, _tensors(folder, multimodal="text_config" in raw), folder, dtype, device, kind)
 
 
 def _configuration(folder: Path) -> Mapping[str, Any]:
@@ -118,6 +139,9 @@ def snapshot(decoder: Decoder, shard_bytes: float = 5e9, copy: bool = True) -> C
     """What writes the model as it is now, adapters folded in, whenever it is called. Without a copy: as it is then."""
     c = decoder.config
     config = configs.to_hf(c, str(decoder.dtype).removeprefix("torch."))
+    if isinstance(decoder, Valued):
+        names = [str(name).replace("ForCausalLM", CLASSIFIER) for name in config["architectures"]]
+        config |= {"architectures": names, "num_labels": 1, "id2label": {"0": "value"}, "label2id": {"value": 0}}
     ends = {"bos_token_id": c.bos, "eos_token_id": list(c.eos) or None, "pad_token_id": c.pad}
     tensors = lora.merged(decoder)  # a tied head is the embedding, named once
     if copy:
@@ -160,7 +184,7 @@ def _write(tensors: Mapping[str, Tensor], folder: Path, shard_bytes: float) -> N
 
 
 def _their_name(ours: str) -> str:
-    return ours if ours.startswith("lm_head.") else f"model.{ours}"
+    return ours if ours.startswith(("lm_head.", "score.")) else f"model.{ours}"
 
 
 def _shards(tensors: Mapping[str, Tensor], shard_bytes: float) -> list[list[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,8 @@ from torch.overrides import TorchFunctionMode
 from ponder.errors import ModelError
 from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import Decoder
+
+Net = TypeVar("Net", bound=Decoder)
 
 
 class _Unset(TorchFunctionMode):
@@ -33,10 +35,12 @@ def fill(
     where: Path,
     dtype: torch.dtype | None,
     device: torch.device | str,
-) -> Decoder:
+    kind: type[Net] = Decoder,  # type: ignore[assignment]
+) -> Net:
     """A decoder holding these tensors. `dtype=None` keeps each as it is stored."""
     with torch.device("meta"), _Unset():  # shapes without memory
-        net = Decoder(config)
+        net = kind(config)
+        config = net.config
     waiting = dict(net.named_parameters())  # a tied head stands here once, as the embedding
     for name, tensor in tensors:
         if config.tied and name == "lm_head.weight":

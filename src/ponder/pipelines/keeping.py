@@ -11,17 +11,19 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from ponder.errors import Interrupted, UsageError
-from ponder.models.load import load_policy
+from ponder.models.load import find, load_policy
 from ponder.models.native import Native
+from ponder.models.tokenizer import Tokenizer
 from ponder.nets import hf, lora
 from ponder.nets.decoder import Decoder
 from ponder.nets.lora import LoRA
+from ponder.nets.valued import Valued
 from ponder.protocols import Watch
 from ponder.runs import Run
 from ponder.train import checkpoint
@@ -128,7 +130,9 @@ class Keeper:
             "threads": torch.get_num_threads(),
             "dtype": str(self.policy.net.dtype).removeprefix("torch."),
         }
-        folders = {"model": _model(self.policy, copy=self.saver.background)}
+        tokenizer = self.policy.tokenizer
+        nets = {"model": self.policy.net} | {k: lr.net for k, lr in self.learners.items() if isinstance(lr.net, Valued)}
+        folders = {name: _model(net, tokenizer, copy=self.saver.background) for name, net in nets.items()}
         adapter: LoRA | None = getattr(self.job, "lora", None)
         if adapter is not None:
             folders["adapter"] = lora.snapshot(self.policy.net, adapter, str(getattr(self.job, "model", "")))
@@ -139,20 +143,35 @@ def _part(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
     return {n.removeprefix(f"{name}:"): t for n, t in tensors.items() if n.startswith(f"{name}:")}
 
 
-def _model(policy: Native, copy: bool) -> Callable[[Path], None]:
-    """What writes the policy as it is now: a folder that others load, adapters folded in."""
-    weights = hf.snapshot(policy.net, copy=copy)
+def _model(net: Decoder, tokenizer: Tokenizer, copy: bool) -> Callable[[Path], None]:
+    """What writes a model as it is now: a folder that others load, adapters folded in."""
+    weights = hf.snapshot(net, copy=copy)
 
     def write(folder: Path) -> None:
         weights(folder)
-        policy.tokenizer.save(folder)
+        tokenizer.save(folder)
 
     return write
 
 
 def same_kind(model: str, net: Decoder) -> Decoder:
     """Another model's network, where and in the type this one is, reading the same tokens."""
-    other = load_policy(model, device=str(net.device), dtype=str(net.dtype).removeprefix("torch.")).net
+    return _fits(
+        load_policy(model, device=str(net.device), dtype=str(net.dtype).removeprefix("torch.")).net, model, net
+    )
+
+
+def valued(model: str, net: Decoder) -> Valued:
+    """A value or reward model, likewise; of a run directory its critic, where it has one."""
+    folder = find(model)
+    critic = folder.with_name("critic")
+    return _fits(hf.load_valued(critic if critic.is_dir() else folder, net.dtype, net.device), model, net)
+
+
+Net = TypeVar("Net", bound=Decoder)
+
+
+def _fits(other: Net, model: str, net: Decoder) -> Net:
     if other.config.vocab != net.config.vocab:
         both = f"{other.config.vocab} tokens, the model that learns {net.config.vocab}"
         raise UsageError(f"{model} has a vocabulary of {both}: both must read the same ones")

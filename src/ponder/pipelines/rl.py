@@ -18,7 +18,7 @@ from ponder.models.native import Native
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
 from ponder.pipelines.curriculum import Curriculum, History, Uniform
-from ponder.pipelines.keeping import Keeper, State, same_kind
+from ponder.pipelines.keeping import Keeper, State, same_kind, valued
 from ponder.pipelines.preflight import preflight
 from ponder.pipelines.solve import solve_all
 from ponder.pipelines.summary import live, summary
@@ -27,6 +27,7 @@ from ponder.reason.strategies import Ensemble
 from ponder.runs import Run
 from ponder.train import checkpoint
 from ponder.train.critic import ValueLearner
+from ponder.train.imitation import Distill
 from ponder.train.learner import Learner
 from ponder.train.objective import NO_KL, Objective
 from ponder.train.optimiser import AdamW
@@ -74,6 +75,8 @@ class RL:
         if sampling.temperature != self.temperature or not self.temperature:
             both = f"the strategy samples at temperature {sampling.temperature}, the learner at {self.temperature}"
             raise UsageError(f"{both}: they must be equal and positive")
+        if isinstance(self.objective, Distill) and self.teacher is None:
+            raise UsageError("distillation needs a teacher: name a model that reads the same tokens (--teacher)")
         if sampling.seed is not None:
             raise UsageError("a sampling seed would draw the same numbers at every step: set the job's seed instead")
         if sampling.truncated:
@@ -159,9 +162,9 @@ def build(job: RL, policy: Native) -> tuple[Learner, ValueLearner | None]:
     sizes: Any = {"micro_tokens": job.micro_tokens, "passes": job.passes, "minibatches": job.minibatches}
     if isinstance(job.objective, PPO):
         start = job.objective.critic.model
-        valued = net if start is None else same_kind(start, net)
+        begun = net if start is None else valued(start, net)
         critic = ValueLearner(
-            valued, job.objective.critic, frozen_layers=job.frozen_layers, recompute=job.recompute, **sizes
+            begun, job.objective.critic, frozen_layers=job.frozen_layers, recompute=job.recompute, **sizes
         )
     if job.lora is not None:
         lora.attach(net, job.lora, job.seed)
