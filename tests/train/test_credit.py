@@ -270,12 +270,12 @@ def test_a_tree_s_values_and_advantages() -> None:
 
 
 def test_a_tree_s_advantages_in_treerl() -> None:
-    """(V - V(root) + V - V(parent)) / sqrt(leaves below)."""
+    """(V - V(root) + V - V(parent)) / sqrt(leaves below), once for each of those leaves."""
     trace, at = a_tree()
     credit.tree(trace, "wanted", treerl=True)
     expected = {
-        "a": (0.25 + 0.25) / 2, "b": (0.5 + 0.25) / math.sqrt(2), "c": (0 - 0.25) / math.sqrt(2),
-        "d": (-0.5 - 0.5) / math.sqrt(2), "b1": 0.5, "c1": 0.5 + 0.5, "c2": -0.5 - 0.5, "d1": -0.5,
+        "a": 4 * (0.25 + 0.25) / 2, "b": 2 * (0.5 + 0.25) / math.sqrt(2), "c": 2 * (0 - 0.25) / math.sqrt(2),
+        "d": 2 * (-0.5 - 0.5) / math.sqrt(2), "b1": 0.5, "c1": 0.5 + 0.5, "c2": -0.5 - 0.5, "d1": -0.5,
     }  # fmt: skip
     for name, advantage in expected.items():
         np.testing.assert_allclose(trace.steps[at[name]].advantages, advantage, rtol=1e-6)

@@ -281,7 +281,9 @@ class TreeCredit(Clipped):
     clip_high: float | None = None
     kl: KL = NO_KL
     entropy: float = 0.0
-    treerl: bool = False  # the paper's advantage: global plus local, over the square root of the leaves below
+    treerl: bool = (
+        False  # the paper's advantage: global plus local, each leaf below over the square root of their number
+    )
 
     def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
         for trace in traces:
