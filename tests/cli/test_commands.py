@@ -8,8 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ponder.cli import doctor
 from ponder.runs import newest_checkpoint, read_job, read_metrics, read_traces
+from ponder.train.algorithms import ONLINE
 
 from .conftest import Said
 
@@ -92,12 +95,72 @@ def test_train_from_a_model(ponder: Ponder, here: Path, model: Path) -> None:
     assert read_job("out")["task"]["digits"] == 1
 
 
+def test_train_settings(ponder: Ponder, here: Path, model: Path) -> None:
+    small = ("--model", model, "--steps", "1", "--prompts", "2", "--n", "2", *ONE_DIGIT, "--run", "out")
+    settings = ("--option", "clip_high=0.3", "--option", "bessel=true", "--beta", "0.1", "--kl", "k2:loss",
+                "--curriculum", "frontier", "--refill", "1", "--passes", "2", "--minibatches", "2", "--states", "int8",
+                "--teacher", model, "--warmup", "3", "--recompute", "--no-preflight", "--keep", "1")  # fmt: skip
+    said = ponder("train", "--task", "addition", *settings, *small)
+    assert said.code == 0, said.err
+    job = read_job("out")
+    assert job["objective"]["is"].endswith(":GRPO") and job["objective"]["clip_high"] == 0.3
+    assert job["objective"]["bessel"] is True
+    assert {k: job["objective"]["kl"][k] for k in ("beta", "kind", "where")} == {
+        "beta": 0.1, "kind": "k2", "where": "loss"}  # fmt: skip
+    assert job["curriculum"]["is"].endswith(":Frontier") and job["optimiser"]["states"] == "int8"
+    plain = {"refill": 1, "passes": 2, "minibatches": 2, "recompute": True, "preflight": False, "keep": 1}
+    assert {k: job[k] for k in plain} == plain and job["teacher"] == str(model)
+
+
+@pytest.mark.parametrize("algorithm", ["rloo", "gspo", "ppo", "rejection"])
+def test_train_by_other_algorithms(ponder: Ponder, here: Path, model: Path, algorithm: str) -> None:
+    small = ("--model", model, "--steps", "1", "--prompts", "2", "--n", "2", *ONE_DIGIT)
+    said = ponder("train", "--task", "addition", "--algorithm", algorithm, *small, "--run", "out")
+    assert said.code == 0, said.err
+    assert ONLINE[algorithm].__name__ in read_job("out")["objective"]["is"]
+
+
+def test_train_adapters(ponder: Ponder, here: Path, model: Path) -> None:
+    pytest.importorskip("peft")
+    small = ("--model", model, "--steps", "1", "--prompts", "2", "--n", "2", *ONE_DIGIT)
+    said = ponder("train", "--task", "addition", "--lora", "2", *small, "--run", "out")
+    assert said.code == 0, said.err
+    assert read_job("out")["lora"]["rank"] == 2 and list(Path("out").rglob("adapter_config.json"))
+
+
+def test_fresh_leaves_a_run_alone(ponder: Ponder, here: Path) -> None:
+    assert ponder("run", "tiny.py", "--steps", "1", "--fresh").code == 0
+    said = ponder("run", "tiny.py", "--steps", "1", "--fresh")
+    assert said.code == 2 and "runs/tiny holds a run already, which --fresh leaves alone" in said.err
+
+
+def test_a_run_that_fails_its_checks(ponder: Ponder, here: Path) -> None:
+    text = (here / "tiny.py").read_text()
+    (here / "mute.py").write_text(text.replace('template="qa"', 'template="{{- 1 + 1 }}"'))
+    said = ponder("run", "mute.py")
+    assert said.code == 2 and "error: 1 of 8 checks before the run failed, so nothing was trained:\n" in said.err
+    assert "  template: the prompt lacks the user's 'What is" in said.err
+    assert not Path("runs/mute").exists(), "the corrected recipe may use it"
+
+
 def test_sft(ponder: Ponder, here: Path, model: Path) -> None:
     Path("said.jsonl").write_text('{"prompt": "What is 1 + 1?", "completion": "2"}\n' * 3)
     said = ponder("sft", "--data", "said.jsonl", "--model", model, "--steps", "2", "--batch", "2", "--run", "file")
     assert said.code == 0 and "loss " in said.out, said.err
     task = ponder("sft", "--task", "addition", "--set", "digits=1", "--model", model, "--steps", "1", "--run", "task")
     assert task.code == 0 and len(read_metrics("task")) == 1, task.err
+
+
+def test_sft_by_other_algorithms(ponder: Ponder, here: Path, model: Path) -> None:
+    Path("pairs.jsonl").write_text('{"prompt": "What is 1 + 1?", "chosen": "2", "rejected": "3"}\n' * 3)
+    small = ("--model", model, "--steps", "1", "--batch", "2")
+    dpo = ponder("sft", "--algorithm", "dpo", "--option", "beta=0.2", "--data", "pairs.jsonl", *small)
+    assert dpo.code == 0, dpo.err
+    (run,) = Path("runs").iterdir()
+    assert run.name.startswith("dpo-pairs-") and read_job(run)["objective"]["beta"] == 0.2
+    taught = ("--algorithm", "distill", "--teacher", model, "--option", "kind=reverse", "--task", "addition")
+    said = ponder("sft", *taught, "--set", "digits=1", *small, "--run", "taught")
+    assert said.code == 0 and read_job("taught")["objective"]["kind"] == "reverse", said.err
 
 
 def test_eval(ponder: Ponder, here: Path, trained: Path) -> None:

@@ -44,10 +44,34 @@ BAD = [
     (("train", "--task", "addition", "--set", "digits=x"), "--set digits: 'x' is not a whole number"),
     (("train", "--task", "addition", "--set", "digits"), "key=value"),
     (("train", "--task", "addition", "--n", "1"), "a group of one has no baseline"),
+    (("train", "--task", "addition", "--algorithm", "grop"), "no algorithm named 'grop'. Did you mean 'grpo'"),
+    (("train", "--task", "addition", "--option", "clipp=1"), "no algorithm setting named 'clipp'. Did you mean 'clip'"),
+    (("train", "--task", "addition", "--option", "clip=wide"), "--option clip: 'wide' is not a number"),
+    (("train", "--task", "addition", "--option", "clip=-1"), "GRPO needs positive clip ranges"),
+    (("train", "--task", "addition", "--kl", "k9"), "KL is k1, k2 or k3"),
+    (("train", "--task", "addition", "--kl", "k1:loss"), "k1 in the loss has no gradient"),
+    (("train", "--task", "addition", "--beta", "-1"), "a KL coefficient must be 0 or positive"),
+    (("train", "--task", "addition", "--algorithm", "rejection", "--beta", "1"), "rejection has no KL term"),
+    (("train", "--task", "addition", "--curriculum", "random"), "'random' is not one of uniform, frontier"),
+    (("train", "--task", "addition", "--lora", "-1"), "LoRA has rank -1"),
+    (("train", "--task", "addition", "--states", "int4"), "'int4' is not one of float32, int8, cpu"),
+    (("train", "--task", "addition", "--passes", "0"), "must each be at least 1"),
+    (("train", "--task", "addition", "--teacher", "nobody", "--run", "r"), "no model named 'nobody'"),
     (("train", "--task", "addition", "--temperature", "0"), "they must be equal and positive"),
     (("train", "--task", "addition", "--device", "tpu", "--run", "r"), "no device named 'tpu'"),
     (("sft",), "give either --task NAME or --data FILE.jsonl"),
     (("sft", "--data", "absent.jsonl", "--run", "r"), "cannot read the conversations"),
+    (("sft", "--task", "addition", "--algorithm", "grpo"), "no algorithm named 'grpo'"),
+    (("sft", "--task", "addition", "--algorithm", "dpo"), "a task has no rejected answers"),
+    (("sft", "--task", "addition", "--algorithm", "distill"), "distillation needs a teacher"),
+    (("sft", "--task", "addition", "--teacher", "smollm2"), "distillation needs a teacher, and only distillation"),
+    (("sft", "--data", "x.jsonl", "--algorithm", "dpo", "--option", "kind=kto"), "'kto' is not one of sigmoid, ipo"),
+    (("plan", "--scan", "3"), "give the recipe first"),
+    (("plan", "aditon"), "no recipe named 'aditon'. Did you mean 'addition'"),
+    (("plan", "tiny.py", "--scam", "3"), "no flag --scam, did you mean --scan?"),
+    (("plan", "tiny.py", "--scan", "-1"), "each is 0 (not at all) or more"),
+    (("plan", "train"), "required: --task"),
+    (("plan", "measure.py"), "only training can be planned, and Evaluate does not train"),
     (("eval",), "required: TASK"),
     (("eval", "addition", "--strategy", "chain", "--n", "4"), "--strategy ensemble"),
     (("eval", "addition", "--strategy", "beam"), "'beam' is not one of chain, ensemble"),
@@ -76,6 +100,10 @@ def test_bad_input(ponder: Ponder, here: Path, argv: tuple[str, ...], said: str)
     (here / "number.py").write_text("def recipe():\n    return 3\n")
     (here / "taken.py").write_text("def recipe(json: int = 1):\n    return 3\n")
     (here / "random.py").write_text("def recipe():\n    return 3\n")
+    (here / "measure.py").write_text(
+        "from ponder.pipelines.evaluate import Evaluate\nfrom ponder.tasks import Addition\n\n\n"
+        "def recipe() -> Evaluate:\n    return Evaluate(Addition())\n"
+    )
     before = {p.name: p.read_text() for p in here.iterdir()}
     found = ponder(*argv)
     assert found.code == 2 and found.out == ""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import pytest
 
-from ponder.cli import flags
+from ponder.cli import flags, options, work
 from ponder.errors import UsageError
+from ponder.pipelines.curriculum import CURRICULA
+from ponder.train import algorithms
 
 
 def everything(
@@ -110,6 +112,16 @@ class Thing:
 def test_build() -> None:
     assert flags.build("thing", Thing, ["size=3", "kinds=b,a", "quick=yes"]) == Thing(3, ("b", "a"), True)
     assert flags.build("thing", Thing(1), ["quick=1"]) == Thing(1, quick=True)
+
+
+def test_build_names_the_flag_it_reads() -> None:
+    with pytest.raises(UsageError, match="--option size: 'x' is not a whole number"):
+        flags.build("thing", Thing, ["size=x"], "--option")
+
+
+def test_the_algorithms_that_help_lists() -> None:
+    assert tuple(algorithms.ONLINE) == options.ONLINE and tuple(algorithms.OFFLINE) == options.OFFLINE
+    assert set(get_args(get_type_hints(work.train)["curriculum"])) == set(CURRICULA)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ HEAVY = ["torch", "transformers", "matplotlib", "scipy", "sympy", "tokenizers", 
         "from ponder.cli import main; main(['--version'])",
         "from ponder.cli import main; main(['trian'])",
         "import ponder.cli.work, ponder.cli.ask, ponder.cli.export, ponder.cli.demo, ponder.cli.doctor",
+        "import ponder.cli.plan",
     ],
 )
 def test_nothing_heavy_is_imported(code: str) -> None:
@@ -33,5 +34,5 @@ def test_python_m_ponder() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "ponder", "--help"], env=INSTALLED, capture_output=True, text=True, check=True
     )
-    for command in ("demo", "run", "train", "sft", "solve", "eval", "export", "doctor"):
+    for command in ("demo", "plan", "run", "train", "sft", "solve", "eval", "export", "doctor"):
         assert f"\n  {command} " in done.stdout

@@ -23,6 +23,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "demo": Command("ponder.cli.demo:demo", "train a small model on this machine and see what it learned", whole=True),
+    "plan": Command("ponder.cli.plan:plan", "before a run: its cost, prompt, pass rate, and checks", whole=True),
     "run": Command("ponder.cli.work:run", "run a recipe, or a run directory again", whole=True),
     "train": Command("ponder.cli.work:train", "reinforcement learning on a task"),
     "sft": Command("ponder.cli.work:sft", "supervised fine-tuning on a task or a file of conversations"),
@@ -77,8 +78,10 @@ def _dispatch(argv: list[str]) -> int:
     if command.whole:
         return int(function(rest))
     from ponder.cli import flags
+    from ponder.cli.start import Launch, start
 
-    return int(flags.call(function, rest, f"ponder {name}"))
+    made = flags.call(function, rest, f"ponder {name}")
+    return start(*made) if isinstance(made, Launch) else int(made)
 
 
 def overview() -> str:

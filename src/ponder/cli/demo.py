@@ -33,11 +33,14 @@ def demo(argv: Sequence[str]) -> int:
     """ponder demo [--run DIR] [--json] [the recipe's flags]"""
     from ponder.pipelines.rl import RL
 
-    job, folder, json = recipe_job(RECIPE, argv, "ponder demo", ABOUT)
+    job, folder, fresh, json = recipe_job(RECIPE, argv, "ponder demo", ABOUT)
     if not isinstance(job, RL) or not isinstance(job.model, str):
         raise UsageError(f"the recipe {RECIPE!r} must return an RL job on a named model")
+    folder = folder or Path("runs") / "demo"
+    if fresh and folder.exists():
+        raise UsageError(f"{folder} exists already, which --fresh leaves alone: give another --run, or remove it")
     with Stop() as stop:
-        show(job, folder or Path("runs") / "demo", stop, json)
+        show(job, folder, stop, json)
     return 0
 
 

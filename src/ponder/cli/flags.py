@@ -134,11 +134,14 @@ def read(hint: Any, text: str) -> Any:
     raise ValueError(f"a value of type {getattr(kind, '__name__', kind)} cannot be given as text")
 
 
-def build(kind: str, thing: Any, settings: Sequence[str]) -> Any:
-    """A dataclass (or an object of one) with `key=value` settings, each read by its field's type."""
+def build(kind: str, thing: Any, settings: Sequence[str], flag: str = "--set") -> Any:
+    """A dataclass (or an object of one) with `key=value` settings, each read by its field's type.
+
+    `flag`: where the user gave them.
+    """
     if not is_dataclass(thing):
         if settings:
-            raise UsageError(f"this {kind} takes no settings: leave out --set {settings[0]}")
+            raise UsageError(f"this {kind} takes no settings: leave out {flag} {settings[0]}")
         return thing() if isinstance(thing, type) else thing
     known: dict[str, Field[Any]] = {f.name: f for f in fields(thing) if f.init}
     hints = get_type_hints(thing if isinstance(thing, type) else type(thing))
@@ -146,18 +149,18 @@ def build(kind: str, thing: Any, settings: Sequence[str]) -> Any:
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals:
-            raise UsageError(f"--set takes key=value, not {setting!r}")
+            raise UsageError(f"{flag} takes key=value, not {setting!r}")
         if key not in known:
             raise UnknownName(f"{kind} setting", key, known)
         try:
             given[key] = read(hints[key], text)
         except ValueError as why:
-            raise UsageError(f"--set {key}: {why}") from None
+            raise UsageError(f"{flag} {key}: {why}") from None
     if not isinstance(thing, type):
         return replace(thing, **given)
     for name, f in known.items():
         if name not in given and f.default is MISSING and f.default_factory is MISSING:
-            raise UsageError(f"this {kind} needs --set {name}=...")
+            raise UsageError(f"this {kind} needs {flag} {name}=...")
     return thing(**given)
 
 

@@ -6,18 +6,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ponder.cli.progress import HEADLINES, Progress, duration, emit, watching
 from ponder.cli.stopping import Stop
-from ponder.errors import Interrupted
+from ponder.errors import Interrupted, RunError
 
 if TYPE_CHECKING:
     from ponder.pipelines.evaluate import Evaluate, Report
     from ponder.pipelines.stages import Stages
 
 
-def start(job: Any, folder: Path, json: bool) -> int:
+class Launch(NamedTuple):
+    """A job and where to run it: what a command makes of its flags, for `start` or for `ponder plan`."""
+
+    job: Any
+    folder: Path
+    json: bool
+    fresh: bool = False
+
+
+def start(job: Any, folder: Path, json: bool, fresh: bool = False) -> int:
+    if fresh and (folder / "job.json").exists():
+        raise RunError(f"{folder} holds a run already, which --fresh leaves alone: give another --run, or remove it")
     with Stop() as stop:
         with watch(job, folder, stop, json) as seen:
             with tidy(folder):
@@ -60,6 +71,7 @@ def watch(job: Any, folder: Path, stop: Stop, json: bool, title: str = "") -> Pr
         head = next((row[name] for name in HEADLINES if name in row), None)
         if head is not None and row["step"] < seen.done:
             seen.curve[int(row["step"]) + 1] = head
+            seen.keep(row)
     return seen
 
 

@@ -164,8 +164,8 @@ def outcomes(trace: Trace, scorer: str) -> dict[int, float]:
 def tree(trace: Trace, scorer: str, treerl: bool = False) -> None:
     """Credit for the steps of a searched tree, from the mean outcome V below each node.
 
-    A(n) = V(n) - V(parent). With `treerl` (Hou et al. 2025) it is (V(n) - V(root) + V(n) - V(parent)) / sqrt(leaves) for
-    each leaf below n: the paper trains a step once per leaf, so where it is trained once, leaves times that.
+    A(n) = V(n) - V(parent). With `treerl` (Hou et al. 2025) it is (V(n) - V(root) + V(n) - V(parent)) / sqrt(leaves)
+    for each leaf below n: the paper trains a step once per leaf, so where it is trained once, leaves times that.
     """
     below = _below(trace, scorer)
     value = {i: float(np.mean(r)) for i, r in below.items()}

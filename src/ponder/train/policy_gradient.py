@@ -82,7 +82,7 @@ class REINFORCE(OnSequences):
             return {}
         mean = float(np.mean(rewards))
         if self.baseline == "batch" and len(rewards) < 2:
-            raise UsageError("a batch of one has no baseline: ask more problems, or use --set baseline=running")
+            raise UsageError("a batch of one has no baseline: ask more problems, or use --option baseline=running")
         before = memory.get("baseline", mean)  # the first step has no past: the batch's own mean
         base = {"batch": mean, "running": before, "none": 0.0}[self.baseline]
         memory["baseline"] = self.decay * before + (1 - self.decay) * mean

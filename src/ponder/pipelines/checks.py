@@ -1,0 +1,299 @@
+"""What must hold before a run: each check is a function of the evidence and says what it measured, why that matters
+and what to do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ponder.pipelines.witness import Evidence, Look, Trained, Witness
+from ponder.protocols import Task
+from ponder.train.objective import Memory, Objective, Plain, Stats, Tokens
+from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace
+
+GAP = 1e-3  # nats, the largest difference of two ways to compute a log-probability in float32
+MEAN_GAP = 0.1  # nats, the mean one in half precision; rounding alone makes some 0.02 in a model of 135 M
+SAME, NEARLY = 1e-4, 0.2  # relative difference of two gradients, in float32 and in half precision (there some 0.03)
+FLOOR = 0.01  # of the credit's sum: a gradient that cancels to less is compared with this
+SHIFT = 0.5  # nats between the policy and the reference when the pull of the KL term is tried
+PULL = 0.1  # relative difference between the pull that is found and that of the formula
+NO_ANSWER = "I do not know."
+UNKNOWN = "numbers that are not finite, see there"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`passed` None: it does not apply here, or what it would find is expected; `value` says which."""
+
+    name: str
+    passed: bool | None
+    value: str
+    why_and_fix: str
+
+
+PROBABILITIES = (
+    "What is trained must be what was sampled, or every ratio is wrong from the first step: use one temperature on "
+    "both sides; if --dtype float32 closes the gap, it is rounding"
+)
+
+
+def probabilities(e: Evidence, truncated: bool) -> Check:
+    """The learner's log-probabilities of sampled tokens are the sampler's."""
+    pairs = zip(e.credited(), e.whole.trained, strict=False)
+    drawn = [(t, np.flatnonzero(~np.isnan(t.sampled_S[: e.real[id(step)]]))) for (_, step), t in pairs]
+    gaps = np.abs(np.concatenate([t.logprobs_S[at] - t.sampled_S[at] for t, at in drawn]))
+    said = f"mean {gaps.mean():.1e}, largest {gaps.max():.1e} nats"
+    if truncated:
+        return Check("log-probabilities", None, f"{said}: expected, top_p, top_k and min_p renormalise", PROBABILITIES)
+    if not np.isfinite(gaps).all():
+        return Check("log-probabilities", None, UNKNOWN, PROBABILITIES)
+    exact = e.policy.net.dtype == torch.float32
+    passed = gaps.max() <= GAP if exact else gaps.mean() <= MEAN_GAP
+    allowed = f"{GAP:g}" if exact else f"{MEAN_GAP:g} in the mean"
+    return Check("log-probabilities", bool(passed), f"{said} (at most {allowed})", PROBABILITIES)
+
+
+CREDIT = (
+    "A group with a right and a wrong answer must have something to learn from: check the objective's credit(), which "
+    "writes an advantage on each step that the policy wrote"
+)
+
+
+def credit(e: Evidence) -> Check:
+    """Completions of which some are right and some are wrong have a gradient."""
+    count = len(e.credited())
+    said = f"{count} of {sum(len(t.steps) - 1 for t in e.traces)} completions have an advantage"
+    return Check("credit", count > 0, said, CREDIT)
+
+
+INVARIANCE = (
+    "Memory settings must not change what is learned: denominators count the whole step and not a micro-batch, and a "
+    "shared prompt is worth its copies; check the objective's weigh() and loss(), which may read no other completion"
+)
+
+
+def invariance(e: Evidence) -> Check:
+    """The gradient does not depend on how the step is cut into micro-batches and packed."""
+    tolerance = SAME if e.policy.net.dtype == torch.float32 else NEARLY
+    scale = max(e.whole.norm(), FLOOR * sum(float(np.abs(t.weights_S).sum()) for t in e.whole.trained), 1e-30)
+    cut = e.whole.less(e.cut).norm() / scale
+    apart = 0.0 if e.apart is None else e.whole.less(e.apart).norm() / scale
+    if not (math.isfinite(cut) and math.isfinite(apart)):
+        return Check("invariance", None, UNKNOWN, INVARIANCE)
+    unshared = "" if e.apart is None else f", {apart:.0e} with copied prompts"
+    said = f"the gradient differs by {cut:.0e} in micro-batches{unshared} (at most {tolerance:g} of its norm)"
+    return Check("invariance", max(cut, apart) <= tolerance, said, INVARIANCE)
+
+
+KL = (
+    "Without a live term nothing holds the policy near the reference: the loss must carry the gradient of the policy's "
+    "log-probability, and the reference must be read at the same temperature; or leave it out (--beta 0)"
+)
+
+
+def kl(e: Evidence, own: bool) -> Check:
+    """The reference begins as the policy, and where the two differ the loss pulls them together as its formula says.
+
+    With the reference d nats above the policy at every token, descending k3 raises the log-likelihood as descending
+    beta (e^d - 1) times the negative log-likelihood would; descending k2, beta d times. `own`: there is no teacher.
+    """
+    term = e.witness.objective.kl
+    if not term.beta:
+        return Check("KL", None, "there is no KL term", KL)
+    said = []
+    if own:
+        pairs = zip(e.credited(), e.whole.trained, strict=False)
+        parts = [t.logprobs_S - s.notes["reference"][: len(t.logprobs_S)] for (_, s), t in pairs]
+        gap = float(np.abs(np.concatenate(parts)).mean())
+        if gap > (GAP if e.policy.net.dtype == torch.float32 else MEAN_GAP):
+            return Check("KL", False, f"the reference begins {gap:.1e} nats per token from the policy", KL)
+        said.append(f"the reference begins {gap:.0e} nats away" if gap else "the reference begins as the policy")
+    if term.where == "reward":
+        return Check("KL", True if own else None, "; ".join([*said, "it enters the reward"]), KL)
+    likely = Witness(e.witness)
+    likely.objective = _Likelihood(e.witness.objective)
+    nll = likely.look(e.traces[:1], top=True)
+    pull = _shifted(e, SHIFT).less(_shifted(e, -SHIFT)).dot(nll) / max(nll.dot(nll), 1e-30)
+    wanted = term.beta * (2 * SHIFT if term.kind == "k2" else 2 * math.sinh(SHIFT))
+    if not math.isfinite(pull):
+        return Check("KL", None, UNKNOWN, KL)
+    said.append(f"its pull is {pull:.3g} (by its formula {wanted:.3g})")
+    return Check("KL", abs(pull - wanted) <= PULL * wanted, "; ".join(said), KL)
+
+
+def _shifted(e: Evidence, nats: float) -> Look:
+    """Only KL: no advantage anywhere, and a reference that finds every token so much likelier than the policy does."""
+    notes = {
+        id(s): (t.logprobs_S + nats).astype(np.float32)
+        for (_, s), t in zip(e.credited(), e.whole.trained, strict=False)
+    }
+    prompt, *rest = e.traces[0].steps
+    kept = [s for s in rest if id(s) in notes]
+    steps = [
+        replace(s, advantages=np.zeros(len(s.token_ids), np.float32), notes={"reference": notes[id(s)]}) for s in kept
+    ]
+    return Witness(e.witness).look([Trace(e.traces[0].problem, [prompt, *steps])], top=True)
+
+
+@dataclass(frozen=True)
+class _Likelihood(Plain):
+    """-log p of each token with the weight that another objective gives it."""
+
+    of: Objective
+
+    @property
+    def dense(self) -> bool:
+        return True
+
+    @property
+    def together(self) -> bool:
+        return self.of.together
+
+    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
+        return {}
+
+    def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
+        return self.of.weigh(lengths)
+
+    def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
+        return -tokens.logprobs_N, {}
+
+
+PROMPT = (
+    "The policy did not write the prompt, and would learn to: only a completion's own tokens may be targets; check who "
+    "gives credit to the first step"
+)
+
+
+def prompt(e: Evidence) -> Check:
+    """Nothing but the completions' own tokens is trained."""
+    pairs = list(zip(e.credited(), e.whole.trained, strict=False))
+    strange = sum(_strange(step.token_ids, t) for (_, step), t in pairs)
+    strange += sum(len(t.targets_S) for t in e.whole.trained[len(pairs) :])
+    own = sum(len(t.targets_S) for t in e.whole.trained) - strange
+    asked = sum(len(t.steps[0].token_ids) for t in e.traces)
+    said = f"{own} tokens of completions are trained, and {strange or 'none'} of the {asked} before them"
+    return Check("prompt", not strange, said, PROMPT)
+
+
+def _strange(tokens: NDArray[np.int32], t: Trained) -> int:
+    """How many targets are not the completion's own. A part of it at either end is."""
+    size = len(t.targets_S)
+    parts = (tokens[:size], tokens[len(tokens) - size :]) if size <= len(tokens) else ()
+    return 0 if any(np.array_equal(t.targets_S, p) for p in parts) else max(1, size - len(tokens))
+
+
+END = (
+    "A policy that is never trained on its end does not learn to stop: mask by length, never by a padding token that "
+    "is also EOS, and add no second one; check the tokenizer's eos_token"
+)
+
+
+def end(e: Evidence, stops: bool) -> Check:
+    """Where a completion ended, its EOS is a target, once. `stops`: stop strings end it in another way."""
+    eos = sorted(e.policy.eos)
+    if not eos:
+        said = "the tokenizer names no EOS token"
+        return Check("EOS", None if stops else False, f"{said}{', but stop strings end an answer' * stops}", END)
+    steps = [step for _, step in e.credited() if step.token_ids[-1] in eos]
+    counts = [
+        int(np.isin(t.targets_S, eos)[t.weights_S > 0].sum())
+        for (_, step), t in zip(e.credited(), e.whole.trained, strict=False)
+        if step.token_ids[-1] in eos
+    ]
+    right = sum(c == 1 for c in counts)
+    name = e.policy.tokenizer.token(int(steps[0].token_ids[-1])) if steps else e.policy.tokenizer.token(eos[0])
+    pad = ", which is also the padding" if e.policy.tokenizer.pad in eos else ""
+    said = f"{name}{pad} is a target once in {right} of {len(steps)} ended completions"
+    return Check("EOS", right == len(steps) > 0, said, END)
+
+
+TEMPLATE = (
+    "The model would answer another question than the one that is judged: look at the prompt (`ponder plan` shows "
+    "it), and give another --template (plain, qa, r1 or jinja2 text)"
+)
+
+
+def template(e: Evidence) -> Check:
+    """A prompt has at most one first token and all that was asked."""
+    tokenizer = e.policy.tokenizer
+    for problem in e.problems:
+        tokens = e.policy.encode(problem.messages)
+        if len(tokens) > 1 and tokens[0] == tokens[1] == tokenizer.bos:
+            return Check("template", False, f"the prompt begins with {tokenizer.token(tokenizer.bos)} twice", TEMPLATE)
+        text = _squashed(tokenizer.decode(tokens, keep_special=True))
+        for message in problem.messages:
+            content = message["content"]
+            if message["role"] not in ("user", "system") or not isinstance(content, str):
+                continue  # templates may shorten what the assistant said before
+            again = tokenizer.decode(tokenizer.encode(content, special=False), keep_special=True)
+            if not any(_squashed(c) in text for c in (content, again)):  # some tokenizers normalise what they read
+                role = message["role"]
+                return Check("template", False, f"the prompt lacks the {role}'s {content[:40]!r}", TEMPLATE)
+    return Check("template", True, "the prompt has one beginning and all that was asked", TEMPLATE)
+
+
+def _squashed(text: str) -> str:
+    return "".join(text.split())
+
+
+GRADER = (
+    "The reward is all that is learned from: the task's gold(problem) must score more than a wrong answer and than "
+    "none; check the form in which the verifier expects answers (--no-preflight, where any answer may be right)"
+)
+
+
+async def grader(e: Evidence, task: Task) -> Check:
+    """The task's own answer scores more than a wrong one and than nothing, and is decided."""
+    said = []
+    for problem in e.problems:
+        try:
+            gold = task.gold(problem)
+        except Exception as why:  # a task of the user's own
+            return Check("grader", False, f"gold({problem.id}) failed: {type(why).__name__}: {why}", GRADER)
+        texts = {"gold": gold, "wrong": _wrong(task, problem), "empty": ""}
+        scores = {name: await _score(task, problem, text) for name, text in texts.items()}
+        values = {name: s.value for name, s in scores.items()}
+        good, wrong, empty = values["gold"], values["wrong"], values["empty"]
+        for name, value in (("gold", good), ("wrong", wrong)):
+            if value is None or not math.isfinite(value):
+                text = f"the {name} answer {texts[name][:40]!r} is undecided: {scores[name].reason}"
+                return Check("grader", False, text, GRADER)
+        assert good is not None and wrong is not None
+        said.append(", ".join(f"{n} {'undecided' if v is None else f'{v:g}'}" for n, v in values.items()))
+        if not good > wrong or (empty is not None and not good > empty):
+            return Check("grader", False, f"{said[-1]} for {gold[:40]!r} ({scores['gold'].reason})", GRADER)
+    return Check("grader", True, "; ".join(dict.fromkeys(said)), GRADER)
+
+
+def _wrong(task: Task, problem: Problem) -> str:
+    """Another problem's answer, where one differs."""
+    others = (task.train[i] for i in range(min(20, len(task.train))))
+    return next((task.gold(p) for p in others if p.answer != problem.answer), NO_ANSWER)
+
+
+async def _score(task: Task, problem: Problem, text: str) -> Score:
+    trace = prompt_trace(problem, ids([]))
+    try:
+        (score,) = await task.verifier(trace, [trace.add(Step(0, text, ids([]), stop="eos"))])
+    except Exception as why:  # a verifier of the user's own
+        return Score(None, f"the verifier raised {type(why).__name__}: {why}")
+    return score
+
+
+FINITE = (
+    "One number that is not finite spoils every weight: look for damaged weights, --dtype float32 or bfloat16 in place "
+    "of float16, and an objective that divides by or takes the logarithm of 0"
+)
+
+
+def finite(e: Evidence) -> Check:
+    said = f"loss {e.whole.loss:.3g}, gradient norm {e.whole.norm():.3g}"
+    return Check("finite", math.isfinite(e.whole.loss) and math.isfinite(e.whole.norm()), said, FINITE)

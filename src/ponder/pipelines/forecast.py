@@ -1,0 +1,138 @@
+"""What a run will be like, from a few samples and steps of it: groups without a gradient, and time. Pure functions.
+
+A group of n equal rewards has no gradient. With pass rate p that happens with probability p^n + (1 - p)^n. Pass rates
+differ from problem to problem; they are taken to follow a Beta distribution, of which only the scan is known: all its
+shapes on a grid are kept, each with the likelihood of what was seen. Shapes: S shapes, K problems.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+CHOICES = (2, 4, 8, 16, 32, 64)  # group sizes to compare
+SURE = 0.9  # of the probability lies within a range that is told
+
+
+def dead(p: float, n: int) -> float:
+    """Probability that n rewards are equal where each is 1 with probability p, else 0."""
+    return p**n + (1 - p) ** n
+
+
+def expected_dead(a: float, b: float, n: int) -> float:
+    """The same for p ~ Beta(a, b): E[p^n] + E[(1 - p)^n], products of (a + i) / (a + b + i)."""
+    i = np.arange(n)
+    return float(np.prod((a + i) / (a + b + i)) + np.prod((b + i) / (a + b + i)))
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How pass rates are spread over problems: Beta shapes and how likely each is."""
+
+    a_S: Array
+    b_S: Array
+    weight_S: Array
+
+    def mean(self) -> float:
+        """Of the pass rate."""
+        return float(self.weight_S @ (self.a_S / (self.a_S + self.b_S)))
+
+    def dead(self, n: int) -> tuple[float, float, float]:
+        """Share of groups of n without a gradient on new problems: expected, and a range that holds it (90 %)."""
+        share_S = np.array([expected_dead(a, b, n) for a, b in zip(self.a_S, self.b_S, strict=True)])
+        order = np.argsort(share_S)
+        below = np.cumsum(self.weight_S[order])
+        low, high = (share_S[order][np.searchsorted(below, q)] for q in ((1 - SURE) / 2, (1 + SURE) / 2))
+        return float(self.weight_S @ share_S), float(low), float(high)
+
+
+def rates(tries: Sequence[int], passes: Sequence[int]) -> Rates:
+    """From each problem's tries and passes.
+
+    Means m lie evenly in log m / (1 - m) from 1/1000 to 999/1000, concentrations a + b from 1/4 to 64 in log; every
+    point of this grid is as likely as any before the scan.
+    """
+    means = 1 / (1 + np.exp(-np.linspace(-math.log(999), math.log(999), 41)))
+    sizes = np.geomspace(0.25, 64, 17)
+    a_S, b_S = (np.outer(x, sizes).ravel() for x in (means, 1 - means))
+    log_S = np.zeros(len(a_S))
+    for t, p in zip(tries, passes, strict=True):
+        log_S += _rising(a_S, p) + _rising(b_S, t - p) - _rising(a_S + b_S, t)
+    weight_S = np.exp(log_S - log_S.max())
+    return Rates(a_S, b_S, weight_S / weight_S.sum())
+
+
+def _rising(x_S: Array, count: int) -> Array:
+    """log of x (x + 1) ... (x + count - 1)."""
+    return np.log(x_S[:, None] + np.arange(count)).sum(-1)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """A forecast of groups: how many rewards are the best, and the share without a gradient at several sizes."""
+
+    n: int
+    pass_rate: float  # of the samples
+    observed: float  # share of the scan's own groups without a gradient
+    expected: float
+    low: float
+    high: float
+    by_n: dict[int, float]  # expected share at other sizes
+
+
+def groups(rewards: Sequence[Sequence[float]]) -> Groups | None:
+    """From each problem's judged rewards; None where these are not of two kinds at most, or none were judged.
+
+    The higher of two kinds is a pass; where there is one kind only, it is one from 1 on.
+    """
+    known = [g for g in rewards if g]
+    kinds = sorted({r for g in known for r in g})
+    if not known or len(kinds) > 2:
+        return None
+    best = kinds[-1] if len(kinds) == 2 else max(kinds[-1], 1.0)
+    passes = [sum(r == best for r in g) for g in known]
+    n = max(map(len, known))
+    spread = rates([len(g) for g in known], passes)
+    expected, low, high = spread.dead(n)
+    by_n = {k: spread.dead(k)[0] for k in sorted({*CHOICES, n})}
+    observed = sum(len(set(g)) == 1 for g in known) / len(known)
+    return Groups(n, sum(passes) / sum(map(len, known)), observed, expected, low, high, by_n)
+
+
+def enough(found: Groups, most: float) -> int | None:
+    """The smallest group size at which no more than this share is expected to be without a gradient."""
+    return next((n for n, share in sorted(found.by_n.items()) if share <= most), None)
+
+
+@dataclass(frozen=True)
+class Time:
+    """Seconds of a whole run: by its latest step, and what it can hardly be below and above.
+
+    `growing`: the highest has longer completions; `learned`: the steps had something to learn from.
+    """
+
+    expected: float
+    low: float
+    high: float
+    growing: bool
+    learned: bool
+
+
+def run_time(
+    steps: int, sample: Sequence[float], learn: Sequence[float], live: Sequence[float], full: float, growth: float
+) -> Time:
+    """Of a run, from the seconds of its first steps. The very first is slower than others: memory is new to it.
+
+    `live`: the share of groups that each step learned from; where it is not all of them, `full` is what those would
+    take, besides. `growth`: how many times longer completions can become. At worst both are so from the beginning.
+    """
+    both = [s + t for s, t in zip(sample, learn, strict=True)]
+    more = [full * (1 - share) for share in live]
+    high = steps * max(b + m for b, m in zip(both, more, strict=True)) * max(1.0, growth)
+    return Time(steps * both[-1], steps * min(both), high, growth > 1, all(share > 0 for share in live))

@@ -1,0 +1,87 @@
+"""Proofs that a run is right, before it spends anything: on a few short samples of its own, in seconds.
+
+Nothing of the run changes: no step is taken, and the sampler's stream begins anew with each of the run's steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ponder.errors import ModelError, PonderError
+from ponder.models.native import Native
+from ponder.pipelines import checks
+from ponder.pipelines.checks import Check
+from ponder.pipelines.sft import PREFERRED, FineTune, answer, end_token, given
+from ponder.pipelines.solve import pick
+from ponder.pipelines.witness import LONGEST, PROBLEMS, Evidence, Witness, draw, ended, gather, shortest
+from ponder.train.learner import Learner
+from ponder.types import Problem, Sampling
+
+if TYPE_CHECKING:
+    from ponder.pipelines.rl import RL
+
+
+class PreflightFailed(PonderError):
+    """Names each check that failed, what was measured, why it matters and what to do."""
+
+    def __init__(self, found: Sequence[Check]) -> None:
+        self.checks = list(found)
+        failed = [c for c in found if c.passed is False]
+        lines = [f"  {c.name}: {c.value}. {c.why_and_fix}" for c in failed]
+        said = f"{len(failed)} of {len(found)} checks before the run failed, so nothing was trained:"
+        super().__init__("\n".join([said, *lines]))
+
+
+async def preflight(job: RL, policy: Native, learner: Learner) -> list[Check]:
+    """Raises where a check fails."""
+    found, _ = await examine(job, policy, learner)
+    if any(c.passed is False for c in found):
+        raise PreflightFailed(found)
+    return found
+
+
+async def examine(job: RL, policy: Native, learner: Learner) -> tuple[list[Check], Evidence | None]:
+    """All checks, and what they looked at; only one where the model cannot even be sampled, or nothing is learned."""
+    sampling: Sampling = getattr(job.strategy, "sampling", Sampling(temperature=job.temperature))
+    try:
+        e = await _samples(job, policy, learner, sampling)
+    except ModelError as why:
+        return [Check("finite", False, str(why), checks.FINITE)], None
+    if not e.credited():
+        return [checks.credit(e)], None
+    own = job.teacher is None and e.witness.reference is not None
+    stops = bool(sampling.stop or sampling.stop_tokens)
+    found = [
+        checks.probabilities(e, sampling.truncated), checks.invariance(e), checks.kl(e, own), checks.prompt(e),
+        checks.end(e, stops), checks.template(e), await checks.grader(e, job.task), checks.finite(e),
+    ]  # fmt: skip
+    return found, e
+
+
+def examine_given(
+    job: FineTune, problems: Sequence[Problem], policy: Native, learner: Learner
+) -> tuple[list[Check], Evidence]:
+    """The checks that apply where answers are given and nothing is sampled."""
+    chosen = shortest(policy, pick(problems, job.seed, 0, 8 * PROBLEMS))
+    traces = [given(policy, p, answer(job.data, p)) for p in chosen]
+    for trace in traces:
+        for step in trace.steps[1:]:  # the beginning and the end are enough
+            step.token_ids = np.concatenate([step.token_ids[: LONGEST - 1], step.token_ids[LONGEST - 1 :][-1:]])
+    Witness(learner).note_reference(traces)
+    job.objective.credit(traces, PREFERRED, {})
+    e = gather(policy, learner, traces, {})
+    return [checks.invariance(e), checks.prompt(e), checks.end(e, False), checks.template(e), checks.finite(e)], e
+
+
+async def _samples(job: RL, policy: Native, learner: Learner, sampling: Sampling) -> Evidence:
+    tokenizer, scorer = policy.tokenizer, job.task.verifier.name
+    policy.stream(job.seed)
+    drawn = await draw(policy, shortest(policy, pick(job.task.train, job.seed, 0, 8 * PROBLEMS)), sampling)
+    real = ended(drawn, end_token(tokenizer) if tokenizer.eos else None, scorer)
+    traces = [trace for trace, _ in drawn]
+    Witness(learner).note_reference(traces)
+    job.objective.credit(traces, scorer, {})
+    return gather(policy, learner, traces, real)

@@ -1,0 +1,150 @@
+"""A run tried out before it is begun: its first steps in a folder that is thrown away, and samples of its policy."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ponder.errors import Interrupted
+from ponder.models.native import Native
+from ponder.nets import lora
+from ponder.nets.compute import pick_device
+from ponder.pipelines.curriculum import History
+from ponder.pipelines.keeping import same_kind
+from ponder.pipelines.rl import RL
+from ponder.pipelines.sft import FineTune
+from ponder.pipelines.solve import solve_all
+from ponder.pipelines.witness import Witness
+from ponder.protocols import Watch
+from ponder.train.learner import Learner
+from ponder.types import Trace
+
+SOME = 4  # groups that stand for all of a step's
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What the first steps took. `first`: the traces of the very first one."""
+
+    sample: list[float]  # seconds of each step
+    learn: list[float]
+    memory: int  # bytes at most: of the GPU where there is one, else of this process
+    of: int | None  # bytes that the GPU has
+    first: list[Trace]
+    metrics: list[dict[str, float]]  # of each step
+
+
+class _Enough(Exception):
+    """Ends the rehearsal; the job takes it for a fault and saves nothing."""
+
+
+class _Stopped(_Enough):
+    """The user did."""
+
+
+class _Clock:
+    """A `Watch` that ends the job after so many steps; another one is told what goes on."""
+
+    def __init__(self, steps: int, watch: Watch) -> None:
+        self.steps, self.watch = steps, watch
+        self.rows: list[dict[str, float]] = []
+        self.first: list[Trace] = []
+
+    def phase(self, name: str) -> None:
+        self._tell(lambda: self.watch.phase(name))
+
+    def tokens(self, count: int) -> None:
+        self._tell(lambda: self.watch.tokens(count))
+
+    def share(self, done: float) -> None:
+        self._tell(lambda: self.watch.share(done))
+
+    def step(self, done: int, total: int, metrics: Mapping[str, float], traces: Sequence[Trace]) -> None:
+        self.rows.append(dict(metrics))
+        self.first = self.first or list(traces)
+        if done >= self.steps:
+            raise _Enough
+
+    def _tell(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Interrupted as stop:
+            raise _Stopped from stop
+
+
+def probe(job: RL | FineTune, steps: int, watch: Watch) -> Probe:
+    """Really run the first steps of a job, with its own settings, in a folder that is thrown away."""
+    device = pick_device(job.device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    clock = _Clock(steps, watch)
+    job = replace(job, preflight=False) if isinstance(job, RL) else job
+    with tempfile.TemporaryDirectory(prefix="ponder-plan-") as folder:
+        try:
+            job(Path(folder) / "run", clock)
+        except Exception as end:
+            found = _first(end)
+            if isinstance(found, _Stopped):
+                raise Interrupted("stopped; nothing was kept") from None
+            if not isinstance(found, _Enough):
+                raise found from None
+    memory, of = peak_memory(device)
+    sample = [row.get("time/sample", 0.0) for row in clock.rows]
+    learn = [row["step_time"] - s for row, s in zip(clock.rows, sample, strict=True)]
+    return Probe(sample, learn, memory, of, clock.first, clock.rows)
+
+
+def _first(error: Exception) -> Exception:
+    """What went wrong, without the groups that tasks at work together put around it."""
+    return _first(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
+
+
+def peak_memory(device: torch.device) -> tuple[int, int | None]:
+    """Bytes, and of how many where that is known. The system counts in KiB, but on macOS in bytes."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device), torch.cuda.get_device_properties(device).total_memory
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024), None
+
+
+def full_pass(learner: Learner, traces: Sequence[Trace]) -> float:
+    """Seconds to learn from all these groups if each had a gradient, by a pass over some of them.
+
+    The pass leaves out most weights' gradients, which are a third of the work: forward, backward to each layer's
+    input, backward to its weights.
+    """
+    some = [Trace(t.problem, [replace(s) for s in t.steps]) for t in traces[:SOME]]
+    for trace in some:
+        for k, step in enumerate(s for s in trace.steps if s.sampled):
+            step.advantages = np.full(len(step.token_ids), 1.0 if k % 2 else -1.0, np.float32)
+    began = time.perf_counter()
+    Witness(learner).look(some, learner.micro_tokens)
+    return 1.5 * (time.perf_counter() - began) * len(traces) / max(1, len(some))
+
+
+async def scan(job: RL, policy: Native, count: int, have: Sequence[Trace] = ()) -> list[Trace]:
+    """The job's strategy on the first problems it will ask, so many at least; `have`: traces of the first of these."""
+    traces = list(have)
+    if len(traces) < count:
+        policy.stream(job.seed, 0, *([1] if traces else []))
+        problems = job.task.train
+        chosen = job.curriculum.choose(problems, job.seed, len(traces), count - len(traces), History())
+        traces += await solve_all([problems[i] for i in chosen], job.strategy, policy, job.task.verifier)
+    return traces
+
+
+def fine_tuner(job: FineTune, policy: Native) -> Learner:
+    """The learner that a fine-tuning job trains with."""
+    if job.lora is not None:
+        lora.attach(policy.net, job.lora, job.seed)
+    return Learner(
+        policy.net, job.objective, job.optimiser, micro_tokens=job.micro_tokens, recompute=job.recompute,
+        frozen_layers=job.frozen_layers, reference=None if job.teacher is None else same_kind(job.teacher, policy.net),
+    )  # fmt: skip

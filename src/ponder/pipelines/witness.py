@@ -1,0 +1,185 @@
+"""What a learner would train on, seen from inside and without a step: the evidence for checks before a run.
+
+The completions are real but short; where one did not end by itself an end is put to it. Shapes: S tokens of a sequence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ponder.models.native import Native
+from ponder.train.learner import Learner
+from ponder.train.objective import Tokens
+from ponder.train.pack import Batch
+from ponder.train.peers import ALONE
+from ponder.types import Completion, Floats, Ids, Problem, Sampling, Score, Step, Trace, ids, prompt_trace
+
+PROBLEMS, COMPLETIONS = 2, 2
+LONGEST = 12  # tokens of a completion: the whole shall take seconds on a processor
+ALL = 1 << 40  # tokens: more than any micro-batch has
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """One completion as the loss saw it."""
+
+    targets_S: Ids
+    weights_S: Floats
+    logprobs_S: Floats  # the learner's
+    sampled_S: Floats  # the sampler's; NaN where nobody sampled
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One forward and backward pass. The gradient is that of some parameters only, see `Witness.look`."""
+
+    loss: float
+    grads: dict[str, Tensor]
+    trained: list[Trained]
+
+    def dot(self, other: Look) -> float:
+        return sum(float((g.double() * other.grads[n].double()).sum()) for n, g in self.grads.items())
+
+    def norm(self) -> float:
+        return self.dot(self) ** 0.5
+
+    def less(self, other: Look) -> Look:
+        return Look(self.loss - other.loss, {n: g - other.grads[n] for n, g in self.grads.items()}, self.trained)
+
+
+class Witness(Learner):
+    """Shares a learner's network and remembers what that would train on. It takes no step, and what is set on it
+    is not set on the learner.
+    """
+
+    def __init__(self, of: Learner) -> None:
+        self.__dict__.update(of.__dict__)
+        self.peers = ALONE  # every process checks for itself
+        self._seen: list[tuple[Batch, Tokens]] = []
+
+    def look(self, traces: Sequence[Trace], micro_tokens: int = ALL, top: bool = False) -> Look:
+        """The gradient is that of the lowest layer that learns and of the last norm: every other layer, the head and
+        the packing lie between these and the loss, and a large model's whole gradient would not fit again. `top`: of
+        the highest layer, for questions about the loss alone.
+        """
+        self.micro_tokens, self._seen, recompute = micro_tokens, [], self.net.recompute
+        try:
+            with self._few(max if top else min):
+                grads = self.gradient(traces)
+        finally:
+            self.masters.forget()
+            self.net.recompute = recompute
+        with torch.no_grad():
+            loss = sum(float((self.objective.loss(t)[0] * b.weight_N).sum()) for b, t in self._seen)
+        return Look(loss, grads, [one for b, t in self._seen for one in _sequences(b, t)])
+
+    def _tokens(self, batch: Batch) -> Tokens:
+        tokens = super()._tokens(batch)
+        self._seen.append((batch, tokens))
+        return tokens
+
+    def _shrink(self, said: str) -> None:
+        self._seen.clear()  # all of it comes again
+        super()._shrink(said)
+
+    @contextmanager
+    def _few(self, choose: Callable[[list[int]], int]) -> Iterator[None]:
+        params = self.masters.params
+        layers = [int(n.split(".")[1]) for n in params if n.startswith("layers.")]
+        kept = ("norm.weight", f"layers.{choose(layers)}.") if layers else ("",)
+        rest = [p for n, p in params.items() if not n.startswith(kept)]
+        try:
+            for p in rest:
+                p.requires_grad_(False)
+            yield
+        finally:
+            for p in rest:
+                p.requires_grad_(True)
+
+
+def _sequences(batch: Batch, tokens: Tokens) -> Iterator[Trained]:
+    columns = (batch.weight_N, tokens.logprobs_N, batch.sampled_N)
+    floats = [c.detach().float().cpu().numpy() for c in columns]
+    sequence_N, target_N = batch.sequence_N.cpu().numpy(), batch.target_N.cpu().numpy()
+    for s in np.unique(sequence_N):
+        mine = sequence_N == s
+        yield Trained(target_N[mine].astype(np.int32), *(f[mine] for f in floats))
+
+
+@dataclass(slots=True)
+class Evidence:
+    """What checks are about. `whole`: one batch, prompts shared; `cut`: each completion a batch of its own; `apart`:
+    one batch, each completion after its own copy of the prompt (None where answers must stay together).
+    """
+
+    policy: Native
+    witness: Witness
+    problems: list[Problem]
+    traces: list[Trace]
+    real: dict[int, int]  # by id of a completion's step: its tokens that were sampled, before an end was put to it
+    whole: Look
+    cut: Look
+    apart: Look | None
+
+    def credited(self) -> list[tuple[Trace, Step]]:
+        """Completions that earn a gradient, in the order in which the learner packs them."""
+        return [(t, s) for t in self.traces for s in t.steps[1:] if _live(s, self.witness.objective.dense)]
+
+
+def gather(policy: Native, learner: Learner, traces: list[Trace], real: dict[int, int]) -> Evidence:
+    """Look at credited traces of one level: a prompt and its completions."""
+    witness = Witness(learner)
+    dense, together = witness.objective.dense, witness.objective.together
+    split = [
+        Trace(t.problem, [t.steps[0], replace(s, parent=0)]) for t in traces for s in t.steps[1:] if _live(s, dense)
+    ]
+    whole, cut = witness.look(traces), witness.look(traces, 1)
+    problems = [t.problem for t in traces]
+    apart = None if together else witness.look(split)
+    return Evidence(policy, witness, problems, traces, real, whole, cut, apart)
+
+
+def _live(step: Step, dense: bool) -> bool:
+    return step.advantages is not None and (dense or bool(np.any(step.advantages)))
+
+
+def shortest(policy: Native, problems: Sequence[Problem]) -> list[Problem]:
+    """Those with the shortest prompts: what holds for them holds for others, in less time."""
+    return sorted(problems, key=lambda p: len(policy.encode(p.messages)))[:PROBLEMS]
+
+
+async def draw(policy: Native, problems: Sequence[Problem], sampling: Sampling) -> list[tuple[Trace, list[Completion]]]:
+    """Some short samples of the policy's own."""
+    sampling = replace(sampling, max_tokens=min(LONGEST, sampling.max_tokens))
+    traces = [prompt_trace(p, policy.encode(p.messages)) for p in problems]
+    drawn = await asyncio.gather(*(policy.generate(t.steps[0].token_ids, sampling, COMPLETIONS) for t in traces))
+    return list(zip(traces, drawn, strict=True))
+
+
+def ended(drawn: Sequence[tuple[Trace, list[Completion]]], end: int | None, scorer: str) -> dict[int, int]:
+    """Completions as ended answers, scored 1 and 0 in turn: something to learn. Gives how much of each was sampled.
+
+    All but the first of each problem are cut shorter, or repeat their first token: alike completions with opposite
+    credit would have no gradient, and lengths that are alike would hide a wrong denominator.
+    """
+    real = {}
+    for trace, completions in drawn:
+        for k, c in enumerate(completions):
+            kept = len(c.token_ids) - k * len(c.token_ids) // (COMPLETIONS + 1)
+            tokens, logprobs = c.token_ids[:kept], c.logprobs[:kept]
+            if end is not None and not (kept == len(c.token_ids) and c.stop == "eos"):
+                if any(np.array_equal(tokens, s.token_ids[:-1]) for s in trace.steps[1:]):
+                    tokens, logprobs = np.append(tokens, tokens[:1]), np.append(logprobs, logprobs[:1])
+                tokens, logprobs = np.append(tokens, ids([end])), np.append(logprobs, np.float32(-1))
+            step = Step(0, c.text, ids(tokens), logprobs, "eos", c.version, {scorer: Score(float(k % 2 == 0))})
+            step.notes["values"] = np.zeros(len(tokens), np.float32)  # what a critic that knows nothing would say
+            trace.add(step)
+            real[id(step)] = kept
+    return real

@@ -1,0 +1,235 @@
+"""`ponder plan` tells what a run will be like and keeps nothing."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from ponder.cli import plan, plan_view
+from ponder.cli.plan import Plan, Run, Scan
+from ponder.measure.diagnose import Finding
+from ponder.pipelines import rehearse
+from ponder.pipelines.checks import Check
+from ponder.pipelines.forecast import groups
+from ponder.runs import read_job
+from ponder.train import learner as learning
+from ponder.train.learner import OutOfMemory
+from ponder.train.pack import Batch, Work
+
+from .conftest import Said
+
+Ponder = Callable[..., Said]
+QUICK = ("--scan", "4", "--probe", "1")
+
+
+def test_plan_a_recipe(ponder: Ponder, here: Path) -> None:
+    said = ponder("plan", "tiny.py", "--steps", "50", "--scan", "6")
+    assert said.code == 0, said.err
+    for text in ("Addition(digits=1)", "17,792 parameters, all learn, float32 on cpu", "GRPO, no KL, Shao et al. 2024",
+                 "50 of 4 problems x 8 completions of at most 3 tokens", "AdamW(lr=0.01)"):  # fmt: skip
+        assert text in " ".join(said.out.split()), text
+    for text in ("s to sample, ", "s to learn (the last of 2", "the run", "iB at most", "iB a checkpoint, 2 kept"):
+        assert text in said.out, text
+    assert "  prompt, 32  Question: What is " in said.out and "  trained, " in said.out and "<eos>" in said.out
+    assert "in the mean of 48 samples on 6 problems" in said.out and "have no gradient at n = 8" in said.out
+    assert "! " in said.out and "raise --max-tokens (now 3)" in said.out, "the setting to change, in words"
+    assert "  ok  grader " in said.out and "it can run, but see what is marked !" in said.out
+    assert max(map(len, said.out.splitlines())) <= 100
+    assert [p.name for p in here.iterdir() if p.name != "__pycache__"] == ["tiny.py"], "nothing is kept"
+
+
+def test_plan_json(ponder: Ponder, here: Path) -> None:
+    said = ponder("plan", "tiny.py", "--json", *QUICK)
+    (found,) = [json.loads(line) for line in said.out.splitlines()]
+    assert said.code == 0 and said.err == "" and found["ready"] is True
+    assert found["job"]["steps"] == 3 and found["model"]["parameters"] == 17_792
+    assert found["time"]["low"] <= found["time"]["expected"] <= found["time"]["high"] and found["probe"]["memory"] > 1e6
+    assert [run["kind"] for run in found["prompt"]] == ["prompt", "trained"]
+    assert found["scan"]["problems"] == 4 and found["scan"]["groups"]["n"] == 8
+    assert {f["name"] for f in found["scan"]["findings"]} and len(found["checks"]) == 8
+
+
+def test_without_probe_and_scan(ponder: Ponder, here: Path) -> None:
+    said = ponder("plan", "tiny.py", "--scan", "0", "--probe", "0")
+    assert said.code == 0 and "cost" not in said.out and "pass rate" not in said.out
+    assert "checks" in said.out and said.out.endswith("ready\n")
+
+
+def test_a_failed_check(ponder: Ponder, here: Path) -> None:
+    (here / "mute.py").write_text((here / "tiny.py").read_text().replace('template="qa"', 'template="{{- 1 + 1 }}"'))
+    said = ponder("plan", "mute.py", *QUICK)
+    assert said.code == 1 and "  !!  template " in said.out and "not ready: template" in said.out
+    (found,) = [json.loads(line) for line in ponder("plan", "mute.py", "--json", *QUICK).out.splitlines()]
+    assert found["ready"] is False
+
+
+def test_steps_that_cannot_be_taken(ponder: Ponder, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any) -> None:
+        raise OutOfMemory("not even one sequence fits into memory")
+
+    monkeypatch.setattr(rehearse, "probe", full)
+    said = ponder("plan", "tiny.py", *QUICK)
+    assert said.code == 1 and "the first steps cannot be taken: not even one sequence fits" in said.out
+    assert "not ready: cost" in said.out and "  ok  finite" in said.out
+
+
+def test_weights_that_are_not_finite(ponder: Ponder, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ponder.models.load import Fresh
+
+    build = Fresh.build
+
+    def damaged(self: Fresh, *args: Any) -> Any:
+        net, tokenizer = build(self, *args)
+        with torch.no_grad():
+            net.norm.weight.fill_(torch.nan)
+        return net, tokenizer
+
+    monkeypatch.setattr(Fresh, "build", damaged)
+    said = ponder("plan", "tiny.py", *QUICK)
+    assert said.code == 1 and "not ready: finite, cost" in said.out
+
+
+def test_plan_a_run_directory(ponder: Ponder, here: Path, trained: Path) -> None:
+    before = {p: p.stat().st_mtime_ns for p in trained.rglob("*")}
+    said = ponder("plan", trained, *QUICK)
+    assert said.code == 0 and "Addition(digits=1)" in said.out, said.err
+    assert {p: p.stat().st_mtime_ns for p in trained.rglob("*")} == before and read_job(trained)["steps"] == 3
+
+
+def test_plan_the_flags_of_train(ponder: Ponder, here: Path, model: Path) -> None:
+    small = ("--model", model, "--steps", "2", "--prompts", "2", "--n", "2", "--set", "digits=1", "--max-tokens", "3")
+    said = ponder("plan", "train", "--task", "addition", "--algorithm", "cispo", *small, *QUICK)
+    assert said.code == 0 and "CISPO, no KL, MiniMax 2025" in said.out, said.err
+    kl = ponder("plan", "train", "--task", "addition", "--curriculum", "frontier", "--passes", "2", *small, *QUICK)
+    assert "GRPO, 0.04 KL (k3) in the loss" in kl.out and "  ok  KL  " in kl.out and "passes 2" in kl.out
+
+
+def test_plan_fine_tuning(ponder: Ponder, here: Path, model: Path) -> None:
+    small = ("--model", model, "--steps", "2", "--batch", "2", *QUICK)
+    said = ponder("plan", "sft", "--task", "addition", "--set", "digits=1", *small)
+    assert said.code == 0 and "SFT, no KL, Ouyang" in said.out and "2 of 2 answers" in said.out, said.err
+    assert "pass rate" not in said.out and "to sample" not in said.out and "grader" not in said.out
+    assert "  trained, " in said.out and "  ok  EOS " in said.out
+    Path("pairs.jsonl").write_text('{"prompt": "What is 1 + 1?", "chosen": "2", "rejected": "3"}\n' * 3)
+    pairs = ponder("plan", "sft", "--algorithm", "dpo", "--data", "pairs.jsonl", *small)
+    assert pairs.code == 0 and "pairs.jsonl" in pairs.out and "copied prompts" not in pairs.out, pairs.err
+
+
+def test_plan_the_first_stage_that_trains(ponder: Ponder, here: Path) -> None:
+    more = "from ponder.pipelines.evaluate import Evaluate\nfrom ponder.pipelines.stages import Stage, Stages\n"
+    more += "from tiny import recipe as first\n\n\ndef recipe(steps: int = 2) -> Stages:\n    rl = first(steps)\n"
+    more += '    return Stages((Stage("rl", rl), Stage("test", Evaluate(rl.task, "stage:rl", limit=2))))\n'
+    Path("several.py").write_text(more)
+    said = ponder("plan", "several.py", *QUICK)
+    assert said.code == 0 and "stage 'rl', 1 of 2; later ones begin from what it learns" in said.out, said.err
+
+
+def test_help(ponder: Ponder, here: Path) -> None:
+    said = ponder("plan", "--help")
+    assert said.code == 0 and "ponder plan train|sft" in said.out and ponder("plan").code == 2
+    for argv in (("tiny.py",), ("train",), ("sft",)):
+        assert "--scan N" in ponder("plan", *argv, "--help").out
+
+
+def test_tokens_that_are_not_trained_are_marked(ponder: Ponder, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack = learning.pack
+
+    def masked(part: Sequence[Work], device: torch.device, notes: Sequence[str] = ()) -> Batch:
+        batch = pack(part, device, notes)
+        return replace(batch, weight_N=torch.where(batch.target_N == 2, 0.0, batch.weight_N))
+
+    monkeypatch.setattr(learning, "pack", masked)
+    said = ponder("plan", "tiny.py", "--scan", "0", "--probe", "0")
+    assert said.code == 1 and "  untrained, 1  <eos>" in said.out and "not ready: EOS" in said.out
+
+
+def drawn(found: Plan, width: int = 100, colour: bool = False) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width, force_terminal=colour, color_system="standard" if colour else None).print(
+        plan_view.draw(found), highlight=False
+    )
+    return out.getvalue()
+
+
+def example() -> Plan:
+    from ponder.pipelines.rl import RL
+    from ponder.tasks import Addition
+
+    shown = [
+        Run("prompt", "What?\n\x1b[2J" + "a long one " * 100, 300),
+        Run("trained", "7<eos>", 2),
+        Run("untrained", "x", 1),
+    ]
+    scanned = Scan(
+        20,
+        80,
+        None,
+        groups([[1.0, 0.0, 0.0, 0.0]] * 15 + [[0.0] * 4] * 25),
+        0.7,
+        0.5,
+        0.01,
+        [Finding("x", "so it is", 3)],
+    )
+    checks = [
+        Check("one", True, "fine", "why"),
+        Check("two", False, "bad", "why, and the fix"),
+        Check("three", None, "no", ""),
+    ]
+    return Plan(RL(Addition()), device="cpu", dtype="float32", ends=["<eos>"], shown=shown, scan=scanned, checks=checks)
+
+
+@pytest.mark.parametrize("width", [60, 100, 140])
+def test_it_fits(width: int) -> None:
+    text = drawn(example(), width)
+    assert max(map(len, text.splitlines())) <= width and "\x1b" not in text
+    assert "What?↵" in text and " ... " in text and "why, and the fix" in " ".join(text.split())
+
+
+def test_colours() -> None:
+    text = drawn(example(), colour=True)
+    assert "\x1b[32m7\x1b[0m" in text, "what is trained is green"
+    assert "\x1b[1;7;32m<eos>" in text, "and its end stands out"
+    assert "\x1b[1;31mx" in text, "what is not is red"
+    assert "\x1b[31m! so it is" in text
+
+
+def test_another_group_size_is_named_where_it_would_help() -> None:
+    found = example()
+    assert "! --n 8 would leave" in drawn(found)
+    assert found.scan is not None
+    found.scan.groups = groups([[0.0] * 4] * 30)
+    assert "would leave" not in drawn(found), "none would"
+
+
+def test_verdicts() -> None:
+    found = example()
+    assert plan_view.verdict(found).plain == "not ready: two"
+    found.checks = found.checks[:1]
+    assert found.ready and plan_view.verdict(found).plain == "it can run, but see what is marked !"
+    found.scan = None
+    assert plan_view.verdict(found).plain == "ready"
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(12, "12"), (9_600, "9.6 thousand"), (6.6e6, "6.6 million"), (2e9, "2.0 billion")],
+)
+def test_amounts(value: float, said: str) -> None:
+    assert plan_view.amount(value) == said
+
+
+def test_sizes_and_shares() -> None:
+    assert [plan_view.size(2**e) for e in (11, 21, 31)] == ["2 KiB", "2 MiB", "2.0 GiB"]
+    assert [plan_view.percent(x) for x in (0.0, 0.004, 0.05, 0.5, 1.0)] == ["0 %", "0.4 %", "5.0 %", "50 %", "100 %"]
+
+
+def test_looks() -> None:
+    assert plan.looks() == (32, 2)

@@ -1,0 +1,373 @@
+"""Each broken world fails the one check that is about it, a healthy one passes all, and the run is none the wiser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fakes import ALPHABET, ASK, Digits, Wanted, wait
+from ponder.models.load import Fresh, load_policy
+from ponder.models.native import Native
+from ponder.nets.lora import LoRA
+from ponder.pipelines.checks import Check
+from ponder.pipelines.preflight import PreflightFailed, examine_given, preflight
+from ponder.pipelines.rl import RL, build
+from ponder.pipelines.sft import FineTune
+from ponder.protocols import Scorer
+from ponder.reason.strategies import Ensemble
+from ponder.runs import read_metrics
+from ponder.train import learner as learning
+from ponder.train import losses
+from ponder.train.algorithms import ONLINE
+from ponder.train.imitation import SFT
+from ponder.train.learner import Learner
+from ponder.train.objective import KL, NO_KL, Stats, Tokens
+from ponder.train.optimiser import AdamW
+from ponder.train.pack import Batch, Work
+from ponder.train.policy_gradient import GRPO, Clipped
+from ponder.types import Problem, Sampling, Score, Trace
+
+MODEL = Fresh(ALPHABET, width=32, layers=2, heads=4, context=32)
+JOB = RL(
+    Digits(), MODEL, ASK, Ensemble(4, Sampling(max_tokens=6)), GRPO(), AdamW(lr=3e-3), steps=2, prompts=3,
+    save_every=1, device="cpu", dtype="float32",
+)  # fmt: skip
+PLAIN = replace(JOB, objective=GRPO(kl=NO_KL))
+NAMES = ["log-probabilities", "invariance", "KL", "prompt", "EOS", "template", "grader", "finite"]
+
+
+def made(job: RL) -> tuple[Native, Learner]:
+    policy = load_policy(job.model, template=job.template, device="cpu", dtype=job.dtype)
+    return policy, build(job, policy)[0]
+
+
+def checked(job: RL, change: Callable[[Native, Learner], None] = lambda policy, learner: None) -> list[Check]:
+    policy, learner = made(job)
+    change(policy, learner)
+    return wait(preflight(job, policy, learner))
+
+
+def failed(job: RL, change: Callable[[Native, Learner], None] = lambda policy, learner: None) -> dict[str, Check]:
+    with pytest.raises(PreflightFailed) as why:
+        checked(job, change)
+    found = {c.name: c for c in why.value.checks if c.passed is False}
+    for check in found.values():  # the error names what was measured, why it matters and what to do
+        assert f"  {check.name}: {check.value}. {check.why_and_fix}" in str(why.value)
+    return found
+
+
+# Healthy
+
+
+@pytest.mark.parametrize("name", ONLINE)
+def test_every_algorithm_passes(name: str) -> None:
+    found = checked(replace(JOB, objective=ONLINE[name]()))
+    assert [c.name for c in found] == NAMES
+    skipped = [c.name for c in found if c.passed is None]
+    assert skipped == ([] if found[2].passed else ["KL"]) and bool(found[2].passed) == bool(ONLINE[name]().kl.beta)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        replace(JOB, dtype="bfloat16"),
+        replace(JOB, objective=GRPO(kl=KL(0.1, "k2"), entropy=0.01)),
+        replace(JOB, temperature=0.7, strategy=Ensemble(4, Sampling(temperature=0.7, max_tokens=6))),
+        replace(JOB, frozen_layers=1, recompute=True),
+        replace(JOB, strategy=Ensemble(4, Sampling(max_tokens=1))),
+        replace(JOB, task=Digits(size=1, answer="7")),
+    ],
+    ids=["bfloat16", "k2 and entropy", "temperature", "frozen", "one token", "one problem"],
+)
+def test_other_settings_pass(job: RL) -> None:
+    assert all(c.passed for c in checked(job))
+
+
+def test_lora_passes() -> None:
+    pytest.importorskip("peft")
+    assert all(c.passed for c in checked(replace(JOB, lora=LoRA(2))))
+
+
+def test_a_certain_model_passes() -> None:
+    def sharpen(policy: Native, learner: Learner) -> None:
+        with torch.no_grad():
+            policy.net.norm.weight.mul_(1e4)
+
+    assert all(c.passed is not False for c in checked(PLAIN, sharpen))
+
+
+def test_truncated_sampling_is_expected_to_differ() -> None:
+    with pytest.warns(UserWarning, match="renormalise"):
+        job = replace(JOB, strategy=Ensemble(4, Sampling(max_tokens=6, top_k=2)))
+    first = checked(job)[0]
+    assert first.passed is None and "top_p, top_k and min_p renormalise" in first.value
+
+
+def test_a_teacher_may_differ(tmp_path: Path) -> None:
+    replace(PLAIN, steps=1)(tmp_path / "run")
+    found = checked(replace(JOB, teacher=str(tmp_path / "run")))
+    assert all(c.passed for c in found) and "begins" not in found[2].value
+
+
+def test_the_run_is_the_same_to_the_bit(tmp_path: Path) -> None:
+    runs = [replace(JOB, preflight=wanted)(tmp_path / str(wanted)) for wanted in (True, False)]
+    for name, weight in runs[0].net.state_dict().items():
+        assert torch.equal(weight, runs[1].net.state_dict()[name])
+    told = [
+        [{k: v for k, v in m.items() if "time" not in k} for m in read_metrics(tmp_path / r)] for r in ("True", "False")
+    ]
+    assert told[0] == told[1]
+    saved = [
+        {p.relative_to(tmp_path / r): p for p in (tmp_path / r).glob("checkpoints/*/**/*.*")} for r in ("True", "False")
+    ]
+    assert saved[0].keys() == saved[1].keys() and any(p.suffix == ".safetensors" for p in saved[0])
+    for name in saved[0].keys() - {p for p in saved[0] if p.name == "manifest.json"}:  # which names the job
+        assert saved[0][name].read_bytes() == saved[1][name].read_bytes(), name
+
+
+def test_nothing_is_changed() -> None:
+    policy, learner = made(JOB)
+    before = {n: t.clone() for n, t in {**learner.tensors(), **policy.net.state_dict()}.items()}
+    flags, facts = [p.requires_grad for p in policy.net.parameters()], learner.facts()
+    wait(preflight(JOB, policy, learner))
+    after = {**learner.tensors(), **policy.net.state_dict()}
+    assert all(torch.equal(t, after[n]) for n, t in before.items())
+    assert [p.requires_grad for p in policy.net.parameters()] == flags and learner.facts() == facts
+    assert all(p.grad is None for p in policy.net.parameters()) and learner.objective is JOB.objective
+
+
+# Broken
+
+
+def test_a_temperature_on_one_side_only() -> None:
+    def cool(policy: Native, learner: Learner) -> None:
+        learner.temperature = 0.5
+
+    found = failed(JOB, cool)
+    assert list(found) == ["log-probabilities"] and "at most 0.001" in found["log-probabilities"].value
+
+
+def packs(monkeypatch: pytest.MonkeyPatch, change: Callable[[Batch], Batch]) -> None:
+    """The learner packs otherwise."""
+    pack = learning.pack
+
+    def broken(part: Sequence[Work], device: torch.device, notes: Sequence[str] = ()) -> Batch:
+        return change(pack(part, device, notes))
+
+    monkeypatch.setattr(learning, "pack", broken)
+
+
+def per_token(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
+    """Every [N] of a batch changed alike."""
+    named = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name.endswith("_N")}
+    notes = {name: change(t) for name, t in batch.notes.items()}
+    return replace(batch, **{name: change(t) for name, t in named.items()}, notes=notes)
+
+
+def test_denominators_per_micro_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    packs(monkeypatch, lambda b: replace(b, weight_N=b.weight_N / b.weight_N.sum()))
+    assert list(failed(JOB)) == ["invariance"]
+
+
+def test_a_loss_that_reads_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    loss = Clipped.loss
+
+    def crowded(self: Clipped, tokens: Tokens) -> tuple[Tensor, Stats]:
+        loss_N, stats = loss(self, tokens)
+        return loss_N * (1 + 0.01 * float(tokens.tree_N.max() > 1)), stats  # more than two trees: copied prompts
+
+    monkeypatch.setattr(Clipped, "loss", crowded)
+    assert list(failed(PLAIN)) == ["invariance"]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda logprobs, reference: losses.k3(logprobs.detach(), reference) + 0 * logprobs,
+        lambda logprobs, reference: -losses.k3(logprobs, reference),
+        lambda logprobs, reference: losses.k3(logprobs, reference) / 2,
+    ],
+    ids=["detached", "wrong sign", "half of it"],
+)
+def test_a_kl_term_that_does_not_pull(broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(losses.KL, "k3", broken)
+    found = failed(JOB)
+    assert list(found) == ["KL"] and "by its formula 0.0417" in found["KL"].value
+
+
+def test_another_reference_than_the_policy() -> None:
+    def spoil(policy: Native, learner: Learner) -> None:
+        assert learner.reference is not None
+        with torch.no_grad():
+            learner.reference.norm.weight.mul_(2)
+
+    found = failed(JOB, spoil)
+    assert list(found) == ["KL"] and "the reference begins" in found["KL"].value
+
+
+def last_of_each(batch: Batch) -> Tensor:
+    return torch.cat([batch.sequence_N[1:] != batch.sequence_N[:-1], torch.tensor([True])])
+
+
+def test_a_packer_that_drops_the_last_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    packs(monkeypatch, lambda b: per_token(b, lambda t: t[~last_of_each(b)]))
+    found = failed(PLAIN)
+    assert list(found) == ["EOS"] and "<eos> is a target once in 0 of 4" in found["EOS"].value
+
+
+def test_padding_that_masks_eos(monkeypatch: pytest.MonkeyPatch) -> None:
+    packs(monkeypatch, lambda b: replace(b, weight_N=torch.where(b.target_N == 2, 0.0, b.weight_N)))
+    assert list(failed(JOB)) == ["EOS"]
+
+
+def test_no_eos_at_all() -> None:
+    def endless(policy: Native, learner: Learner) -> None:
+        policy.tokenizer, policy.eos = replace(policy.tokenizer, eos=()), frozenset()
+
+    found = failed(PLAIN, endless)
+    assert list(found) == ["EOS"] and "names no EOS" in found["EOS"].value
+    stops = replace(PLAIN, strategy=Ensemble(4, Sampling(max_tokens=6, stop=("=",))))
+    assert checked(stops, endless)[4].passed is None
+
+
+def test_a_trained_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    def longer(batch: Batch) -> Batch:
+        """Each sequence begins with the prompt's last token."""
+        twice = torch.cat([torch.tensor([True]), batch.sequence_N[1:] != batch.sequence_N[:-1]]) + 1
+        out = per_token(batch, lambda t: t.repeat_interleave(twice))
+        first = torch.cat([torch.tensor([True]), out.sequence_N[1:] != out.sequence_N[:-1]])
+        at = torch.where(first, (out.source_N - 1).clamp(min=0), out.source_N)
+        return replace(
+            out, source_N=at, target_N=torch.where(first, batch.ids_T[out.source_N], out.target_N),
+            sampled_N=torch.where(first, torch.nan, out.sampled_N),
+        )  # fmt: skip
+
+    packs(monkeypatch, longer)
+    found = failed(PLAIN)
+    assert list(found) == ["prompt"] and "and 4 of the 4 before them" in found["prompt"].value
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{- '7=' }}", "the prompt lacks the user's"),
+        ("{{- bos_token + bos_token + messages[-1].content }}", "<bos> twice"),
+        ("{{- messages[-1].content[:1] }}", "the prompt lacks the user's"),
+    ],
+)
+def test_templates(template: str, said: str) -> None:
+    found = failed(replace(JOB, template=template))
+    assert list(found) == ["template"] and said in found["template"].value
+
+
+@dataclass(frozen=True)
+class Says(Wanted):
+    """Gives every answer the same score."""
+
+    value: float | None = 0.0
+    fails: bool = False
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        if self.fails:
+            raise RuntimeError("no sandbox")
+        return [Score(self.value, "always so")] * len(steps)
+
+
+@dataclass(frozen=True)
+class Judged(Digits):
+    by: Scorer = Says()
+    lost: bool = False
+
+    @property
+    def verifier(self) -> Any:
+        return self.by
+
+    def gold(self, problem: Problem) -> str:
+        return {}["answer"] if self.lost else super().gold(problem)
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        (Judged(by=Says(0.0)), "gold 0, wrong 0, empty 0 for '"),
+        (Judged(by=Says(1.0)), "gold 1, wrong 1, empty 1 for '"),
+        (Judged(by=Says(None)), "is undecided: always so"),
+        (Judged(by=Says(float("nan"))), "is undecided: always so"),
+        (Judged(by=Says(fails=True)), "the verifier raised RuntimeError: no sandbox"),
+        (Judged(by=Wanted(), lost=True), "failed: KeyError: 'answer'"),
+    ],
+)
+def test_graders(task: Judged, said: str) -> None:
+    found = failed(replace(JOB, task=task))
+    assert list(found) == ["grader"] and said in found["grader"].value
+
+
+def test_a_loss_that_is_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Clipped, "loss", lambda self, tokens: (tokens.logprobs_N * torch.nan, {}))
+    assert list(failed(JOB)) == ["finite"]
+
+
+def test_weights_that_are_not_finite() -> None:
+    def damage(policy: Native, learner: Learner) -> None:
+        with torch.no_grad():
+            policy.net.layers[0].mlp.up_proj.weight[0, 0] = torch.nan
+
+    found = failed(JOB, damage)
+    assert list(found) == ["finite"] and "weights are damaged" in found["finite"].value
+
+
+def test_an_objective_that_credits_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GRPO, "credit", lambda self, traces, scorer, memory: {})
+    assert list(failed(JOB)) == ["credit"]
+
+
+def test_a_run_that_fails_its_checks_trains_nothing(tmp_path: Path) -> None:
+    with pytest.raises(
+        PreflightFailed, match="1 of 8 checks before the run failed, so nothing was trained:\n  grader: "
+    ):
+        replace(JOB, task=Judged())(tmp_path / "run")
+    assert not read_metrics(tmp_path / "run") and not list(tmp_path.rglob("step-*"))
+    replace(JOB, task=Judged(), preflight=False, steps=1)(tmp_path / "unchecked")
+
+
+# Given answers
+
+TUNE = FineTune(Digits(), MODEL, ASK, steps=1, batch=2, device="cpu", dtype="float32")
+
+
+def given(objective: SFT) -> dict[str, Check]:
+    policy = load_policy(MODEL, template=ASK, device="cpu", dtype="float32")
+    found, evidence = examine_given(TUNE, Digits().train, policy, Learner(policy.net, objective))
+    assert len(evidence.credited()) == 2
+    return {c.name: c for c in found}
+
+
+def test_given_answers_pass() -> None:
+    found = given(SFT())
+    assert list(found) == ["invariance", "prompt", "EOS", "template", "finite"]
+    assert all(c.passed for c in found.values()) and "in 2 of 2" in found["EOS"].value
+
+
+def test_given_answers_whose_end_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    packs(monkeypatch, lambda b: replace(b, weight_N=torch.where(b.target_N == 2, 0.0, b.weight_N)))
+    assert [c.name for c in given(SFT()).values() if not c.passed] == ["EOS"]
+
+
+def test_long_answers_keep_their_end() -> None:
+    @dataclass(frozen=True)
+    class Long(Digits):
+        def gold(self, problem: Problem) -> str:
+            return "7" * 20
+
+    policy = load_policy(MODEL, template=ASK, device="cpu", dtype="float32")
+    job = replace(TUNE, data=Long())
+    found, evidence = examine_given(job, Long().train, policy, Learner(policy.net, SFT()))
+    assert all(c.passed for c in found)
+    assert all(np.array_equal(s.token_ids[-2:], [policy.tokenizer.encode("7")[0], 2]) for _, s in evidence.credited())
