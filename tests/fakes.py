@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -48,6 +50,16 @@ def wait(work: Awaitable[T], seconds: float = 30.0) -> T:
         return await asyncio.wait_for(work, seconds)
 
     return asyncio.run(bounded())
+
+
+@contextmanager
+def caught(broken: bool) -> Iterator[None]:
+    """Around a check that must hold, and must fail where the mistake was put in."""
+    if not broken:
+        yield
+        return
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        yield
 
 
 def tiny(kind: str = "llama", seed: int = 0, dtype: torch.dtype = torch.float32, scale: float = 0.2) -> Decoder:
@@ -192,6 +204,39 @@ def group(
     return trace
 
 
+def world(seed: int = 0, tool: bool = True) -> list[Trace]:
+    """Groups of all kinds: mixed rewards, all equal, one undecided, a completion of one token, a tool's output."""
+    rng = np.random.default_rng(seed)
+
+    def write(n: int) -> list[int]:
+        return [*rng.integers(3, 64, n - 1).tolist(), 2]  # ends in EOS
+
+    traces = [
+        group(rng.integers(3, 64, 5), [write(n) for n in (3, 6, 1, 4)], [1.0, 0.0, 0.0, 1.0], "mixed"),
+        group(rng.integers(3, 64, 2), [write(n) for n in (5, 5)], [1.0, 1.0], "equal"),
+        group(rng.integers(3, 64, 7), [write(n) for n in (2, 7, 3)], [0.3, None, 0.9], "undecided"),
+        group(rng.integers(3, 64, 1), [write(n) for n in (4, 1)], [0.0, 1.0], "short"),
+    ]
+    if tool:
+        asked = group(rng.integers(3, 64, 3), [write(3), write(2)], [None, 0.2], "tool")
+        asked.steps[1].stop, asked.steps[1].scores = "stop", {}
+        answered = asked.add(Step(1, "", ids(write(4))))
+        end = ids(write(3))
+        scores = {"wanted": Score(0.7)}
+        asked.add(Step(answered, "", end, np.full(len(end), -1.0, np.float32), "eos", scores=scores))
+        traces.append(asked)
+    return traces
+
+
+def apart(net: Decoder, by: float = 0.02, seed: int = 9) -> Decoder:
+    """Move the weights, so that they differ from those of before."""
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.add_(torch.randn(p.shape, generator=draw) * by)
+    return net
+
+
 # The reference network. Shapes: T tokens, H heads, D head size.
 
 
@@ -202,6 +247,10 @@ def weights64(net: Decoder) -> dict[str, Tensor]:
 
 def plain_logits(w: Mapping[str, Tensor], c: DecoderConfig, tokens: Sequence[int]) -> Tensor:
     """Logits [T, V] of one sequence, in the type of the weights: no packing, no cache, no shared code."""
+    return plain_hidden(w, c, tokens) @ w.get("lm_head.weight", w["embed_tokens.weight"]).T
+
+
+def plain_hidden(w: Mapping[str, Tensor], c: DecoderConfig, tokens: Sequence[int]) -> Tensor:
     x = w["embed_tokens.weight"][torch.as_tensor(list(tokens))]
     if c.gemma:
         x = x * math.sqrt(c.width)
@@ -215,8 +264,7 @@ def plain_logits(w: Mapping[str, Tensor], c: DecoderConfig, tokens: Sequence[int
         else:
             x = x + mixed
             x = x + _plain_mlp(part, c, _plain_norm(x, part["post_attention_layernorm.weight"], c))
-    x = _plain_norm(x, w["norm.weight"], c)
-    return x @ w.get("lm_head.weight", w["embed_tokens.weight"]).T
+    return _plain_norm(x, w["norm.weight"], c)
 
 
 def plain_logprobs(net: Decoder, w: Mapping[str, Tensor], path: Sequence[int], count: int, heat: float = 1.0) -> Tensor:

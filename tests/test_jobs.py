@@ -18,8 +18,8 @@ from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.reason.strategies import Chain, Ensemble
 from ponder.tasks import Addition, Arithmetic, Countdown
-from ponder.train.objective import GRPO
 from ponder.train.optimiser import AdamW
+from ponder.train.policy_gradient import GRPO
 from ponder.types import Sampling
 
 SAMPLING = Sampling(0.7, 0.9, 5, 0.01, 33, ("a", "\n"), (3, 4), 8)
@@ -27,7 +27,7 @@ JOBS = [
     RL(Addition(digits=3)),
     RL(
         Countdown(), Fresh("01+= ", seed=4), "r1", Ensemble(3, Sampling(0.7, max_tokens=33, stop=("\n",))),
-        GRPO(0.1, 0.5, True),
+        GRPO(0.1, bessel=True),
         AdamW(1e-3, (0.5, 0.6), warmup=3, max_norm=float("inf")), temperature=0.7, seed=5,
     ),
     RL(Digits(3), template=ASK),

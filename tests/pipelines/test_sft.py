@@ -1,8 +1,9 @@
-"""Supervised fine-tuning: the loss falls, only answers are learned, files are read line by line."""
+"""Learning from given answers: the loss falls, only answers are learned, files are read line by line."""
 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,20 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import ALPHABET, ASK, Digits, Watcher, characters, plain_logprobs, weights64
+from fakes import ALPHABET, ASK, Digits, Watcher, characters, plain_logits, plain_logprobs, wait, weights64
 from ponder.errors import Interrupted, TaskError, UsageError
 from ponder.models.load import Fresh
-from ponder.pipelines.sft import FineTune, imitation, read_conversations
+from ponder.pipelines.sft import PREFERRED, FineTune, given, imitation, read_conversations
 from ponder.pipelines.solve import pick
 from ponder.runs import newest_checkpoint, read_metrics, read_traces
+from ponder.train.imitation import DPO, SFT, Distill
 from ponder.train.optimiser import AdamW
 from ponder.types import Problem, Sampling, user
 
 MODEL = Fresh(ALPHABET, width=32, layers=2, heads=4, context=32)
-JOB = FineTune(Digits(), MODEL, ASK, AdamW(lr=1e-2), steps=5, batch=6, save_every=2, device="cpu", dtype="float32")
+JOB = FineTune(
+    Digits(), MODEL, ASK, SFT(), AdamW(lr=1e-2), steps=5, batch=6, save_every=2, device="cpu", dtype="float32"
+)
 
 
 def write(path: Path, *rows: Any) -> str:
@@ -31,13 +35,11 @@ def write(path: Path, *rows: Any) -> str:
 
 
 def test_it_learns_the_answers(tmp_path: Path) -> None:
-    policy = replace(JOB, steps=60, batch=10)(tmp_path / "run")
+    policy = replace(JOB, optimiser=AdamW(lr=2e-2), steps=40, batch=10)(tmp_path / "run")
     losses = [m["loss"] for m in read_metrics(tmp_path / "run")]
     assert losses[0] > 2.5 and losses[-1] < 0.1
-    import asyncio
-
     prompt = policy.encode(Digits().train[4].messages)
-    (found,) = asyncio.run(policy.generate(prompt, Sampling(temperature=0.0, max_tokens=5)))
+    (found,) = wait(policy.generate(prompt, Sampling(temperature=0.0, max_tokens=5)))
     assert (found.text, found.stop) == ("4", "eos"), "the end was learned too"
 
 
@@ -88,6 +90,74 @@ def test_imitation_ends_once() -> None:
     assert again.steps[1].token_ids.tolist() == trace.steps[1].token_ids.tolist(), "never a second end"
     assert imitation(policy, problem, "").steps[1].token_ids.tolist() == [2]
     assert trace.token_ids(1).tolist() == [*policy.encode(problem.messages), *trace.steps[1].token_ids]
+
+
+# preferences and teachers
+
+
+def pairs(path: Path) -> str:
+    return write(path, *({"prompt": f"{d}=", "chosen": "a", "rejected": "b"} for d in range(6)))
+
+
+@pytest.mark.parametrize("kind", ["sigmoid", "ipo"])
+def test_dpo_learns_to_prefer(kind: str, tmp_path: Path) -> None:
+    job = replace(JOB, data=pairs(tmp_path / "p.jsonl"), objective=DPO(kind=kind), optimiser=AdamW(lr=3e-3), steps=12)  # type: ignore[arg-type]
+    policy = job(tmp_path / "run")
+    told = read_metrics(tmp_path / "run")
+    assert told[0]["loss"] == pytest.approx(math.log(2) if kind == "sigmoid" else 25.0, rel=1e-4), "no margin yet"
+    assert told[-1]["rewards/accuracies"] == 1 and told[-1]["rewards/margins"] > 3 * told[1]["rewards/margins"] > 0
+    assert told[-1]["loss"] < 0.9 * told[0]["loss"] and all(m["pairs"] == 6 for m in told)
+    w = {n: p.detach() for n, p in weights64(policy.net).items()}
+    logits = plain_logits(w, policy.net.config, policy.encode(user("3=")).tolist())[-1]
+    a, b = (int(policy.tokenizer.encode(x, special=False)[0]) for x in "ab")
+    assert float(logits[a] - logits[b]) > 1
+
+
+def test_a_pair_is_marked() -> None:
+    policy = characters()
+    trace = given(policy, Problem("p", user("1=")), ("12", "3"))
+    assert [trace.score(i, PREFERRED) for i in trace.answers()] == [1.0, 0.0]
+    assert all(trace.steps[i].token_ids[-1] == 2 for i in trace.answers())
+
+
+def test_a_teacher_s_distribution_is_learned(tmp_path: Path) -> None:
+    replace(JOB, steps=15)(tmp_path / "teacher")
+    job = replace(JOB, objective=Distill(), teacher=str(tmp_path / "teacher"), model=replace(MODEL, seed=5), steps=30)
+    job(tmp_path / "run")
+    losses = [m["loss"] for m in read_metrics(tmp_path / "run")]
+    assert losses[-1] < 0.2 * losses[0], "the loss is the KL from its whole distribution"
+
+
+def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no rejected answers"):
+        replace(JOB, objective=DPO())
+    for change in ({"objective": Distill()}, {"teacher": "smollm2"}):
+        with pytest.raises(UsageError, match="give both or neither"):
+            replace(JOB, **change)
+    replace(
+        JOB,
+        steps=1,
+        model=replace(MODEL, alphabet="01="),
+        data=write(tmp_path / "c", {"prompt": "0", "completion": "1"}),
+    )(tmp_path / "other")
+    with pytest.raises(UsageError, match="vocabulary"):
+        replace(JOB, objective=Distill(), teacher=str(tmp_path / "other"))(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "bad", ['{"prompt": "x", "chosen": "a"}', '{"prompt": "x", "chosen": "a", "rejected": "a"}', "{}"]
+)
+def test_bad_pairs_are_named(bad: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "p.jsonl", {"prompt": "1", "chosen": "a", "rejected": "b"}, bad)
+    with pytest.raises(TaskError, match=r"line 2 is not a conversation.*'chosen' and 'rejected'"):
+        read_conversations(path, pairs=True)
+
+
+def test_pairs_of_messages(tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "q"}]
+    row = {"prompt": said, "chosen": [{"role": "assistant", "content": "a"}], "rejected": "b"}
+    (found,) = read_conversations(write(tmp_path / "p.jsonl", row), pairs=True)
+    assert found.messages == tuple(said) and found.answer == ("a", "b")
 
 
 # files
@@ -145,12 +215,12 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_a_file_can_be_learned(tmp_path: Path) -> None:
     path = write(tmp_path / "c.jsonl", *({"prompt": f"{d}+", "completion": "ab"} for d in range(4)))
-    replace(JOB, data=path, steps=30, batch=4)(tmp_path / "run")
+    replace(JOB, data=path, steps=12, batch=4)(tmp_path / "run")
     losses = [m["loss"] for m in read_metrics(tmp_path / "run")]
     assert losses[-1] < 0.5 * losses[0]
 
 
-@pytest.mark.parametrize("change", [{"steps": 0}, {"batch": 0}, {"micro_tokens": 0}, {"save_every": 0}])
+@pytest.mark.parametrize("change", [{"steps": 0}, {"batch": 0}, {"save_every": 0}, {"keep": 0}])
 def test_impossible_jobs_are_refused(change: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="at least 1"):
         replace(JOB, **change)

@@ -69,7 +69,7 @@ class RL:
         counted = ("steps", "prompts", "passes", "minibatches", "save_every", "keep")
         if min(getattr(self, name) for name in counted) < 1 or min(self.seed, self.micro_tokens) < 0:
             raise UsageError(f"{', '.join(counted)} must each be at least 1, seed and micro_tokens at least 0")
-        if getattr(self.strategy, "n", 2) < 2:
+        if getattr(self.strategy, "n", 2) < 2 and not getattr(self.objective, "alone", False):
             raise UsageError("a group of one has no baseline: sample at least 2 completions per problem (--n 8)")
         sampling = getattr(self.strategy, "sampling", Sampling(temperature=self.temperature))
         if sampling.temperature != self.temperature or not self.temperature:

@@ -54,13 +54,13 @@ class ValueLearner(Learner):
         return {f"critic/{name}": told[name] for name in kept if name in told}
 
     def _tokens(self, batch: Batch) -> Tokens:
-        values_N = self._read(self.net, batch)
+        values_N = self.read(self.net, batch)
         none = values_N.new_zeros(0)
         return Tokens(batch.advantage_N, batch.sequence_N, batch.tree_N, none, none, none, values_N, batch.notes, None)
 
     def _note_old(self, traces: Sequence[Trace], steps: Sequence[Step]) -> None:
         """A value's loss has no ratio."""
 
-    def _read(self, net: Decoder, batch: Batch) -> Tensor:
+    def read(self, net: Decoder, batch: Batch) -> Tensor:
         assert isinstance(net, Valued)
         return net.values(self._hidden(net, batch))

@@ -40,6 +40,7 @@ class RejectionSampling(SFT):
     """Rejection-sampling fine-tuning: imitate one's own answers that were right, at most so many per problem."""
 
     paper: ClassVar[str] = "Yuan et al. 2023, arXiv:2308.01825"
+    alone = True
     least: float = 1.0  # reward from which an answer is right
     most: int = 4  # different answers per problem; the first ones
 
@@ -123,6 +124,7 @@ class Distill(Plain):
     """
 
     paper: ClassVar[str] = "Agarwal et al. 2024, arXiv:2306.13649; Hinton et al. 2015, arXiv:1503.02531"
+    alone = True
     kind: Literal["forward", "reverse", "jsd"] = "forward"
     mix: float = 0.5
 

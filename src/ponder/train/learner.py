@@ -213,7 +213,7 @@ class Learner:
             for part in cut(work, self.micro_tokens):
                 batch = pack(part, net.device)
                 with torch.no_grad(), self._as_reference(net) if name == "reference" else nullcontext():
-                    values = self._read(net, batch).float().cpu().numpy()
+                    values = self.read(net, batch).float().cpu().numpy()
                 ends = np.cumsum([len(s.token_ids) for s in batch.steps])[:-1]
                 for step, part_of in zip(batch.steps, np.split(values, ends), strict=True):
                     step.notes[name] = part_of.astype(np.float32)
@@ -224,7 +224,7 @@ class Learner:
         """Every ratio is to the weights that sampled, not to those after the first optimiser step."""
         self._note(traces, steps, "old", self.net)
 
-    def _read(self, net: Decoder, batch: Batch) -> Tensor:
+    def read(self, net: Decoder, batch: Batch) -> Tensor:
         """The number per token that `_note` keeps."""
         return token_logprobs(self._hidden(net, batch), net.lm_head.weight, batch.target_N, self.temperature)[0]
 

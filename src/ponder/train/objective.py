@@ -108,9 +108,9 @@ class Objective(Protocol):
 class Plain:
     """Defaults of an `Objective`; a paper says otherwise where it differs."""
 
-    __slots__ = ()
     kl: KL = NO_KL
     entropy: float = 0.0
+    alone: bool = False  # will a single completion per problem do? Else others are its baseline
 
     @property
     def teacher(self) -> bool:

@@ -71,6 +71,7 @@ class REINFORCE(OnSequences):
     """Williams 1992, with a baseline: the mean reward of the batch, or a running one over all steps before."""
 
     paper: ClassVar[str] = "Williams 1992, doi:10.1007/BF00992696"
+    alone = True
     baseline: Literal["batch", "running", "none"] = "batch"
     decay: float = 0.9  # of the running mean
     kl: KL = NO_KL
@@ -144,6 +145,10 @@ class ReinforcePlusPlus(Clipped):
     kl: KL = KL(0.01, "k1", "reward")
     entropy: float = 0.0
     group_baseline: bool = False  # the paper's REINFORCE++-baseline: first subtract the group's mean reward
+
+    @property
+    def alone(self) -> bool:  # type: ignore[override]
+        return not self.group_baseline
 
     def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
         items: list[Written] = []

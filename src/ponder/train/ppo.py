@@ -50,6 +50,7 @@ class PPO(Clipped):
     """Per-token advantages from a critic, token mean, KL k1 in each token's reward (as InstructGPT: beta 0.02)."""
 
     paper: ClassVar[str] = "Schulman et al. 2017, arXiv:1707.06347; Ouyang et al. 2022, arXiv:2203.02155"
+    alone = True
     clip: float = 0.2
     clip_high: float | None = None
     kl: KL = KL(0.02, "k1", "reward")

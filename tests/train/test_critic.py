@@ -1,0 +1,134 @@
+"""The critic: values of the tokens that were written, a loss against their returns, and nothing of the policy."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+import formulas
+from fakes import apart, plain_hidden, tiny, weights64, world
+from formulas import gap
+from ponder.nets.decoder import Decoder
+from ponder.nets.valued import Valued
+from ponder.train.critic import ValueLearner
+from ponder.train.learner import Learner
+from ponder.train.objective import NO_KL
+from ponder.train.optimiser import AdamW
+from ponder.train.ppo import PPO, Critic
+from ponder.types import Trace
+
+RULE = PPO(kl=NO_KL)
+
+
+def seen(net: Decoder, traces: list[Trace], rule: PPO = RULE) -> ValueLearner:
+    """A critic that has already learned something, and traces with its values and their credit."""
+    learner = ValueLearner(net, rule.critic)
+    apart(learner.net, 0.1)
+    learner.note_values(traces)
+    rule.credit(traces, "wanted", {})
+    return learner
+
+
+def test_values_begin_at_zero_and_the_policy_stays_its_own() -> None:
+    net = tiny()
+    before = copy.deepcopy(net.state_dict())
+    learner, traces = ValueLearner(net, Critic(optimiser=AdamW(lr=0.1))), world()
+    learner.note_values(traces)
+    assert all(not s.notes["values"].any() for t in traces for s in t.steps if s.sampled)
+    RULE.credit(traces, "wanted", {})
+    learner.step(traces)
+    assert all(torch.equal(before[n], p) for n, p in net.state_dict().items())
+    assert learner.net.score.weight.any(), "and the critic has learned"
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma"])
+def test_a_value_is_read_before_its_token(kind: str) -> None:
+    """V(t) is of what stands before t: it cannot know which token was drawn."""
+    traces = world()
+    learner = seen(tiny(kind), traces)
+    w = {n: p.detach() for n, p in weights64(learner.net).items()}
+    for trace in traces:
+        for i, step in enumerate(trace.steps):
+            if not step.sampled:
+                assert "values" not in step.notes, "nobody wrote a prompt or a tool's output"
+                continue
+            hidden = plain_hidden(w, learner.net.config, trace.token_ids(i).tolist())
+            expected = (hidden @ w["score.weight"][0])[-len(step.token_ids) - 1 : -1]
+            assert np.allclose(step.notes["values"], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("clip", [0.2, 0.02, None])
+def test_loss_and_gradient(clip: float | None) -> None:
+    traces = world()
+    learner = seen(tiny("untied"), traces)
+    moved = ValueLearner(apart(learner.net, 0.02, seed=3), Critic(clip=clip, optimiser=AdamW(lr=1e-9)))
+    wide = 1e9 if clip is None else clip
+    loss, expected = formulas.step(lambda of: formulas.critic(of, wide), moved.net, traces)
+    found = moved.gradient(traces)
+    assert gap(found, expected) < 1e-5
+    assert "lm_head.weight" not in found, "a critic has no words"
+    told = moved.step(traces)
+    assert told["critic/loss"] == pytest.approx(loss, rel=1e-5)
+    assert told.keys() == {"critic/loss", "critic/grad_norm", "critic/lr"}
+
+
+def test_temperature_is_not_in_values() -> None:
+    net = Valued.of(tiny())
+    apart(net)
+    read = []
+    for heat in (1.0, 0.5):
+        traces = world()
+        learner = ValueLearner(net, Critic())
+        learner.temperature = heat
+        learner.note_values(traces)
+        read.append(np.concatenate([s.notes["values"] for t in traces for s in t.steps if s.sampled]))
+    assert np.array_equal(*read) and read[0].any()
+
+
+def test_undecided_answers_teach_the_critic_nothing() -> None:
+    traces = world()
+    learner = seen(tiny(), traces)
+    undecided = traces[2].steps[2]
+    assert "values" in undecided.notes and "returns" not in undecided.notes and undecided.advantages is None
+    expected = learner.gradient(traces)
+    undecided.notes["values"] = undecided.notes["values"] + 100
+    assert gap(learner.gradient(traces), expected) == 0
+
+
+def test_it_learns_what_to_expect() -> None:
+    traces = world()
+    learner = ValueLearner(tiny(), Critic(optimiser=AdamW(lr=3e-3), clip=None), passes=2)
+    explained = []
+    for _ in range(25):
+        learner.note_values(traces)
+        explained.append(PPO(kl=NO_KL, lam=1.0).credit(traces, "wanted", {})["value/explained"])
+        learner.step(traces)
+    assert explained[0] == 0 and explained[-1] > 0.6, "the first token's value cannot know"
+
+
+def test_frozen_layers_and_recomputing_are_the_critic_s_too() -> None:
+    traces = world()
+    seen(tiny(), traces)
+    net = apart(Valued.of(tiny()), 0.1)
+    plain, less = (ValueLearner(net, Critic(), recompute=r).gradient(traces) for r in (False, True))
+    assert gap(less, plain) < 1e-6
+    frozen = ValueLearner(net, Critic(), frozen_layers=1).gradient(traces)
+    assert all(n.startswith(("layers.1.", "norm.", "score.")) for n in frozen)
+    assert gap(frozen, {n: plain[n] for n in frozen}) < 1e-5
+
+
+def test_a_policy_learner_and_its_critic_are_kept_apart() -> None:
+    """One is made of the other's network, and neither moves the other's weights."""
+    net, traces = tiny(), world()
+    critic, learner = ValueLearner(net, Critic(optimiser=AdamW(lr=0.1))), Learner(net, RULE, AdamW(lr=0.1))
+    critic.note_values(traces)
+    RULE.credit(traces, "wanted", {})
+    before = copy.deepcopy(critic.net.state_dict())
+    learner.step(traces)
+    assert all(torch.equal(before[n], p) for n, p in critic.net.state_dict().items())
+    policy = copy.deepcopy(net.state_dict())
+    critic.step(traces)
+    assert all(torch.equal(policy[n], p) for n, p in net.state_dict().items())

@@ -1,0 +1,168 @@
+"""Traces to micro-batches: nothing is lost, nothing is cut inside, every number stands beside its token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fakes import group, world
+from ponder.errors import UsageError
+from ponder.train import losses, pack
+from ponder.train.pack import Batch, Chain, Work
+from ponder.train.policy_gradient import GRPO
+from ponder.types import Problem, Step, Trace, ids, user
+
+CPU = torch.device("cpu")
+
+
+def credited(traces: list[Trace]) -> list[Trace]:
+    GRPO().credit(traces, "wanted", {})
+    return traces
+
+
+def every(traces: Sequence[Trace], dense: bool = True) -> list[Work]:
+    return pack.plan(traces, losses.token_mean, dense)
+
+
+def rows(batches: Sequence[Batch]) -> list[tuple[int, ...]]:
+    """(token, its number within the step, weight) of every trained token."""
+    out = []
+    for b in batches:
+        inside = [i for s in b.steps for i in range(len(s.token_ids))]
+        out += list(zip(b.target_N.tolist(), inside, np.round(b.weight_N.tolist(), 7), strict=True))
+    return sorted(out)
+
+
+@st.composite
+def forests(draw: st.DrawFn) -> list[Trace]:
+    """Random trees with prompts, tool output, empty steps, and credit on some of what was written."""
+    token = st.integers(3, 63)
+    traces = []
+    for number in range(draw(st.integers(1, 3))):
+        trace = Trace(
+            Problem(f"p{number}", user("?")), [Step(None, "", ids(draw(st.lists(token, min_size=1, max_size=4))))]
+        )
+        for _ in range(draw(st.integers(0, 7))):
+            tokens = ids(draw(st.lists(token, max_size=4)))
+            step = Step(draw(st.integers(0, len(trace.steps) - 1)), "", tokens)
+            if draw(st.booleans()):
+                step.logprobs = np.zeros(len(tokens), np.float32)
+                step.advantages = np.full(len(tokens), draw(st.sampled_from([0.0, 1.0, -0.5])), np.float32)
+            trace.add(step)
+        traces.append(trace)
+    return traces
+
+
+@given(forests(), st.integers(1, 40), st.booleans())
+def test_no_cut_loses_or_doubles_a_token(traces: list[Trace], most: int, together: bool) -> None:
+    work = every(traces)
+    parts = pack.cut(work, most, together)
+    batches = [pack.pack(part, CPU) for part in parts]
+    wanted = [s for t in traces for s in t.steps if s.advantages is not None and len(s.token_ids)]
+    assert sorted(id(s) for b in batches for s in b.steps) == sorted(map(id, wanted))
+    assert rows(batches) == (rows([pack.pack(work, CPU)]) if work else [])
+    assert sum(float(b.weight_N.sum()) for b in batches) == pytest.approx(1.0 if wanted else 0.0)
+    for part, batch in zip(parts, batches, strict=True):
+        assert len(batch.ids_T) == sum(w.tokens() for w in part) == sum(batch.lengths)
+        single = len(part) == 1 and (len(part[0].chains) == 1 or together)
+        assert single or len(batch.ids_T) <= most, "only what cannot be cut is larger"
+
+
+@given(forests())
+def test_each_token_is_predicted_from_the_one_before_it(traces: list[Trace]) -> None:
+    work = every(traces)
+    if not work:
+        return
+    batch = pack.pack(work, CPU)
+    paths = []
+    for w in work:
+        for c in w.chains:
+            for i in c.steps:
+                path = w.trace.token_ids(i).tolist()
+                paths += [path[: len(path) - n] for n in range(len(w.trace.steps[i].token_ids), 0, -1)]
+    starts = np.cumsum([0, *batch.lengths])
+    for source, target, before in zip(batch.source_N.tolist(), batch.target_N.tolist(), paths, strict=True):
+        segment = int(np.searchsorted(starts, source, side="right")) - 1
+        seen = batch.ids_T[starts[segment] : source + 1].tolist()
+        while (segment := batch.parents[segment]) >= 0:
+            seen = batch.ids_T[starts[segment] : starts[segment + 1]].tolist() + seen
+        assert seen == before and target >= 3
+
+
+@given(forests())
+def test_a_chain_is_an_unbranched_run(traces: list[Trace]) -> None:
+    for trace in traces:
+        found = pack.chains(trace, lambda s: s.advantages is not None)
+        for chain in found:
+            path = trace.path(chain.steps[-1])
+            assert set(chain.steps) <= set(path)
+            inner = path[path.index(chain.steps[0]) : -1]
+            assert all(len(trace.children(i)) == 1 for i in inner)
+        assert sum(len(c.steps) for c in found) == len({i for c in found for i in c.steps})
+
+
+def test_a_tool_s_output_stands_between_the_parts_of_one_completion() -> None:
+    tool = credited(world())[-1]
+    assert [c.steps for c in pack.chains(tool, lambda s: s.advantages is not None)] == [[1, 4], [2]]
+    batch = pack.pack(every([tool]), CPU)
+    assert batch.sequence_N.tolist() == [0] * 6 + [1] * 2
+    assert batch.target_N.tolist() == [t for i in (1, 4, 2) for t in tool.steps[i].token_ids.tolist()]
+    assert set(tool.steps[3].token_ids.tolist()) <= set(batch.ids_T.tolist()), "it is read"
+    assert batch.lengths == [3, 3, 2, 4, 3] and batch.parents == [-1, 0, 0, 1, 3]
+
+
+def test_weights_count_all_that_is_credited_and_only_what_has_a_gradient_is_computed() -> None:
+    traces = credited(world(tool=False))
+    sparse, dense = every(traces, dense=False), every(traces, dense=True)
+    assert [w.trace.problem.id for w in sparse] == ["mixed", "undecided", "short"]
+    assert [w.trace.problem.id for w in dense] == ["mixed", "equal", "undecided", "short"]
+    count = sum(len(s.token_ids) for t in traces for s in t.steps if s.advantages is not None)
+    assert {round(1 / c.weight) for w in sparse for c in w.chains} == {count}
+    live = pack.pack(sparse, CPU)
+    assert float(live.weight_N.sum()) == pytest.approx(len(live.weight_N) / count) and count > len(live.weight_N)
+
+
+def test_the_end_is_trained_and_the_prompt_is_not() -> None:
+    traces = credited(world(tool=False))
+    batch = pack.pack(every(traces), CPU)
+    written = [s.token_ids.tolist() for t in traces for s in t.steps[1:] if s.advantages is not None]
+    assert batch.target_N.tolist() == [token for tokens in written for token in tokens]
+    assert batch.target_N.tolist().count(2) == len(written)
+    assert batch.tree_N.tolist() == sorted(batch.tree_N.tolist()) and batch.sequence_N.max() == len(written) - 1
+
+
+def test_a_prompt_lies_once_and_one_that_nobody_needs_not_at_all() -> None:
+    traces = credited(world(tool=False))
+    batch = pack.pack(every(traces[:2], dense=False), CPU)
+    assert batch.parents == [-1, 0, 0, 0, 0] and batch.lengths == [5, 3, 6, 1, 4]
+    (mixed,) = every(traces[:1])
+    assert [len(b) for b in pack.cut([mixed], 12)] == [1, 1, 1], "5 + 3, 5 + 6 + 1, 5 + 4"
+    assert [[len(w.chains) for w in b] for b in pack.cut([mixed], 12)] == [[1], [2], [1]]
+    assert len(pack.cut([mixed], 1)) == 4 and len(pack.cut([mixed], 1, together=True)) == 1
+
+
+def test_what_is_not_known_is_not_a_number() -> None:
+    trace = group([5, 6], [[1, 2], [3]])
+    trace.steps[1].logprobs, trace.steps[2].notes = None, {"values": np.array([0.25], np.float32)}
+    for step in trace.steps[1:]:
+        step.advantages = np.ones(len(step.token_ids), np.float32)
+    batch = pack.pack([Work(trace, [Chain([1], 0.5), Chain([2], 0.25)])], CPU, ["values"])
+    assert batch.sampled_N.isnan().tolist() == [True, True, False]
+    assert batch.notes["values"].isnan().tolist() == [True, True, False] and float(batch.notes["values"][2]) == 0.25
+    assert batch.weight_N.tolist() == [0.5, 0.5, 0.25]
+
+
+def test_the_prompt_cannot_be_trained() -> None:
+    trace = group([5, 6], [[1]])
+    trace.steps[0].advantages = np.ones(2, np.float32)
+    with pytest.raises(UsageError, match="the first step is the prompt"):
+        every([trace])
+
+
+def test_nothing_makes_nothing() -> None:
+    assert every([]) == [] and every([group([5], [[1]])]) == [] and pack.cut([], 10) == []
