@@ -24,13 +24,15 @@ def shaped(w: World, a: Answer, beta: float, kind: str) -> float:
     return a.reward - beta * sum(estimate(kind, w.old[t], w.reference[t]) for t in a.rows)
 
 
-def relative(w: World, std: str = "population", truncated: bool = True, overlong: Any = None) -> Advantages:
-    """(r_i - mean) / std of each group; a group with fewer than two judged answers has none."""
+def relative(
+    w: World, std: str = "population", truncated: bool = True, overlong: Any = None, beta: float = 0.0
+) -> Advantages:
+    """(r_i - mean) / std of each group, k1 in the reward; a group with fewer than two judged answers has none."""
     out: Advantages = {}
     for group in w.judged(truncated):
         if len(group) < 2:
             continue
-        r = [a.reward + (overlong(len(a.rows)) if overlong else 0.0) for a in group]
+        r = [shaped(w, a, beta, "k1") + (overlong(len(a.rows)) if overlong else 0.0) for a in group]
         mean = sum(r) / len(r)
         square = sum((x - mean) ** 2 for x in r)
         spread = 1.0 if std == "none" else math.sqrt(square / (len(r) - (std == "bessel")))

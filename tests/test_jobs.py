@@ -114,3 +114,8 @@ def test_differences_name_the_place() -> None:
 def test_a_key_that_only_one_has_is_a_difference() -> None:
     assert len(jobs.differences({"a": 1}, {"a": 1, "b": None})) == 1
     assert len(jobs.differences({"a": 1, "b": None}, {"a": 1})) == 1
+
+
+def test_a_job_is_json_for_every_reader() -> None:
+    text = json.dumps(jobs.encode(AdamW(max_norm=float("inf"))), allow_nan=False)
+    assert jobs.decode(json.loads(text)) == AdamW(max_norm=float("inf"))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -38,6 +39,8 @@ def encode(value: Any) -> Any:
         return [encode(v) for v in value]
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, float) and not math.isfinite(value):  # JSON has no such number
+        return {_TYPE: "float", "value": str(value)}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise UsageError(f"a job can hold numbers, text, sequences and frozen dataclasses, not {type(value).__name__}")
@@ -49,6 +52,8 @@ def decode(data: Any) -> Any:
         return tuple(decode(v) for v in data)
     if not isinstance(data, dict):
         return data
+    if data.get(_TYPE) == "float":
+        return float(data["value"])
     plain = {k: decode(v) for k, v in data.items() if k != _TYPE}
     if _TYPE not in data:
         return plain

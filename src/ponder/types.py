@@ -6,6 +6,7 @@ group is a flat tree, beam search and MCTS are deeper trees; refining and mergin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
@@ -119,6 +120,11 @@ class Score:
     value: float | None
     reason: str = ""
 
+    def __post_init__(self) -> None:
+        if self.value is not None and not math.isfinite(self.value):  # no number decides nothing
+            object.__setattr__(self, "reason", f"the score was {self.value}; {self.reason}".rstrip("; "))
+            object.__setattr__(self, "value", None)
+
 
 @dataclass(slots=True)
 class Step:
@@ -203,9 +209,9 @@ class Trace:
         return np.concatenate([self.steps[i].token_ids for i in self.path(index)])
 
     def score(self, index: int, name: str) -> float | None:
-        """The value a scorer gave this step; None where it gave none or could not decide (NaN decides nothing)."""
+        """The value a scorer gave this step; None where it gave none or could not decide."""
         found = self.steps[index].scores.get(name)
-        return None if found is None or found.value != found.value else found.value
+        return None if found is None else found.value
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for a run directory; `from_json` gives the same trace back."""
@@ -239,7 +245,10 @@ def _sparse(record: Step | Cost) -> dict[str, Any]:
 
 
 def _plain(array: NDArray[Any]) -> list[Any]:
-    return array.tolist() if array.dtype.kind == "i" else [float(f"{x:.9g}") for x in array.tolist()]
+    """Floats short: float32 has 9 digits; what is not finite as text, since JSON has no such number."""
+    if array.dtype.kind == "i":
+        return array.tolist()
+    return [float(f"{x:.9g}") if math.isfinite(x) else str(x) for x in array.tolist()]
 
 
 def _differing(record: Step | Cost) -> Iterator[tuple[str, Any]]:

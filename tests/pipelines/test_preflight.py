@@ -299,7 +299,7 @@ class Judged(Digits):
         (Judged(by=Says(0.0)), "gold 0, wrong 0, empty 0 for '"),
         (Judged(by=Says(1.0)), "gold 1, wrong 1, empty 1 for '"),
         (Judged(by=Says(None)), "is undecided: always so"),
-        (Judged(by=Says(float("nan"))), "is undecided: always so"),
+        (Judged(by=Says(float("nan"))), "is undecided: the score was nan; always so"),
         (Judged(by=Says(fails=True)), "the verifier raised RuntimeError: no sandbox"),
         (Judged(by=Wanted(), lost=True), "failed: KeyError: 'answer'"),
     ],

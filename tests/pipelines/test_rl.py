@@ -12,17 +12,23 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import ALPHABET, ASK, Digits, Wanted, Watcher, group
+from fakes import ALPHABET, ASK, Digits, Wanted, Watcher, characters, group
 from ponder.errors import Interrupted, PonderError, RunError, TaskError, UsageError
 from ponder.models.load import Fresh
 from ponder.models.native import Native
+from ponder.nets import hf
+from ponder.nets.lora import LoRA
+from ponder.nets.valued import Valued
+from ponder.pipelines.keeping import valued
 from ponder.pipelines.rl import RL
 from ponder.pipelines.solve import pick
 from ponder.pipelines.summary import summary
-from ponder.reason.strategies import Ensemble
-from ponder.runs import checkpoints, newest_checkpoint, read_metrics, read_traces
+from ponder.reason.strategies import Chain, Ensemble
+from ponder.runs import Run, checkpoints, newest_checkpoint, read_metrics, read_traces
+from ponder.train.imitation import SFT, Distill
 from ponder.train.optimiser import AdamW
 from ponder.train.policy_gradient import GRPO
+from ponder.train.ppo import PPO
 from ponder.types import Cost, Sampling
 
 MODEL = Fresh(ALPHABET, width=32, layers=2, heads=4, context=32)
@@ -275,7 +281,7 @@ def test_summary() -> None:
         "reward_std": (0.5**0.5 + 0.0) / 2,  # of [1, 0], with Bessel's correction
         "frac_reward_zero_std": 0.5,
         "frac_groups_solved": 0.0,
-        "frac_groups_failed": 0.5,  # the group of halves, where others had more
+        "frac_groups_failed": 0.0,  # halves are neither solved nor failed
         "frac_undecided": 1 / 5,
         "completions/mean_length": (2 + 4 + 2 + 1 + 3) / 5,
         "completions/min_length": 1.0,
@@ -306,3 +312,40 @@ def test_a_stop_string_ends_an_answer(tmp_path: Path) -> None:
     traces = [t for _, t in read_traces(tmp_path / "run")]
     stops = {t.steps[i].stop for t in traces for i in t.answers()}
     assert "stop" in stops and all(len(t.answers()) == 4 for t in traces)
+
+
+def test_settings_that_would_train_on_nothing_are_refused() -> None:
+    for changes, said in (
+        ({"refill": -1}, "refill"),
+        ({"lora": LoRA(2), "frozen_layers": 1}, "either lora or frozen_layers"),
+        ({"objective": SFT()}, "RejectionSampling"),
+        ({"objective": Distill()}, "needs a teacher"),
+        ({"strategy": Chain(Sampling(max_tokens=2))}, "group of one"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            replace(JOB, **changes)
+    replace(JOB, objective=PPO(), strategy=Chain(Sampling(max_tokens=2)))  # a critic needs no group
+
+
+def test_a_score_that_is_no_number_is_undecided_and_kept(tmp_path: Path) -> None:
+    trace = group([5], [[1, 2], [3]], [math.nan, math.inf])
+    assert [trace.score(i, "wanted") for i in trace.answers()] == [None, None]
+    assert "nan" in trace.steps[1].scores["wanted"].reason
+    with Run(tmp_path / "run", JOB) as run:
+        trace.steps[1].advantages = np.array([math.nan, math.inf], np.float32)
+        run.traces(0, [trace])
+    ((_, again),) = read_traces(tmp_path / "run")
+    np.testing.assert_array_equal(again.steps[1].advantages, [math.nan, math.inf])
+
+
+def test_a_critic_is_taken_from_a_run_but_not_from_a_neighbour(tmp_path: Path) -> None:
+    policy = characters()
+    hf.save(policy.net, tmp_path / "model")
+    policy.tokenizer.save(tmp_path / "model")
+    other = Valued.of(policy.net)
+    torch.nn.init.ones_(other.score.weight)
+    hf.save(other, tmp_path / "critic")
+    assert not valued(str(tmp_path / "model"), policy.net).score.weight.any(), "a folder beside it is not its critic"
+    job = replace(JOB, objective=PPO(), steps=1)
+    job(tmp_path / "run")
+    assert valued(str(tmp_path / "run"), policy.net).score.weight.any(), "a run's is what it learned"

@@ -18,8 +18,9 @@ from ponder.models.load import Fresh
 from ponder.pipelines.sft import PREFERRED, FineTune, given, imitation, read_conversations
 from ponder.pipelines.solve import pick
 from ponder.runs import newest_checkpoint, read_metrics, read_traces
-from ponder.train.imitation import DPO, SFT, Distill
+from ponder.train.imitation import DPO, SFT, Distill, RejectionSampling
 from ponder.train.optimiser import AdamW
+from ponder.train.policy_gradient import GRPO
 from ponder.types import Problem, Sampling, user
 
 MODEL = Fresh(ALPHABET, width=32, layers=2, heads=4, context=32)
@@ -105,7 +106,10 @@ def test_dpo_learns_to_prefer(kind: str, tmp_path: Path) -> None:
     policy = job(tmp_path / "run")
     told = read_metrics(tmp_path / "run")
     assert told[0]["loss"] == pytest.approx(math.log(2) if kind == "sigmoid" else 25.0, rel=1e-4), "no margin yet"
-    assert told[-1]["rewards/accuracies"] == 1 and told[-1]["rewards/margins"] > 3 * told[1]["rewards/margins"] > 0
+    assert (
+        told[-1]["rewards/accuracies"] == pytest.approx(1)
+        and told[-1]["rewards/margins"] > 3 * told[1]["rewards/margins"] > 0
+    )
     assert told[-1]["loss"] < 0.9 * told[0]["loss"] and all(m["pairs"] == 6 for m in told)
     w = {n: p.detach() for n, p in weights64(policy.net).items()}
     logits = plain_logits(w, policy.net.config, policy.encode(user("3=")).tolist())[-1]
@@ -224,3 +228,25 @@ def test_a_file_can_be_learned(tmp_path: Path) -> None:
 def test_impossible_jobs_are_refused(change: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="at least 1"):
         replace(JOB, **change)
+
+
+@pytest.mark.parametrize("row", [
+    {"prompt": "1=", "chosen": {"role": "assistant", "content": "b"}, "rejected": "c"},
+    {"prompt": [{"role": "user", "content": ["x"]}], "chosen": "b", "rejected": "c"},
+    {"prompt": "1=", "chosen": "b", "rejected": "b"},
+])  # fmt: skip
+def test_a_pair_that_is_no_text_is_refused(row: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(TaskError, match="line 1"):
+        read_conversations(str(tmp_path / "p.jsonl"), pairs=True)
+
+
+def test_an_empty_prompt_is_refused() -> None:
+    with pytest.raises(TaskError, match="empty prompt"):
+        imitation(characters(), Problem("p", user("")), "1")
+
+
+def test_rewards_are_for_rl() -> None:
+    for objective in (RejectionSampling(), GRPO()):
+        with pytest.raises(UsageError, match="RL job"):
+            replace(JOB, objective=objective)

@@ -232,8 +232,12 @@ def test_spread() -> None:
     branched = prompt()
     top = wrote(branched, 0, [2, 3])
     leaves = [wrote(branched, top, [i], 0.0, "eos") for i in (4, 5, 6)]
-    credit.spread(branched, dict(zip(leaves, (1.0, 0.0, -4.0), strict=True)))
-    assert marks(branched) == [None, [-1.0, -1.0], [1.0], [0.0], [-4.0]], "a shared step earns the mean"
+    with pytest.raises(UsageError, match="tree credit"):
+        credit.spread(branched, dict(zip(leaves, (1.0, 0.0, -4.0), strict=True)))
+    for leaf in leaves[1:]:
+        branched.steps[leaf].pruned = True
+    credit.spread(branched, {leaves[0]: 1.0})
+    assert marks(branched)[:3] == [None, [1.0, 1.0], [1.0]], "what was pruned is no branch"
 
 
 def a_tree() -> tuple[Trace, dict[str, int]]:
@@ -256,8 +260,6 @@ def a_tree() -> tuple[Trace, dict[str, int]]:
 
 def test_a_tree_s_values_and_advantages() -> None:
     trace, at = a_tree()
-    value = {"a": 0.75, "b": 1.0, "c": 0.5, "d": 0.0, "b1": 1, "b2": 1, "c1": 1, "c2": 0, "d1": 0, "d2": 0}
-    assert credit.outcomes(trace, "wanted") == {0: 0.5} | {at[n]: v for n, v in value.items()}
     credit.tree(trace, "wanted")
     expected = {"a": 0.25, "b": 0.25, "c": -0.25, "d": -0.5, "b1": 0, "b2": 0, "c1": 0.5, "c2": -0.5, "d1": 0, "d2": 0}
     for name, i in at.items():

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from fakes import group
 from papers import below, by_sequence, clipped, less, others, penalty, plus, reinforce, relative, weighted, whitened
 from ponder.errors import UsageError
 from ponder.train import credit, losses
@@ -23,9 +24,9 @@ from ponder.train.policy_gradient import (
     REINFORCE,
     RLOO,
     DrGRPO,
-    OnSequences,
     ReinforcePlusPlus,
     TreeCredit,
+    judged,
 )  # fmt: skip
 from world import Now, Reference, World, agree, measured, sequence_mean, sequence_sum, token_mean, world
 
@@ -55,12 +56,16 @@ CASES: dict[str, tuple[Any, Reference]] = {
     "grpo, bessel": (
         GRPO(bessel=True, kl=KL(0.5, "k2"), clip=0.1, clip_high=0.4, entropy=0.05),
         lambda w, n: sequence_mean(plus(w, n, clipped(w, n, relative(w, "bessel"), 0.1, 0.4), "k2", 0.5, 0.05))),
+    "grpo, k1 reward": (
+        GRPO(kl=KL(0.4, "k1", "reward")), lambda w, n: sequence_mean(clipped(w, n, relative(w, beta=0.4)))),
     "dr-grpo": (DrGRPO(), lambda w, n: sequence_sum(clipped(w, n, relative(w, "none")), 3000)),
     "dr-grpo, length": (
         DrGRPO(length=7, clip_high=0.3), lambda w, n: sequence_sum(clipped(w, n, relative(w, "none"), 0.2, 0.3), 7)),
     "dapo": (DAPO(), lambda w, n: token_mean(clipped(w, n, relative(w), 0.2, 0.28))),
     "dapo, overlong": (
         DAPO(longest=5, buffer=3), lambda w, n: token_mean(clipped(w, n, relative(w, overlong=penalty), 0.2, 0.28))),
+    "dapo, k1 reward": (
+        DAPO(kl=KL(0.4, "k1", "reward")), lambda w, n: token_mean(clipped(w, n, relative(w, beta=0.4), 0.2, 0.28))),
     "dapo, masked": (
         DAPO(mask_truncated=True), lambda w, n: token_mean(clipped(w, n, relative(w, truncated=False), 0.2, 0.28))),
     "gspo": (GSPO(), lambda w, n: by_sequence(w, n, relative(w), 3e-4, 4e-4)),
@@ -167,7 +172,8 @@ class WrongSign(GRPO):
 
 class MeanOfAll(RLOO):
     def credit(self, traces: Any, scorer: str, memory: Any) -> Any:
-        for trace, items in zip(traces, self.shaped(traces, scorer), strict=True):
+        for trace in traces:
+            items = judged(trace, scorer, self.kl)
             if len(items) > 1:
                 mean = float(np.mean([w.reward for w in items]))
                 credit.spread(trace, {w.leaf: w.reward - mean for w in items})
@@ -178,7 +184,7 @@ class NotToGo(ReinforcePlusPlus):
     """Every token pays for the whole completion's KL."""
 
     def credit(self, traces: Any, scorer: str, memory: Any) -> Any:
-        items = [w for group in OnSequences.shaped(self, traces, scorer) for w in group]
+        items = [w for t in traces for w in judged(t, scorer, self.kl)]
         credit.per_token(items, credit.whiten([np.full(w.length, w.reward) for w in items]))
         return {}
 
@@ -292,11 +298,19 @@ def test_a_group_sampled_once_is_refused(kind: Any) -> None:
 
 def test_a_batch_of_one_is_refused_by_a_batch_mean() -> None:
     trace = world(groups=[3]).traces()[0][0]
+    lonely = group([3], [[4, 2]], [1.0])
     with pytest.raises(UsageError, match="batch of one has no baseline"):
-        REINFORCE().credit([trace], "wanted", {})
+        REINFORCE().credit([lonely], "wanted", {})
+    assert REINFORCE().credit([trace], "wanted", {}) == {}, "others were asked, but not judged: no credit, no error"
+    assert all(s.advantages is None for s in trace.steps)
     assert REINFORCE("running").credit([trace], "wanted", memory := {"baseline": 0.5}) == {"baseline": 0.5}
     assert memory["baseline"] == pytest.approx(0.9 * 0.5 + 0.1 * 0.25)
     assert REINFORCE().credit([], "wanted", {}) == {}
+
+
+def test_a_tree_takes_no_kl_in_the_reward() -> None:
+    with pytest.raises(UsageError, match="put it in the loss"):
+        TreeCredit(kl=KL(0.1, "k1", "reward"))
 
 
 def test_kl_in_the_reward_needs_the_reference() -> None:

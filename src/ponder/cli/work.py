@@ -58,7 +58,7 @@ def train(
     prompts: Annotated[int, "problems per step"] = 32,
     n: Annotated[int, "completions per problem"] = 8,
     lr: opt.Rate = 1e-5,
-    warmup: Annotated[int, "steps over which the learning rate rises"] = 0,
+    warmup: Annotated[int, "optimiser steps over which the learning rate rises"] = 0,
     max_tokens: opt.MaxTokens = 256,
     temperature: float = 1.0,
     beta: Annotated[float | None, "weight of the KL term, in place of the paper's; 0: no reference model"] = None,
@@ -133,7 +133,8 @@ def find_objective(name: str, settings: Sequence[str], beta: float | None, kl: s
     if beta is None and kl is None:
         return objective
     if "kl" not in [f.name for f in fields(objective)]:
-        raise UsageError(f"the algorithm {name} has no KL term: leave out --beta and --kl")
+        own = ", and its own beta is --option beta=..." if hasattr(objective, "beta") else ""
+        raise UsageError(f"the algorithm {name} has no KL term: leave out --beta and --kl{own}")
     kind, _, where = (kl or "").partition(":")
     changes = {"beta": beta, "kind": kind or None, "where": where or None}
     return replace(objective, kl=replace(objective.kl, **{k: v for k, v in changes.items() if v is not None}))
@@ -150,7 +151,7 @@ def sft(
     steps: int = 100,
     batch: Annotated[int, "answers per step"] = 32,
     lr: opt.Rate = 2e-5,
-    warmup: Annotated[int, "steps over which the learning rate rises"] = 0,
+    warmup: Annotated[int, "optimiser steps over which the learning rate rises"] = 0,
     lora: opt.Rank = 0,
     seed: int = 0,
     template: opt.Template = None,

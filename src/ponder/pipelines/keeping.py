@@ -164,8 +164,8 @@ def same_kind(model: str, net: Decoder) -> Decoder:
 def valued(model: str, net: Decoder) -> Valued:
     """A value or reward model, likewise; of a run directory its critic, where it has one."""
     folder = find(model)
-    critic = folder.with_name("critic")
-    return _fits(hf.load_valued(critic if critic.is_dir() else folder, net.dtype, net.device), model, net)
+    ours = (folder.parent / checkpoint.MANIFEST).is_file() and folder.with_name("critic").is_dir()
+    return _fits(hf.load_valued(folder.with_name("critic") if ours else folder, net.dtype, net.device), model, net)
 
 
 Net = TypeVar("Net", bound=Decoder)

@@ -27,7 +27,7 @@ from ponder.reason.strategies import Ensemble
 from ponder.runs import Run
 from ponder.train import checkpoint
 from ponder.train.critic import ValueLearner
-from ponder.train.imitation import Distill
+from ponder.train.imitation import SFT, Distill
 from ponder.train.learner import Learner
 from ponder.train.objective import NO_KL, Objective
 from ponder.train.optimiser import AdamW
@@ -75,6 +75,12 @@ class RL:
         if sampling.temperature != self.temperature or not self.temperature:
             both = f"the strategy samples at temperature {sampling.temperature}, the learner at {self.temperature}"
             raise UsageError(f"{both}: they must be equal and positive")
+        if self.refill is not None and self.refill < 0:
+            raise UsageError(f"refill is {self.refill}; it is a number of rounds, 0 or more")
+        if self.lora is not None and self.frozen_layers:
+            raise UsageError("adapters leave all weights as they are: give either lora or frozen_layers")
+        if type(self.objective) is SFT:
+            raise UsageError("imitating one's own answers, right or wrong, teaches nothing: use RejectionSampling")
         if isinstance(self.objective, Distill) and self.teacher is None:
             raise UsageError("distillation needs a teacher: name a model that reads the same tokens (--teacher)")
         if sampling.seed is not None:

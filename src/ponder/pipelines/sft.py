@@ -22,6 +22,7 @@ from ponder.pipelines.solve import pick
 from ponder.protocols import Silent, Task, Watch
 from ponder.runs import Run
 from ponder.train import checkpoint
+from ponder.train.algorithms import ONLINE
 from ponder.train.imitation import DPO, SFT, Distill
 from ponder.train.learner import Learner
 from ponder.train.objective import Objective
@@ -59,6 +60,10 @@ class FineTune:
     def __post_init__(self) -> None:
         if min(self.steps, self.batch, self.save_every, self.keep) < 1 or min(self.seed, self.micro_tokens) < 0:
             raise UsageError("steps, batch, save_every and keep must be at least 1, seed and micro_tokens at least 0")
+        if type(self.objective) in ONLINE.values():
+            raise UsageError(f"{type(self.objective).__name__} learns from rewards for sampled answers: use an RL job")
+        if self.lora is not None and self.frozen_layers:
+            raise UsageError("adapters leave all weights as they are: give either lora or frozen_layers")
         if isinstance(self.objective, DPO) and not isinstance(self.data, str):
             raise UsageError("a task has no rejected answers: give a JSONL file with 'prompt', 'chosen' and 'rejected'")
         if isinstance(self.objective, Distill) != (self.teacher is not None):
@@ -112,6 +117,8 @@ def given(policy: Native, problem: Problem, answers: str | Sequence[str]) -> Tra
 def imitation(policy: Native, problem: Problem, *texts: str) -> Trace:
     """A trace with these answers to a problem, each with its end-of-sequence token; nobody sampled them."""
     trace = prompt_trace(problem, policy.encode(problem.messages))
+    if not len(trace.steps[0].token_ids):
+        raise TaskError(f"{problem.id} has an empty prompt, after which nothing can be predicted: remove it")
     end, room = end_token(policy.tokenizer), policy.net.config.context
     for text in texts:
         tokens = policy.tokenizer.encode(text, special=False)
@@ -186,6 +193,6 @@ def _asked(prompt: Any) -> tuple[Message, ...]:
 
 
 def _said(text: Any) -> str:
-    if text is None:
-        raise ValueError("a text is null")
+    if not isinstance(text, str | int | float) or isinstance(text, bool):
+        raise ValueError(f"a text is {'null' if text is None else type(text).__name__}")
     return str(text)

@@ -27,14 +27,12 @@ def summary(traces: Sequence[Trace], scorer: str) -> dict[str, float]:
     lengths = [sum(len(t.steps[j].token_ids) for j in t.path(i)[1:]) for t in traces for i in t.answers()]
     ended = [n for n, s in zip(lengths, steps, strict=True) if s.stop == "eos"]
     level = [g[0] for g in groups if g and len(set(g)) == 1]  # groups without a gradient, by what they earned
-    best = max(every, default=0.0)
-    solved = sum(r >= 1 or r == best > 0 for r in level)
     return {
         "reward": float(np.mean(every)) if every else float("nan"),
         "reward_std": float(np.mean(spreads)) if spreads else 0.0,
-        "frac_reward_zero_std": float(np.mean([len(set(g)) <= 1 for g in groups])),
-        "frac_groups_solved": solved / max(1, len(groups)),
-        "frac_groups_failed": (len(level) - solved) / max(1, len(groups)),
+        "frac_reward_zero_std": float(np.mean([len(set(g)) <= 1 for g in groups])) if groups else 0.0,
+        "frac_groups_solved": sum(r >= 1 for r in level) / max(1, len(groups)),
+        "frac_groups_failed": sum(r <= 0 for r in level) / max(1, len(groups)),
         "frac_undecided": 1 - len(every) / max(1, len(steps)),
         "completions/mean_length": float(np.mean(lengths)) if lengths else 0.0,
         "completions/min_length": float(min(lengths, default=0)),

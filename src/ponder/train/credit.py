@@ -127,24 +127,20 @@ def written(trace: Trace, scorer: str, truncated: bool = True) -> list[Written]:
 
 
 def spread(trace: Trace, advantages: Mapping[int, float]) -> None:
-    """Give each answer's advantage to the steps above it: a step earns the mean over the answers below it.
-
-    In a flat group that is the completion's own advantage for each of its tokens.
-    """
-    below: dict[int, list[float]] = {}
+    """Give each answer's advantage to every token that the policy wrote on the way to it."""
     for leaf, advantage in advantages.items():
+        if branches(trace, leaf):
+            raise UsageError("answers that share steps are no group of whole completions: use tree credit (TreeCredit)")
         for i in trace.path(leaf):
-            below.setdefault(i, []).append(advantage)
-    for i, earned in below.items():
-        step = trace.steps[i]
-        if step.sampled:
-            mean = earned[0] if all(a == earned[0] for a in earned) else float(np.mean(earned))
-            step.advantages = np.full(len(step.token_ids), mean, dtype=np.float32)
+            step = trace.steps[i]
+            if step.sampled:
+                step.advantages = np.full(len(step.token_ids), advantage, dtype=np.float32)
 
 
 def branches(trace: Trace, leaf: int) -> bool:
     """Does the way to this answer part anywhere below the prompt, be it after a tool's output?"""
-    return any(len(trace.children(i)) > 1 for i in trace.path(leaf)[1:])
+    path = trace.path(leaf)[1:]
+    return any(sum(not trace.steps[c].pruned for c in trace.children(i)) > 1 for i in path)
 
 
 def per_token(items: Sequence[Written], advantages: Sequence[Array]) -> None:
@@ -154,11 +150,6 @@ def per_token(items: Sequence[Written], advantages: Sequence[Array]) -> None:
             raise UsageError("per-token credit needs completions that do not branch: use a group, or tree credit")
         for i, part in item.split(values_t):
             item.trace.steps[i].advantages = part
-
-
-def outcomes(trace: Trace, scorer: str) -> dict[int, float]:
-    """Mean reward of the judged answers below each step (Monte Carlo value of a searched tree's nodes)."""
-    return {i: float(np.mean(r)) for i, r in _below(trace, scorer).items()}
 
 
 def tree(trace: Trace, scorer: str, treerl: bool = False) -> None:

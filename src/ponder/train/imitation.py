@@ -88,7 +88,8 @@ class DPO(Plain):
     def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
         pairs = 0
         for trace in traces:
-            scored = [(r, i) for i in trace.answers() if (r := trace.score(i, scorer)) is not None]
+            written = [i for i in trace.answers() if len(trace.steps[i].token_ids)]
+            scored = [(r, i) for i in written if (r := trace.score(i, scorer)) is not None]
             if not scored or max(r for r, _ in scored) == min(r for r, _ in scored):
                 continue
             best, worst = max(scored, key=lambda s: s[0])[1], min(scored, key=lambda s: s[0])[1]
@@ -125,6 +126,7 @@ class Distill(Plain):
 
     paper: ClassVar[str] = "Agarwal et al. 2024, arXiv:2306.13649; Hinton et al. 2015, arXiv:1503.02531"
     alone = True
+    distribution = True
     kind: Literal["forward", "reverse", "jsd"] = "forward"
     mix: float = 0.5
 

@@ -101,7 +101,7 @@ class Learner:
 
     def note_reference(self, traces: Sequence[Trace]) -> None:
         """Write the reference's log-probabilities beside the policy's tokens; what is known stays."""
-        if self.reference is not None:
+        if self.reference is not None and not self.objective.distribution:
             steps = [s for t in traces for s in t.steps if s.sampled or s.advantages is not None]
             self._note(traces, [s for s in steps if "reference" not in s.notes], "reference", self.reference)
 

@@ -83,6 +83,11 @@ class Objective(Protocol):
         ...
 
     @property
+    def distribution(self) -> bool:
+        """Of the reference, does it read whole distributions (distillation), not log-probabilities?"""
+        ...
+
+    @property
     def dense(self) -> bool:
         """Has a token with advantage 0 a gradient all the same?"""
         ...
@@ -110,6 +115,7 @@ class Plain:
 
     kl: KL = NO_KL
     entropy: float = 0.0
+    distribution: bool = False
     alone: bool = False  # will a single completion per problem do? Else others are its baseline
 
     @property

@@ -30,6 +30,12 @@ def penalties(item: Written, kl: KL) -> Array:
     return KINDS[kl.kind](item.note("logprobs") - item.note("reference"))
 
 
+def judged(trace: Trace, scorer: str, kl: KL, truncated: bool = True) -> list[Written]:
+    """The judged answers of a trace, their rewards less beta times the KL of all their tokens where it enters there."""
+    items = credit.written(trace, scorer, truncated)
+    return [replace(w, reward=w.reward - kl.beta * float(penalties(w, kl).sum())) for w in items]
+
+
 def compare(trace: Trace, items: Sequence[Written], advantage: Callable[[list[float]], Array]) -> None:
     """Credit within a group; one with fewer than two judged answers has nothing to compare."""
     if len(trace.answers()) == 1:
@@ -55,16 +61,6 @@ class OnSequences(Plain):
             tokens.logprobs_N, tokens.reference_N
         ), {}
 
-    def shaped(self, traces: Sequence[Trace], scorer: str) -> list[list[Written]]:
-        """The judged answers of each trace, their rewards less beta times the KL of all their tokens."""
-        return [
-            [
-                replace(w, reward=w.reward - self.kl.beta * penalties(w, self.kl).sum())
-                for w in credit.written(t, scorer)
-            ]
-            for t in traces
-        ]
-
 
 @dataclass(frozen=True)
 class REINFORCE(OnSequences):
@@ -77,13 +73,13 @@ class REINFORCE(OnSequences):
     kl: KL = NO_KL
 
     def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
-        groups = self.shaped(traces, scorer)
+        groups = [judged(t, scorer, self.kl) for t in traces]
         rewards = [w.reward for items in groups for w in items]
-        if not rewards:
-            return {}
-        mean = float(np.mean(rewards))
-        if self.baseline == "batch" and len(rewards) < 2:
+        if self.baseline == "batch" and sum(len(t.answers()) for t in traces) == 1:
             raise UsageError("a batch of one has no baseline: ask more problems, or use --option baseline=running")
+        if not rewards or (self.baseline == "batch" and len(rewards) == 1):
+            return {}  # nobody was judged, or nobody else
+        mean = float(np.mean(rewards))
         before = memory.get("baseline", mean)  # the first step has no past: the batch's own mean
         base = {"batch": mean, "running": before, "none": 0.0}[self.baseline]
         memory["baseline"] = self.decay * before + (1 - self.decay) * mean
@@ -101,8 +97,8 @@ class RLOO(OnSequences):
     kl: KL = KL(0.03, "k1", "reward")
 
     def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
-        for trace, items in zip(traces, self.shaped(traces, scorer), strict=True):
-            compare(trace, items, credit.leave_one_out)
+        for trace in traces:
+            compare(trace, judged(trace, scorer, self.kl), credit.leave_one_out)
         return {}
 
 
@@ -176,7 +172,7 @@ class GRPO(Clipped):
 
     def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
         for trace in traces:
-            compare(trace, credit.written(trace, scorer), lambda r: credit.group_relative(r, bessel=self.bessel))
+            compare(trace, judged(trace, scorer, self.kl), lambda r: credit.group_relative(r, bessel=self.bessel))
         return {}
 
     def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
@@ -201,7 +197,7 @@ class DrGRPO(Clipped):
 
     def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
         for trace in traces:
-            compare(trace, credit.written(trace, scorer), lambda r: credit.group_relative(r, scale=False))
+            compare(trace, judged(trace, scorer, self.kl), lambda r: credit.group_relative(r, scale=False))
         return {}
 
     def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
@@ -225,7 +221,7 @@ class DAPO(Clipped):
     def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
         lowest = 0.0
         for trace in traces:
-            items = credit.written(trace, scorer, truncated=not self.mask_truncated)
+            items = judged(trace, scorer, self.kl, truncated=not self.mask_truncated)
             cost = [credit.overlong(w.length, self.longest, self.buffer) for w in items]
             lowest = min([lowest, *cost])
             shaped = [replace(w, reward=w.reward + c) for w, c in zip(items, cost, strict=True)]
@@ -289,6 +285,13 @@ class TreeCredit(Clipped):
     treerl: bool = (
         False  # the paper's advantage: global plus local, each leaf below over the square root of their number
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kl.beta and self.kl.where == "reward":
+            raise UsageError(
+                "answers of a tree share tokens, so none can pay for a KL in the reward: put it in the loss"
+            )
 
     def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
         for trace in traces:

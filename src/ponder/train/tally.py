@@ -13,6 +13,7 @@ from ponder.train.pack import Batch
 from ponder.train.peers import Peers
 
 _GAP = "sampling/sampling_logp_difference"
+WEIGHED = "rewards/"  # numbers of a pair or a completion, which stand on each of its tokens: weighed as its loss is
 
 
 class Tally:
@@ -24,7 +25,7 @@ class Tally:
         self._sum("loss", loss)
         self._sum("tokens", torch.ones_like(batch.weight_N))
         for name, values_N in stats.items():
-            self._sum(name, values_N)
+            self._sum(name, values_N * batch.weight_N if name.startswith(WEIGHED) else values_N)
         if not len(tokens.logprobs_N):
             return
         logprobs_N = tokens.logprobs_N.detach()
@@ -53,7 +54,9 @@ class Tally:
         tokens, known = values.pop("tokens", 0.0), values.pop("known", 0.0)
         out = {"loss": values.pop("loss", 0.0)}
         for name, total in values.items():
-            if name != f"{_GAP}/mean":
+            if name.startswith(WEIGHED):
+                out[name] = total
+            elif name != f"{_GAP}/mean":
                 out[name] = total / max(1.0, tokens)
             elif known:
                 out |= {name: total / known} | {n: float(v) for n, v in self.most.items()}
@@ -65,5 +68,8 @@ def average(told: Sequence[Mapping[str, float]]) -> dict[str, float]:
     out: dict[str, float] = {}
     for name in {n: None for row in told for n in row}:
         values = [row[name] for row in told if name in row]
-        out[name] = max(values) if name.endswith("/max") or name == "skipped_steps" else sum(values) / len(values)
+        if name.endswith("/max") or name == "skipped_steps":
+            out[name] = max(values)
+        else:
+            out[name] = sum(values) / (1 if name == "num_trained_tokens" else len(values))
     return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators import evaluate, generate
@@ -11,6 +12,7 @@ from ponder.types import Sampling, Trace
 
 @dataclass(frozen=True, slots=True)
 class Chain:
+    n: ClassVar[int] = 1
     sampling: Sampling = Sampling(temperature=0.0)
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
