@@ -10,6 +10,8 @@ the same update with the prompt computed for each completion anew, as trainers w
 from __future__ import annotations
 
 import gc
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,9 +34,8 @@ def measure(told: Any, traces: list[Trace], micro_tokens: int) -> dict[str, floa
     config = net.config
     total = flops(config, traces)
     tokens = sum(len(s.token_ids) for t in traces for s in t.steps)
-    plain = 3 * tokens * config.flops_per_token(0)
     point = {"tokens": tokens, "seconds": done.seconds, "bytes": float(done.bytes), "flops": total}
-    point["attention_share"] = max(0.0, 1 - plain / total)
+    point["attention_share"] = 1 - flops(config, traces, attention=False) / total
     print({k: round(v, 4) for k, v in point.items()}, flush=True)
     del net, done
     gc.collect()
@@ -49,29 +50,35 @@ def slope(points: list[dict[str, float]], y: str) -> float:
     return float(np.polyfit(x, values, 1)[0])
 
 
-def draw(curves: dict[str, list[dict[str, float]]], title: str, path: Any) -> None:
-    import matplotlib
+def draw(curves: dict[str, list[dict[str, float]]], title: str, path: Path) -> None:
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(2, 2, figsize=(10, 7), constrained_layout=True)
+    figure = Figure(figsize=(10, 6.4), layout="constrained")
     figure.suptitle(title)
-    pairs = (("context", "tokens per sequence"), ("group", "completions per prompt"))
-    for column, (what, label) in enumerate(pairs):
-        for row, (key, unit, scale) in enumerate((("seconds", "s", 1.0), ("bytes", "GiB", 2.0**30))):
+    axes = figure.subplots(2, 2)
+    for column, (what, label) in enumerate(
+        (("context", "tokens of each sequence"), ("group", "completions per prompt"))
+    ):
+        for row, (key, unit, scale) in enumerate((("seconds", "time, s", 1.0), ("bytes", "memory, GiB", 2.0**30))):
             axis = axes[row][column]
-            for name, points in curves.items():
-                if name.startswith(what):
-                    style = "o-" if name == what else "s--"
-                    told = "ponder" if name == what else "prompt computed for each completion"
-                    axis.plot([p["x"] for p in points], [p[key] / scale for p in points], style, label=told)
-            axis.set(
-                xscale="log", yscale="log", xlabel=label, ylabel=f"{'time' if row == 0 else 'memory'} of a step, {unit}"
-            )
-            axis.grid(alpha=0.3, which="both")
+            for name in (n for n in curves if n.startswith(what)):
+                shared = name == what
+                x, y = [p["x"] for p in curves[name]], [p[key] / scale for p in curves[name]]
+                kind = {"color": "#1f5fbf", "label": "ponder"} if shared else {"color": "#8c959f", "ls": "--"}
+                axis.plot(
+                    x, y, "o-" if shared else "s", ms=4, **{"label": "prompt computed for each completion", **kind}
+                )
+                for p, value in zip(curves[name], y, strict=True):
+                    if what == "context" and key == "seconds" and p["attention_share"] > 0.6:
+                        share = f"attention {100 * p['attention_share']:.0f} % of FLOPs"
+                        axis.annotate(
+                            share, (p["x"], value), (-6, 0), textcoords="offset points", ha="right", fontsize=8
+                        )
+            axis.set(xlabel=label, ylabel=unit, xlim=(0, None), ylim=(0, None))
+            axis.grid(alpha=0.3)
+            axis.spines[["top", "right"]].set_visible(False)
             if what == "group" and row == 0:
-                axis.legend()
+                axis.legend(frameon=False)
     figure.savefig(path, dpi=120)
 
 
@@ -81,7 +88,16 @@ def main() -> None:
     flags.add_argument("--contexts", type=int, nargs="+", default=[1024, 2048, 4096, 8192, 16384, 32768])
     flags.add_argument("--groups", type=int, nargs="+", default=[2, 4, 8, 16, 32, 64])
     flags.add_argument("--steps", type=int, default=3)
+    flags.add_argument("--draw", type=Path, help="measure nothing: draw a kept result again")
     told = flags.parse_args()
+    if told.draw:
+        kept = json.loads(told.draw.read_text(encoding="utf-8"))
+        draw(
+            kept["details"]["curves"],
+            f"GRPO's update, {kept['work'].partition(':')[0]}, {kept['hardware']}",
+            told.draw.with_suffix(".png"),
+        )
+        return
     config = SHAPES[told.shape]
 
     curves: dict[str, list[dict[str, float]]] = {"context": [], "group": [], "group, not shared": []}

@@ -64,17 +64,17 @@ def groups(config: DecoderConfig, prompts: int, n: int, prompt: int, tokens: int
     return out
 
 
-def flops(config: DecoderConfig, traces: list[Trace]) -> float:
+def flops(config: DecoderConfig, traces: list[Trace], attention: bool = True) -> float:
     """Of one forward and backward pass: three times the forward's, each token seeing what lies before it on its path.
 
-    Nothing that is computed twice (the head, activations) counts twice.
+    Nothing that is computed twice (the head, activations) counts twice. Without `attention`: all but what mixes tokens.
     """
     total = 0.0
     for trace in traces:
         for i, step in enumerate(trace.steps):
             before = sum(len(trace.steps[j].token_ids) for j in trace.path(i)[:-1])
             count = len(step.token_ids)
-            seen = before + (count + 1) / 2
+            seen = before + (count + 1) / 2 if attention else 0.0
             total += 3 * count * (config.flops_per_token(0) + 4 * config.layers * config.heads * config.head_dim * seen)
     head = 2.0 * config.vocab * config.width
     return total - 3 * head * sum(len(t.steps[0].token_ids) for t in traces)  # a prompt passes no head
