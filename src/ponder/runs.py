@@ -2,7 +2,7 @@
 
     job.json            the whole job, re-runnable
     environment.json    versions, machine, commit
-    metrics.jsonl       one line per step
+    metrics.jsonl       one line per step, with what ails the run
     traces.jsonl        one line per trace: everything that was thought
     checkpoints/        step-000020/ ... weights, optimiser, state
     lock                held while a process writes
@@ -22,7 +22,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +33,7 @@ from ponder.errors import RunError
 from ponder.types import Trace
 
 _FIRST = ("lock", "environment.json", "environment.json.new", "job.json.new")  # all that a start cut short leaves
+FINDINGS = "findings"
 _LIBRARIES = ("ponder", "torch", "numpy", "safetensors", "tokenizers", "transformers")
 
 
@@ -90,10 +91,11 @@ class Run:
         write_json(self.folder / "environment.json", environment())
         write_json(path, self.job)
 
-    def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """A number that is not finite is kept as null, and read back as NaN."""
+    def metrics(self, step: int, values: Mapping[str, float], findings: Sequence[str] = ()) -> None:
+        """A number that is not finite is kept as null, and read back as NaN. `findings`: what ails the run."""
         plain = {k: v if math.isfinite(v) else None for k, v in values.items()}
-        self._append("metrics", [{"step": step, "time": round(time.time(), 3), **plain}])
+        ails = {FINDINGS: list(findings)} if findings else {}
+        self._append("metrics", [{"step": step, "time": round(time.time(), 3), **plain, **ails}])
 
     def traces(self, step: int, traces: Iterable[Trace]) -> None:
         self._append("traces", ({"step": step, **t.to_json()} for t in traces))
@@ -154,7 +156,13 @@ def read_job(folder: str | Path) -> Any:
 
 def read_metrics(folder: str | Path) -> list[dict[str, float]]:
     rows = _records(Path(folder) / "metrics.jsonl")
-    return [{k: math.nan if v is None else v for k, v in row.items()} for row in rows]
+    return [{k: math.nan if v is None else v for k, v in row.items() if k != FINDINGS} for row in rows]
+
+
+def read_findings(folder: str | Path) -> dict[int, list[str]]:
+    """What ailed the run, by step, where anything did."""
+    rows = _records(Path(folder) / "metrics.jsonl")
+    return {row["step"]: row[FINDINGS] for row in rows if FINDINGS in row}
 
 
 def read_traces(folder: str | Path) -> Iterator[tuple[int, Trace]]:

@@ -24,7 +24,7 @@ from ponder.pipelines.rl import RL
 from ponder.pipelines.solve import pick
 from ponder.pipelines.summary import summary
 from ponder.reason.strategies import Chain, Ensemble
-from ponder.runs import Run, checkpoints, newest_checkpoint, read_metrics, read_traces
+from ponder.runs import Run, checkpoints, newest_checkpoint, read_findings, read_metrics, read_traces
 from ponder.train.imitation import SFT, Distill
 from ponder.train.optimiser import AdamW
 from ponder.train.policy_gradient import GRPO
@@ -349,3 +349,15 @@ def test_a_critic_is_taken_from_a_run_but_not_from_a_neighbour(tmp_path: Path) -
     job = replace(JOB, objective=PPO(), steps=1)
     job(tmp_path / "run")
     assert valued(str(tmp_path / "run"), policy.net).score.weight.any(), "a run's is what it learned"
+
+
+def test_a_sick_run_says_so_in_its_metrics(tmp_path: Path) -> None:
+    hopeless = replace(JOB, task=Digits(answer="x"), steps=8, save_every=4)
+    with pytest.raises(Interrupted):
+        hopeless(tmp_path / "run", Watcher("phase", 12))
+    hopeless(tmp_path / "run")
+    found = read_findings(tmp_path / "run")
+    assert 7 in found and any("equal rewards" in text for text in found[7]) and 0 not in found
+    assert all("findings" not in row for row in read_metrics(tmp_path / "run"))
+    replace(hopeless, save_every=8)(tmp_path / "whole")
+    assert read_findings(tmp_path / "whole") == found, "a resumed run remembers"

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ponder.errors import Interrupted, UsageError
+from ponder.measure import diagnose
 from ponder.models.load import find, load_policy
 from ponder.models.native import Native
 from ponder.models.tokenizer import Tokenizer
@@ -25,7 +26,7 @@ from ponder.nets.decoder import Decoder
 from ponder.nets.lora import LoRA
 from ponder.nets.valued import Valued
 from ponder.protocols import Watch
-from ponder.runs import Run
+from ponder.runs import Run, read_metrics
 from ponder.train import checkpoint
 from ponder.train.learner import Diverged, Learner
 from ponder.types import Trace
@@ -64,6 +65,7 @@ class Keeper:
         on_gpu = policy.net.device.type != "cpu"  # a processor has no time to spare, and its memory is the model's
         self.saver = checkpoint.Saver(run, keep=job.keep, background=on_gpu)
         self.state = State()
+        self.rows: list[dict[str, float]] = []
         self._stack = ExitStack()
 
     def __enter__(self) -> Keeper:
@@ -76,6 +78,7 @@ class Keeper:
                 torch.set_num_threads(found.state["threads"])  # sums in another order would give other bits
             self.state = State(**found.state["state"])
         self.run.resumed(self.state.step)
+        self.rows = read_metrics(self.run.folder)  # what a diagnosis reads
         self.policy.version = self.state.step
         return self
 
@@ -111,8 +114,9 @@ class Keeper:
         """The step is done: write it down, and save where it is time."""
         at = self.state.step
         state.step = at + 1
+        self.rows.append(dict(metrics))
         self.run.traces(at, traces)
-        self.run.metrics(at, metrics)
+        self.run.metrics(at, metrics, [f.text for f in diagnose(self.rows)])
         self.state, self.policy.version = state, state.step
         self.watch.step(state.step, self.job.steps, metrics, traces)
         if state.step % self.job.save_every == 0 or state.step == self.job.steps:

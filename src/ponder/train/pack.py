@@ -8,7 +8,8 @@ all traces, before anything is cut into micro-batches.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -136,61 +137,79 @@ def _size(trace: Trace, steps: set[int]) -> int:
     return sum(len(trace.steps[i].token_ids) for i in steps)
 
 
-def pack(batch: Sequence[Work], device: torch.device, notes: Sequence[str] = ()) -> Batch:
-    lengths: list[int] = []
-    parents: list[int] = []
-    ids, sources, sequences, trees, weights = [], [], [], [], []
-    steps: list[Step] = []
-    first = sequence = 0  # token of the tree, chain of the batch
-    for number, work in enumerate(batch):
+@dataclass(slots=True)
+class _Layout:
+    """Trees end to end, on the host: segments with parents, and for each trained token who predicts it."""
+
+    lengths: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    ids: list[Any] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    sources: list[Any] = field(default_factory=list)
+    sequences: list[int] = field(default_factory=list)  # of each step, as are the next two
+    trees: list[int] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
+
+    def segment(self, ids: NDArray[np.int32], parent: int) -> int:
+        """Lay one down; returns its number."""
+        self.lengths.append(len(ids))
+        self.parents.append(parent)
+        self.ids.append(ids)
+        return len(self.lengths) - 1
+
+    def tree(self, work: Work, number: int) -> None:
         trace = work.trace
-        kept = [j for j in sorted(_needed(trace, work.chains)) if len(trace.steps[j].token_ids)]
-        place = {j: len(lengths) + s for s, j in enumerate(kept)}
-        starts = dict(zip(kept, first + np.cumsum([0] + [len(trace.steps[j].token_ids) for j in kept]), strict=False))
-        for j in kept:
-            above = [p for p in trace.path(j)[:-1] if p in place]
-            parents.append(place[above[-1]] if above else -1)
-            lengths.append(len(trace.steps[j].token_ids))
-            ids.append(trace.steps[j].token_ids)
+        first: dict[int, int] = {}  # token of each step that is laid down
+        place: dict[int, int] = {}  # and its segment
+        total = sum(self.lengths)
+        for j in sorted(_needed(trace, work.chains)):
+            step = trace.steps[j]
+            if len(step.token_ids):
+                first[j], total = total, total + len(step.token_ids)
+                above = [p for p in trace.path(j)[:-1] if p in place]
+                place[j] = self.segment(step.token_ids, place[above[-1]] if above else -1)
         for chain in work.chains:
+            sequence = self.sequences[-1] + 1 if self.sequences else 0
             for j in chain.steps:
-                step = trace.steps[j]
                 above = [p for p in trace.path(j)[:-1] if p in place]
                 assert above, "a trained step needs a prompt before it"
-                here = np.arange(starts[j], starts[j] + len(step.token_ids))
-                last = starts[above[-1]] + len(trace.steps[above[-1]].token_ids) - 1
-                sources.append(np.concatenate(([last], here[:-1])))
-                sequences.append(np.full(len(here), sequence))
-                trees.append(np.full(len(here), number))
-                weights.append(np.full(len(here), chain.weight))
-                steps.append(step)
-            sequence += 1
-        first += sum(lengths[len(lengths) - len(kept) :])
+                last = first[above[-1]] + len(trace.steps[above[-1]].token_ids) - 1
+                here = np.arange(first[j], first[j] + len(trace.steps[j].token_ids))
+                self.sources.append(np.concatenate(([last], here[:-1])))
+                self.steps.append(trace.steps[j])
+                self.sequences.append(sequence)
+                self.trees.append(number)
+                self.weights.append(chain.weight)
 
-    if device.type == "cuda" and first % BLOCK:  # a tree that nobody reads: kernels want whole blocks
-        parents.append(-1)
-        lengths.append(BLOCK - first % BLOCK)
-        ids.append(np.zeros(lengths[-1], np.int32))
 
-    def joined(parts: list[NDArray[np.generic]], kind: type) -> Tensor:
+def pack(batch: Sequence[Work], device: torch.device, notes: Sequence[str] = ()) -> Batch:
+    laid = _Layout()
+    for number, work in enumerate(batch):
+        laid.tree(work, number)
+    if device.type == "cuda" and (over := sum(laid.lengths) % BLOCK):  # a tree nobody reads: kernels want whole blocks
+        laid.segment(np.zeros(BLOCK - over, np.int32), -1)
+    sizes = [len(s.token_ids) for s in laid.steps]
+
+    def joined(parts: list[Any], kind: type) -> Tensor:
         return torch.from_numpy(np.concatenate(parts).astype(kind)).to(device, non_blocking=True)
 
-    def noted(name: str) -> Tensor:
-        return joined([_floats(s, s.notes.get(name)) for s in steps], np.float32)
+    def each(values: Sequence[float], kind: type) -> Tensor:
+        """A step's number on each of its tokens."""
+        return joined([np.repeat(values, sizes)], kind)
 
     return Batch(
-        joined(list(ids), np.int64),
-        lengths,
-        parents,
-        joined(list(sources), np.int64),
-        joined([s.token_ids for s in steps], np.int64),
-        joined([_floats(s, s.advantages) for s in steps], np.float32),
-        joined([_floats(s, s.logprobs) for s in steps], np.float32),
-        joined(list(weights), np.float32),
-        joined(list(sequences), np.int64),
-        joined(list(trees), np.int64),
-        {name: noted(name) for name in notes},
-        steps,
+        joined(laid.ids, np.int64),
+        laid.lengths,
+        laid.parents,
+        joined(laid.sources, np.int64),
+        joined([s.token_ids for s in laid.steps], np.int64),
+        joined([_floats(s, s.advantages) for s in laid.steps], np.float32),
+        joined([_floats(s, s.logprobs) for s in laid.steps], np.float32),
+        each(laid.weights, np.float32),
+        each(laid.sequences, np.int64),
+        each(laid.trees, np.int64),
+        {name: joined([_floats(s, s.notes.get(name)) for s in laid.steps], np.float32) for name in notes},
+        laid.steps,
     )
 
 
