@@ -4,9 +4,9 @@
 reaches the target is left mostly to reinforcement.
 
 Measured once (seed 0) on two Neoverse-N1 class cores in float32: right answers when sampling at temperature 1, on 300
-held-out puzzles, 43.8 % [40.8, 46.8] after imitation and 62.2 % [58.2, 66.0] after GRPO, in 3 min 8 s.
+held-out puzzles, 43.8 % [40.8, 46.8] after imitation and 62.0 % [58.0, 65.8] after GRPO, in 2 min 56 s.
 Greedy accuracy did not rise (80.7 % and 78.0 % in a like run), and neither did
-the share solved in eight tries (86.0 % and 80.3 %).
+the share solved in eight tries (86.0 % and 80.7 %).
 """
 
 from ponder.models.load import Fresh
