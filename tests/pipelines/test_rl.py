@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from ponder.pipelines.rl import RL
 from ponder.pipelines.solve import pick
 from ponder.pipelines.summary import summary
 from ponder.reason.strategies import Chain, Ensemble
-from ponder.runs import Run, checkpoints, newest_checkpoint, read_findings, read_metrics, read_traces
+from ponder.runs import Run, checkpoints, newest_checkpoint, read_findings, read_job, read_metrics, read_traces
 from ponder.train.imitation import SFT, Distill
 from ponder.train.optimiser import AdamW
 from ponder.train.policy_gradient import GRPO
@@ -361,3 +362,18 @@ def test_a_sick_run_says_so_in_its_metrics(tmp_path: Path) -> None:
     assert all("findings" not in row for row in read_metrics(tmp_path / "run"))
     replace(hopeless, save_every=8)(tmp_path / "whole")
     assert read_findings(tmp_path / "whole") == found, "a resumed run remembers"
+
+
+def test_a_run_goes_on_from_the_weights_it_began_with_though_their_run_has_newer_ones(tmp_path: Path) -> None:
+    first = replace(JOB, steps=2, save_every=1, keep=3)
+    first(tmp_path / "first")
+    second = replace(JOB, model=str(tmp_path / "first"), template=None, steps=4, save_every=1)
+    with pytest.raises(Interrupted):
+        second(tmp_path / "second", Watcher("step", 2))
+    began = read_job(tmp_path / "second")["model"]
+    shutil.copytree(tmp_path / "first/checkpoints/step-000002", tmp_path / "first/checkpoints/step-000009")
+    second(tmp_path / "second")
+    assert read_job(tmp_path / "second")["model"] == began and began.endswith("step-000002/model")
+    shutil.rmtree(tmp_path / "first/checkpoints/step-000002")
+    with pytest.raises(PonderError, match="its run went on"):
+        replace(second, steps=4)(tmp_path / "second")

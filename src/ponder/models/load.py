@@ -5,9 +5,9 @@ With `transformers:` before it, a folder is run by transformers instead of ponde
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import overload
+from typing import Any, TypeVar, overload
 
 import torch
 
@@ -21,9 +21,10 @@ from ponder.nets import gguf, hf
 from ponder.nets.compute import pick_device, pick_dtype, set_threads
 from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import Decoder, initialise
-from ponder.runs import newest_checkpoint
+from ponder.runs import newest_checkpoint, read_job
 
 NAMED = {"smollm2": smollm2.folder}
+Job = TypeVar("Job")
 FOREIGN = "transformers:"  # before a folder: run by that library
 
 
@@ -95,14 +96,26 @@ def _parts(model: str | Fresh, dtype: torch.dtype, device: torch.device) -> tupl
 
 
 @overload
-def pin(model: str) -> str: ...
+def pin(model: str, kept: Any = None) -> str: ...
 @overload
-def pin(model: str | Fresh) -> str | Fresh: ...
-def pin(model: str | Fresh) -> str | Fresh:
-    """A run directory's model as the checkpoint it is now, so that a job always means the same weights."""
-    if isinstance(model, str) and model not in NAMED and (Path(model).expanduser() / "job.json").exists():
-        return str(find(model))
-    return model
+def pin(model: str | Fresh, kept: Any = None) -> str | Fresh: ...
+def pin(model: str | Fresh, kept: Any = None) -> str | Fresh:
+    """A run directory's model as the checkpoint it is now, so that a job always means the same weights.
+
+    `kept`: what was pinned when the job began, which stays where it is one of that run's, though it has newer ones.
+    """
+    if not isinstance(model, str) or model in NAMED or not (Path(model).expanduser() / "job.json").exists():
+        return model
+    here = Path(model).expanduser()
+    return kept if isinstance(kept, str) and Path(kept).is_relative_to(here) else str(find(model))
+
+
+def pinned(job: Job, folder: str | Path) -> Job:
+    """A job with its model and teacher pinned, as its run directory keeps them where it has begun."""
+    began = read_job(folder) if (Path(folder) / "job.json").is_file() else {}
+    kept = began if isinstance(began, dict) else {}
+    given = {name: getattr(job, name) for name in ("model", "teacher")}
+    return replace(job, **{name: pin(m, kept.get(name)) for name, m in given.items() if m is not None})  # type: ignore[type-var]
 
 
 def find(model: str) -> Path:
@@ -119,4 +132,6 @@ def find(model: str) -> Path:
         if path.is_file() and path.suffix != ".gguf":
             raise ModelError(f"{model} is a file but not a .gguf: give a GGUF file, a model folder or a run directory")
         return path
+    if path.parent.parent.name == "checkpoints":
+        raise ModelError(f"{model} is gone: its run went on and keeps newer ones; export a model, and train from that")
     raise UnknownName("model", model, NAMED, "Or give a Hugging Face folder, a .gguf file or a run directory.")

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import time
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ponder.errors import UsageError
-from ponder.models.load import Fresh, load_policy, pin
+from ponder.models.load import Fresh, load_policy, pinned
 from ponder.models.native import Native
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
@@ -87,16 +87,15 @@ class RL:
             raise UsageError("a sampling seed would draw the same numbers at every step: set the job's seed instead")
         if sampling.truncated:
             warnings.warn(
-                "top_p, top_k and min_p renormalise: the learner's ratio to the sampler is not 1", stacklevel=2
+                "top_p, top_k and min_p renormalise: the learner's ratio to the sampler is not 1", stacklevel=3
             )
         begins = getattr(self.objective, "longest", 0) - getattr(self.objective, "buffer", 0)
         if getattr(self.objective, "buffer", 0) and begins >= sampling.max_tokens:
             ends = f"begins at {begins} tokens, and answers end at {sampling.max_tokens}"
-            warnings.warn(f"the penalty for overlong answers {ends}: set longest and buffer", stacklevel=2)
+            warnings.warn(f"the penalty for overlong answers {ends}: set longest and buffer", stacklevel=3)
 
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> Native:
-        teacher = None if self.teacher is None else pin(self.teacher)
-        job = replace(self, model=pin(self.model), teacher=teacher)
+        job = pinned(self, folder)
         with Run(folder, job) as run:
             return asyncio.run(train(job, run, watch or Silent()))
 

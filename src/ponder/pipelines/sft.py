@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ponder.errors import ModelError, TaskError, UsageError
-from ponder.models.load import Fresh, load_policy, pin
+from ponder.models.load import Fresh, load_policy, pinned
 from ponder.models.native import Native
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import lora
@@ -70,8 +70,7 @@ class FineTune:
             raise UsageError("distillation needs a teacher, and only distillation: give both or neither")
 
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> Native:
-        teacher = None if self.teacher is None else pin(self.teacher)
-        job = replace(self, model=pin(self.model), teacher=teacher)
+        job = pinned(self, folder)
         with Run(folder, job) as run:
             return fine_tune(job, run, watch or Silent())
 
