@@ -154,7 +154,7 @@ class AbsoluteLimit(CISPO):
 
 
 class DropsTokens(CISPO):
-    loss = GRPO.loss
+    surrogate = GRPO.surrogate
 
 
 class Forgets(GRPO):

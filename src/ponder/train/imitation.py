@@ -117,7 +117,7 @@ class DPO(Plain):
 
 
 @dataclass(frozen=True)
-class Distill(Plain):
+class Distill(SFT):
     """Learn a teacher's whole next-token distribution on given or own answers (GKD).
 
     forward: KL(teacher | student); reverse: KL(student | teacher); jsd: the generalised Jensen-Shannon divergence
@@ -137,14 +137,6 @@ class Distill(Plain):
     @property
     def teacher(self) -> bool:
         return True
-
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
-        for trace in traces:
-            credit.imitate(trace)
-        return {}
-
-    def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
-        return losses.token_mean(lengths)
 
     def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
         assert tokens.divergence is not None

@@ -121,13 +121,16 @@ class Clipped(Plain):
     def ratio(self, tokens: Tokens) -> Tensor:
         return losses.ratio(tokens.logprobs_N, tokens.old_N)
 
-    def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
-        rho_N = self.ratio(tokens)
+    def surrogate(self, tokens: Tokens, rho_N: Tensor) -> tuple[Tensor, Tensor]:
+        """The policy's loss, and where it is clipped."""
         loss_N = losses.clipped(rho_N, tokens.advantage_N, self.clip, self.high)
+        return loss_N, losses.cut(rho_N.detach(), tokens.advantage_N, self.clip, self.high)
+
+    def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
+        loss_N, cut_N = self.surrogate(tokens, self.ratio(tokens))
         loss_N = loss_N + self.kl.loss(tokens.logprobs_N, tokens.reference_N)
         if self.entropy:
             loss_N = loss_N - self.entropy * tokens.entropy_N
-        cut_N = losses.cut(rho_N.detach(), tokens.advantage_N, self.clip, self.high)
         return loss_N, {"clip_ratio/region_mean": cut_N}
 
 
@@ -263,14 +266,10 @@ class CISPO(Clipped):
     credit = GRPO.credit
     bessel: ClassVar[bool] = False
 
-    def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
-        rho_N = self.ratio(tokens)
+    def surrogate(self, tokens: Tokens, rho_N: Tensor) -> tuple[Tensor, Tensor]:
         loss_N = losses.cispo(tokens.logprobs_N, rho_N, tokens.advantage_N, self.clip, self.high)
-        loss_N = loss_N + self.kl.loss(tokens.logprobs_N, tokens.reference_N)
-        if self.entropy:
-            loss_N = loss_N - self.entropy * tokens.entropy_N
         held_N = (rho_N.detach() > 1 + self.high) | (rho_N.detach() < 1 - self.clip)
-        return loss_N, {"clip_ratio/region_mean": held_N}
+        return loss_N, held_N
 
 
 @dataclass(frozen=True)
