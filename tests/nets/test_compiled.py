@@ -1,0 +1,55 @@
+"""On a GPU the blocks are compiled: once for all layers and sizes, or the compiler gives up and runs them plainly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fakes import tiny
+from ponder.nets.decoder import Block, Decoder
+
+LIMIT = 8  # compilations of one function after which torch stops compiling it
+
+
+class Attend:
+    """Takes what a kernel would: sizes that differ from batch to batch, and sometimes an index."""
+
+    def __init__(self, tokens: int, most: tuple[int, int], shared: bool) -> None:
+        self.ends = torch.zeros(tokens % 7 + 2, dtype=torch.int32)
+        self.most_q, self.most_k = most
+        self.index = torch.arange(tokens) if shared else None
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None) -> Tensor:
+        k = k if self.index is None else k.index_select(0, self.index)
+        return q * (1.0 + 0 * self.most_q + 0 * self.most_k) + 0 * (self.ends.sum() + k.sum() + v.sum())
+
+
+def test_a_block_is_compiled_a_few_times_in_all() -> None:
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    block = torch.compile(Block.whole, dynamic=True, backend=backend)
+
+    def run(net: Decoder, tokens: int, most: tuple[int, int], shared: bool, grad: bool) -> None:
+        turn = torch.ones(tokens, 1, 8)
+        with torch.set_grad_enabled(grad):
+            for layer in net.layers:
+                x = torch.randn(tokens, 32)
+                out = block(layer, x, (turn, turn), Attend(tokens, most, shared))
+                assert torch.allclose(out, layer.whole(x, (turn, turn), Attend(tokens, most, shared)))
+
+    net, reference = tiny(), tiny(seed=3).requires_grad_(False)
+    for tokens, most in ((128, (256, 512)), (256, (512, 512)), (640, (64, 128)), (900, (2048, 4096))):
+        for shared in (True, False):
+            run(net, tokens, most, shared, grad=True)
+            run(net, tokens, most, shared, grad=False)
+            run(reference, tokens, most, shared, grad=False)
+    assert len(graphs) <= LIMIT - 2, f"{len(graphs)} compilations"
+    torch._dynamo.reset()
