@@ -10,9 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes import group, world
+from fakes import group, tiny, world
 from ponder.errors import UsageError
 from ponder.train import losses, pack
+from ponder.train.learner import Learner
+from ponder.train.objective import NO_KL
 from ponder.train.pack import Batch, Chain, Work
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Problem, Step, Trace, ids, user
@@ -166,3 +168,19 @@ def test_the_prompt_cannot_be_trained() -> None:
 
 def test_nothing_makes_nothing() -> None:
     assert every([]) == [] and every([group([5], [[1]])]) == [] and pack.cut([], 10) == []
+
+
+def test_what_fills_the_last_block_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, whose kernels want whole blocks of tokens."""
+    traces = credited(world())
+    work = pack.cut(every(traces), 60)
+    plain = [pack.pack(part, CPU) for part in work]
+    expected = Learner(tiny(), GRPO(kl=NO_KL), micro_tokens=60).gradient(traces)
+    monkeypatch.setattr(pack, "_block", lambda device: 128)
+    filled = [pack.pack(part, CPU) for part in work]
+    assert all(len(b.ids_T) == sum(b.lengths) == 128 and b.parents[-1] == -1 for b in filled)
+    for a, b in zip(plain, filled, strict=True):
+        assert torch.equal(a.source_N, b.source_N) and torch.equal(a.target_N, b.target_N)
+        assert b.ids_T[: len(a.ids_T)].equal(a.ids_T) and b.lengths[:-1] == a.lengths
+    found = Learner(tiny(), GRPO(kl=NO_KL), micro_tokens=60).gradient(traces)
+    assert all(torch.allclose(found[n], g, atol=1e-6) for n, g in expected.items())

@@ -186,8 +186,8 @@ def pack(batch: Sequence[Work], device: torch.device, notes: Sequence[str] = ())
     laid = _Layout()
     for number, work in enumerate(batch):
         laid.tree(work, number)
-    if device.type == "cuda" and (over := sum(laid.lengths) % BLOCK):  # a tree nobody reads: kernels want whole blocks
-        laid.segment(np.zeros(BLOCK - over, np.int32), -1)
+    if over := sum(laid.lengths) % (block := _block(device)):  # filled with a tree that nobody reads
+        laid.segment(np.zeros(block - over, np.int32), -1)
     sizes = [len(s.token_ids) for s in laid.steps]
 
     def joined(parts: list[Any], kind: type) -> Tensor:
@@ -211,6 +211,11 @@ def pack(batch: Sequence[Work], device: torch.device, notes: Sequence[str] = ())
         {name: joined([_floats(s, s.notes.get(name)) for s in laid.steps], np.float32) for name in notes},
         laid.steps,
     )
+
+
+def _block(device: torch.device) -> int:
+    """Tokens of which a batch has a whole number: a GPU's kernels want blocks."""
+    return BLOCK if device.type == "cuda" else 1
 
 
 def _floats(step: Step, values: NDArray[np.float32] | None) -> NDArray[np.float32]:
