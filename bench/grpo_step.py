@@ -181,6 +181,7 @@ def main() -> None:
         f"{Path(told.model).name}, {dtype}: one GRPO step of {sizes}",
         step["ponder"],
         {"TRL": step.get("TRL")},
+        limit=6.0 if told.device == "cpu" else None,
         unit="s",
         better="lower",
         device=told.device,

@@ -2,8 +2,9 @@
 
 A tiny policy is to write a secret word of five characters, and is told only what share of them is right: whoever finds
 out which of the five earned it learns faster. All have one learning rate, sixteen answers to each of six prompts, and
-two passes over them; nothing is tuned, and with three seeds the order of close ones is luck. Steps in a curve are
-places that a policy stays stuck in: three of five right, and too sure of the others to try again.
+two passes over them (the second is off policy for REINFORCE and RLOO, which have no ratio to correct for it, so this
+is not how their papers run them); nothing is tuned, and with three seeds the order of close ones is luck. Steps in a
+curve are places that a policy stays stuck in: three of five right, and too sure of the others to try again.
 
     python docs/algorithms.py                      a quick look: a few steps of each
     python docs/algorithms.py docs/algorithms.png  three seeds of each, and the plot (ten minutes on one core)

@@ -28,7 +28,7 @@ from ponder.reason.strategies import Chain, Ensemble
 from ponder.runs import Run, checkpoints, newest_checkpoint, read_findings, read_job, read_metrics, read_traces
 from ponder.train.imitation import SFT, Distill
 from ponder.train.optimiser import AdamW
-from ponder.train.policy_gradient import GRPO
+from ponder.train.policy_gradient import GRPO, RLOO
 from ponder.train.ppo import PPO
 from ponder.types import Cost, Sampling
 
@@ -305,6 +305,8 @@ def test_sampling_that_would_spoil_the_gradient_is_refused_or_named() -> None:
         replace(JOB, strategy=Ensemble(4, Sampling(temperature=0.5, max_tokens=2)))
     with pytest.warns(UserWarning, match="ratio"):
         replace(JOB, strategy=Ensemble(4, Sampling(top_p=0.9, max_tokens=2)))
+    with pytest.warns(UserWarning, match="RLOO has no ratio"):
+        replace(JOB, objective=RLOO(), passes=2)
 
 
 def test_a_stop_string_ends_an_answer(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from ponder.train.imitation import SFT, Distill
 from ponder.train.learner import Learner
 from ponder.train.objective import NO_KL, Objective
 from ponder.train.optimiser import AdamW
-from ponder.train.policy_gradient import GRPO
+from ponder.train.policy_gradient import GRPO, OnSequences
 from ponder.train.ppo import PPO
 from ponder.types import Sampling, Trace
 
@@ -89,6 +89,9 @@ class RL:
             warnings.warn(
                 "top_p, top_k and min_p renormalise: the learner's ratio to the sampler is not 1", stacklevel=3
             )
+        if isinstance(self.objective, OnSequences) and self.passes * self.minibatches > 1:
+            name = type(self.objective).__name__
+            warnings.warn(f"{name} has no ratio: all but the first optimiser step are off policy", stacklevel=3)
         begins = getattr(self.objective, "longest", 0) - getattr(self.objective, "buffer", 0)
         if getattr(self.objective, "buffer", 0) and begins >= sampling.max_tokens:
             ends = f"begins at {begins} tokens, and answers end at {sampling.max_tokens}"

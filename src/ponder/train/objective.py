@@ -70,7 +70,6 @@ class Tokens:
 
 
 Stats = dict[str, Tensor]  # per token, to be averaged into metrics
-Clip = tuple[float, float]
 
 
 class Objective(Protocol):

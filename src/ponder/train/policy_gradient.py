@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -16,18 +17,13 @@ from ponder.train.credit import Array, Written
 from ponder.train.objective import KL, NO_KL, Memory, Plain, Stats, Tokens
 from ponder.types import Trace
 
-KINDS: dict[str, Callable[[Array], Array]] = {
-    "k1": lambda d: d,
-    "k2": lambda d: d**2 / 2,
-    "k3": lambda d: np.exp(-d) - 1 + d,
-}
-
 
 def penalties(item: Written, kl: KL) -> Array:
     """The KL estimate at each token, pi being the policy that sampled; zeros where none enters the reward."""
     if kl.where != "reward" or not kl.beta:
         return np.zeros(item.length)
-    return KINDS[kl.kind](item.note("logprobs") - item.note("reference"))
+    both = (torch.from_numpy(item.note(name)) for name in ("logprobs", "reference"))
+    return losses.KL[kl.kind](*both).numpy()
 
 
 def judged(trace: Trace, scorer: str, kl: KL, truncated: bool = True) -> list[Written]:
