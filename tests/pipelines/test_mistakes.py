@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Sequence
@@ -224,7 +225,8 @@ def record(folder: Path, policy: Native) -> dict[str, Any]:
     asked = [(step, t.problem.id, t.steps[1].token_ids.tolist()) for step, t in read_traces(folder)]
     newest = sorted((folder / "checkpoints").glob("step-*"))[-1]
     kept = json.loads((newest / "state.json").read_text())
-    return {"metrics": metrics, "asked": asked, "kept": kept, "weights": [p.tolist() for p in policy.net.parameters()]}
+    weights = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in policy.net.parameters())).hexdigest()
+    return {"metrics": metrics, "asked": asked, "kept": kept, "weights": weights}
 
 
 @pytest.fixture(scope="module")
