@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ponder.errors import UsageError
+from ponder.errors import UnknownName, UsageError
 
 Ids = NDArray[np.int32]
 Floats = NDArray[np.float32]
@@ -22,6 +22,10 @@ Message = Mapping[str, Any]  # {"role": ..., "content": ...}, the shape every ch
 
 # Why a piece of text ended: the model said so, a stop string or token was met, or the budget ran out.
 Stop = Literal["eos", "stop", "length"]
+
+LONGEST_STOP = 1000  # characters of a stop string
+# Of a distribution p: -sum p log p; the variance of -log p; 1 - sum p^2.
+MEASURES = ("entropy", "varentropy", "gini")
 
 
 def ids(values: Iterable[int]) -> Ids:
@@ -52,7 +56,11 @@ def user(text: str, system: str | None = None) -> tuple[Message, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to draw tokens. `temperature=0` is greedy. `seed=None` draws from the policy's own stream."""
+    """How to draw tokens. `temperature=0` is greedy. `seed=None` draws from the policy's own stream.
+
+    A distribution is made in this order: penalties, `bias`, what is banned or not allowed, temperature, top-k, top-p,
+    min-p. The log-probabilities of a completion are those of the result.
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -62,6 +70,18 @@ class Sampling:
     stop: tuple[str, ...] = ()
     stop_tokens: tuple[int, ...] = ()
     seed: int | None = None
+    min_tokens: int = 0  # before so many, no end and no stop
+    repetition: float = 1.0  # divides the positive logits of tokens seen, prompt included, multiplies the others (CTRL)
+    presence: float = 0.0  # taken from the logit of each token written before
+    frequency: float = 0.0  # the same, for each time it was written
+    no_repeat: int = 0  # no run of so many tokens is written twice; 0: no such rule
+    bias: tuple[tuple[int, float], ...] = ()  # token and what is added to its logit
+    allowed: tuple[int, ...] = ()  # the only tokens that may be drawn; empty: all
+    pattern: str = ""  # a regular expression that the whole text must match
+    schema: str = ""  # a JSON schema, as text, that it must fit
+    forced: tuple[int, ...] = ()  # tokens that a completion begins with, whatever their probability
+    alternatives: int = 0  # also return so many likeliest tokens at each place, with log-probabilities
+    measures: tuple[str, ...] = ()  # also return, per token, of MEASURES
 
     def __post_init__(self) -> None:
         if not self.temperature >= 0:
@@ -78,11 +98,39 @@ class Sampling:
             raise UsageError(f"seed is {self.seed}; it must be 0 or positive, or None for the policy's own stream")
         if any(not s for s in self.stop):
             raise UsageError("an empty stop string would stop at once; remove it")
+        if long := [s for s in self.stop if len(s) > LONGEST_STOP]:
+            raise UsageError(f"a stop string has {len(long[0])} characters; at most {LONGEST_STOP} are looked for")
+        if not 0 <= self.min_tokens <= self.max_tokens:
+            raise UsageError(f"min_tokens is {self.min_tokens}; it must lie between 0 and max_tokens {self.max_tokens}")
+        if not (self.repetition > 0 and math.isfinite(self.repetition)):
+            raise UsageError(f"repetition is {self.repetition}; it must be positive, and 1 changes nothing")
+        if not all(math.isfinite(x) for x in (self.presence, self.frequency, *(b for _, b in self.bias))):
+            raise UsageError("presence, frequency and bias must be finite numbers; to ban a token, bias it by -1e9")
+        if self.no_repeat < 0 or self.alternatives < 0:
+            raise UsageError("no_repeat and alternatives must be 0 or positive")
+        if min((*self.allowed, *self.forced, *self.stop_tokens, *(t for t, _ in self.bias)), default=0) < 0:
+            raise UsageError("a token id is negative")
+        if self.pattern and self.schema:
+            raise UsageError("give a pattern or a schema, not both: one text has one form")
+        if (self.pattern or self.schema) and (self.allowed or self.forced or self.min_tokens or self.no_repeat):
+            raise UsageError("a pattern or schema decides by itself which tokens may follow: leave out other rules")
+        if len(self.forced) > self.max_tokens:
+            raise UsageError(f"{len(self.forced)} tokens are forced, but max_tokens is {self.max_tokens}")
+        if unknown := set(self.measures) - set(MEASURES):
+            raise UnknownName("measure", min(unknown), MEASURES)
 
     @property
     def truncated(self) -> bool:
         """True where the sampler renormalises, so that the learner's full softmax gives another probability."""
-        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0 or self.edits or bool(self.forced)
+
+    @property
+    def edits(self) -> bool:
+        """True where logits are changed before the softmax."""
+        return bool(
+            self.repetition != 1 or self.presence or self.frequency or self.no_repeat or self.bias or self.allowed
+            or self.pattern or self.schema or self.min_tokens
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +151,20 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a policy wrote after a prefix. `logprobs` are those of the distribution that was sampled from."""
+    """What a policy wrote after a prefix. `logprobs` are those of the distribution that was sampled from.
+
+    `notes` has what `Sampling.measures` asked for, of the model's own distribution before any option; and `version`,
+    per token, where new weights came while it was written.
+    """
 
     text: str
     token_ids: Ids
     logprobs: Floats
     stop: Stop
-    version: int = 0  # of the weights that wrote it
+    version: int = 0  # of the weights that began it
     cost: Cost = Cost()
+    notes: Mapping[str, Floats] = field(default_factory=dict)
+    alternatives: tuple[Ids, Floats] | None = None  # likeliest tokens and their log-probabilities, [tokens, k] each
 
 
 @dataclass(frozen=True, slots=True)

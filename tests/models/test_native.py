@@ -13,9 +13,9 @@ import torch
 from tokenizers import decoders, models
 
 from fakes import characters, plain_logits, tiny, wait, weights64
-from ponder.engine import batch, sampler
+from ponder.engine import sampler
+from ponder.engine.runner import Runner
 from ponder.errors import Interrupted, ModelError, UsageError
-from ponder.models import native
 from ponder.models.native import Native
 from ponder.models.tokenizer import Tokenizer
 from ponder.protocols import Policy
@@ -50,15 +50,24 @@ def test_it_is_a_policy_and_keeps_to_the_types() -> None:
 
 def test_calls_that_wait_together_are_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    real = batch.run
+    real = Runner.decode
 
-    def spy(net: Any, requests: Any, *rest: Any) -> Any:
-        sizes.append(len(requests))
-        return real(net, requests, *rest)
+    def spy(self: Runner, rows: Any) -> Any:
+        sizes.append(len(rows))
+        return real(self, rows)
 
-    monkeypatch.setattr(batch, "run", spy)
-    wait(ask(characters(), ASKED))
-    assert sizes == [4]
+    monkeypatch.setattr(Runner, "decode", spy)
+    policy = characters()
+
+    async def begin() -> None:
+        with policy.engine.paused():  # so that all have come before the first pass
+            asking = asyncio.ensure_future(ask(policy, ASKED))
+            while not policy.engine._inbox:
+                await asyncio.sleep(0)
+        await asking
+
+    wait(begin())
+    assert sizes[0] == 8
 
 
 def test_draws_depend_on_prefix_and_stream_alone() -> None:
@@ -107,11 +116,11 @@ def test_versions_and_new_weights() -> None:
 
 def test_cost_counts_a_shared_prompt_once() -> None:
     (group,) = wait(ask(characters(), [[5, 6, 7]], n=4))
-    assert [c.cost.prompt_tokens for c in group] == [3, 0, 0, 0]
-    assert [c.cost.cached_tokens for c in group] == [0, 3, 3, 3]
+    assert [c.cost.prompt_tokens for c in group] == [3, 1, 1, 1], "each feeds the last token, to draw what follows"
+    assert [c.cost.cached_tokens for c in group] == [0, 2, 2, 2]
     assert [c.cost.generated_tokens for c in group] == [len(c.token_ids) for c in group]
     assert all(c.cost.flops > 0 and c.cost.seconds > 0 for c in group)
-    assert group[0].cost.flops / (3 + len(group[0].token_ids)) == pytest.approx(
+    assert group[0].cost.flops / (2 + len(group[0].token_ids)) == pytest.approx(
         group[1].cost.flops / len(group[1].token_ids), rel=0.2
     )
 
@@ -138,13 +147,12 @@ def test_a_tokenizer_that_does_not_fit_is_refused() -> None:
         Native(tiny(), Tokenizer.characters("".join(map(chr, range(200, 400)))))
 
 
-def test_rows_in_flight_are_bounded_by_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_tokens_than_memory_are_refused() -> None:
     policy = characters()
-    request = batch.Request(ids([5] * 10), Sampling(max_tokens=30), 4, 0)
-    per_row = 40 * 2 * 2 * 4 * 8 * 4  # tokens, keys and values, layers, heads, head size, bytes
-    for room, rows in ((per_row * 7, 7), (per_row * 7 - 1, 6), (1, 1)):
-        monkeypatch.setattr(native, "_CACHE_BYTES", room)
-        assert policy._most_rows([request]) == rows
+    policy.engine.cache_bytes = 40 * 2 * 2 * 4 * 8 * 4  # tokens, keys and values, layers, heads, head size, bytes
+    wait(ask(policy, [[5] * 10], n=4, max_tokens=30))
+    with pytest.raises(UsageError, match=r"41 tokens, the cache holds 40.*lower max_tokens"):
+        wait(ask(policy, [[5] * 10], max_tokens=31))
 
 
 # failures
@@ -187,7 +195,7 @@ def test_calls_that_come_while_others_run_are_served() -> None:
 
     async def late() -> list[list[Completion]]:
         first = asyncio.create_task(ask(policy, ASKED[:2], max_tokens=30))
-        while policy._waiting or not policy._worker:
+        while not policy.engine._calls:
             await asyncio.sleep(0.001)
         second = asyncio.create_task(ask(policy, ASKED[2:], seed=2))
         await first

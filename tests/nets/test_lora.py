@@ -14,8 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from fakes import CONFIGS, plain_logits, tiny, weights64
-from ponder.engine import batch
+from fakes import CONFIGS, plain_logits, tiny, wait, weights64
+from ponder.engine.engine import Engine
+from ponder.engine.request import Request
 from ponder.errors import ModelError, PonderError, UsageError
 from ponder.nets import hf, lora
 from ponder.nets.attention import Packed
@@ -187,12 +188,9 @@ def test_merged_weights_are_a_plain_decoders(kind: str) -> None:
 def test_the_sampler_draws_from_the_adapted_model() -> None:
     net = with_adapters()
     plain = fill(net.config, lora.merged(net).items(), Path("."), None, "cpu")
-    requests = [
-        batch.Request(ids(IDS[:k]), Sampling(max_tokens=8, temperature=t), 2, 0) for k in (3, 7) for t in (0, 1)
-    ]
+    requests = [Request(ids(IDS[:k]), Sampling(max_tokens=8, temperature=t), 2, 0) for k in (3, 7) for t in (0, 1)]
     ours, theirs, base = (
-        [row for rows in batch.run(n, requests, frozenset(), lambda row: False, 8) for row in rows]
-        for n in (net, plain, tiny())
+        [row for request in requests for row in wait(Engine(n).generate(request))] for n in (net, plain, tiny())
     )
     assert [row.token_ids for row in ours] == [row.token_ids for row in theirs]
     assert [row.token_ids for row in ours] != [row.token_ids for row in base]

@@ -28,9 +28,10 @@ from fakes import (
     weights64,
 )  # fmt: skip
 from ponder.engine import sampler
+from ponder.engine.engine import Engine
 from ponder.errors import Interrupted
-from ponder.models.batched import Batched
 from ponder.models.load import Fresh
+from ponder.models.local import Local
 from ponder.models.native import Native
 from ponder.pipelines import keeping
 from ponder.pipelines import rl as pipeline
@@ -62,7 +63,7 @@ def test_5_the_sampler_says_what_it_drew_from(broken: bool, monkeypatch: Patch) 
     if broken:
         real = sampler.draw
 
-        def full(logprobs: torch.Tensor, uniform: torch.Tensor, greedy: torch.Tensor) -> Any:
+        def full(logprobs: torch.Tensor, uniform: torch.Tensor, greedy: torch.Tensor, forced: Any) -> Any:
             tokens, said = real(logprobs, uniform, greedy)
             return tokens, said - 0.7  # as if the rest of the distribution were still there
 
@@ -102,15 +103,7 @@ def test_7_each_step_names_the_weights_that_wrote_it(broken: bool, tmp_path: Pat
 def test_7_new_weights_write_at_once(broken: bool, monkeypatch: Patch) -> None:
     """Nothing of a prefix that was computed before an update is used after it."""
     if broken:
-        real, kept = Native._continue, {}
-
-        def cached(self: Native, requests: list[Any]) -> Any:
-            key = requests[0].prefix.tobytes()
-            if key not in kept:
-                kept[key] = real(self, requests)
-            return kept[key]
-
-        monkeypatch.setattr(Native, "_continue", cached)
+        monkeypatch.setattr(Engine, "renew", lambda self: None)
     policy = characters()
     prompt = policy.encode(user("12="))
     with caught(broken):
@@ -142,7 +135,7 @@ def test_11_an_answer_never_ends_twice(broken: bool, tmp_path: Path, monkeypatch
 def test_15_the_same_problem_twice_is_two_groups(broken: bool, tmp_path: Path, monkeypatch: Patch) -> None:
     """Each instance has its own samples, and its own baseline."""
     if broken:
-        monkeypatch.setattr(Batched, "_seed", lambda self, prefix: int(prefix.sum()))
+        monkeypatch.setattr(Local, "_seed", lambda self, prefix: int(prefix.sum()))
     replace(JOB, task=Digits(1), prompts=2, strategy=Ensemble(8, Sampling(max_tokens=2)), steps=1)(tmp_path / "run")
     one, two = (t for _, t in read_traces(tmp_path / "run"))
     with caught(broken):
@@ -159,15 +152,15 @@ def test_18_what_was_sampled_is_trained_not_what_a_template_makes_of_it(
 ) -> None:
     """The template drops what stands before the last "?" of an answer, as thinking templates drop their thoughts."""
     if broken:
-        real = Batched._completion
+        real = Local._completion
 
-        def rendered(self: Batched, *args: Any) -> Completion:
+        def rendered(self: Local, *args: Any) -> Completion:
             found = real(self, *args)
             tokens = self.encode([{"role": "assistant", "content": found.text}])
             said = np.resize(found.logprobs, len(tokens)) if len(tokens) else found.logprobs
             return replace(found, token_ids=tokens if len(tokens) else found.token_ids, logprobs=said)
 
-        monkeypatch.setattr(Batched, "_completion", rendered)
+        monkeypatch.setattr(Local, "_completion", rendered)
     samples = Ensemble(16, Sampling(max_tokens=6))
     job = replace(JOB, template=STRIPS, strategy=samples, steps=1, optimiser=AdamW(lr=1e-9))
     policy = job(tmp_path / "run")

@@ -8,12 +8,53 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ponder.engine.request import Row
 from ponder.types import Sampling
 
 _BLOCK = 256  # the vocabulary is cut into blocks of this size to invert its distribution
+
+
+def edit(logits_BV: Tensor, rows: Sequence[Row], eos: frozenset[int]) -> Tensor:
+    """Logits with each row's penalties, bias and bans. In place, and only where a row asks for any."""
+    for logits_V, row in zip(logits_BV, rows, strict=True):
+        s = row.sampling
+        if not s.edits:
+            continue
+        if s.repetition != 1:
+            seen = _ids(np.unique(row.tokens), logits_V)
+            old = logits_V[seen]
+            logits_V[seen] = torch.where(old > 0, old / s.repetition, old * s.repetition)
+        if (s.presence or s.frequency) and row.token_ids:
+            found, times = np.unique(row.token_ids, return_counts=True)
+            logits_V[_ids(found, logits_V)] -= s.presence + s.frequency * torch.from_numpy(times).to(logits_V)
+        for token, more in s.bias:
+            logits_V[token] += more
+        banned = list(_repeats(row.tokens.tolist(), s.no_repeat)) if s.no_repeat else []
+        if len(row.token_ids) < s.min_tokens:
+            banned += [*eos, *s.stop_tokens]
+        if banned:
+            logits_V[_ids(np.asarray(banned), logits_V)] = -torch.inf
+        if s.allowed:
+            only = torch.full_like(logits_V, -torch.inf)
+            only[list(s.allowed)] = logits_V[list(s.allowed)]
+            logits_V.copy_(only)
+        if row.guide is not None:
+            logits_V[torch.from_numpy(~row.guide.allowed()).to(logits_V.device)] = -torch.inf
+    return logits_BV
+
+
+def _ids(tokens: np.ndarray, like: Tensor) -> Tensor:
+    return torch.from_numpy(tokens.astype(np.int64)).to(like.device)
+
+
+def _repeats(tokens: list[int], size: int) -> set[int]:
+    """Tokens that would complete a run of this size for the second time."""
+    last = tokens[len(tokens) - size + 1 :] if size > 1 else []
+    return {tokens[i + size - 1] for i in range(len(tokens) - size + 1) if tokens[i : i + size - 1] == last}
 
 
 def warp(logits_BV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
@@ -23,7 +64,7 @@ def warp(logits_BV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
     """
     heat_B1 = logits_BV.new_tensor([[s.temperature or 1.0] for s in sampling], dtype=torch.float32)
     logprobs = torch.log_softmax(logits_BV.float() / heat_B1, dim=-1)
-    cut = [i for i, s in enumerate(sampling) if s.truncated and s.temperature > 0]
+    cut = [i for i, s in enumerate(sampling) if (s.top_p < 1 or s.top_k or s.min_p) and s.temperature > 0]
     if cut:
         rows = torch.tensor(cut, device=logprobs.device)
         logprobs[rows] = _truncate(logprobs[rows], [sampling[i] for i in cut])
@@ -47,10 +88,25 @@ def _truncate(logprobs_BV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
     return torch.full_like(logprobs_BV, -torch.inf).scatter(-1, order, top)
 
 
-def draw(logprobs_BV: Tensor, uniform_B: Tensor, greedy_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Token ids [B] and their log-probabilities [B]. `uniform_B` lies in [0, 1), in float64."""
+def draw(
+    logprobs_BV: Tensor, uniform_B: Tensor, greedy_B: Tensor, forced_B: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Token ids [B] and their log-probabilities [B]. `uniform_B` lies in [0, 1), in float64; `forced_B` has the tokens
+    that are not drawn, and -1 for the others."""
     token_B = torch.where(greedy_B, logprobs_BV.argmax(-1), _invert(logprobs_BV.exp(), uniform_B))
+    if forced_B is not None:
+        token_B = torch.where(forced_B >= 0, forced_B, token_B)
     return token_B, logprobs_BV.gather(-1, token_B[:, None])[:, 0]
+
+
+def measure(logits_BV: Tensor) -> dict[str, Tensor]:
+    """Of the model's own distribution: entropy, varentropy (the variance of the surprise) and Gini impurity, [B]."""
+    logp = torch.log_softmax(logits_BV.float(), dim=-1)
+    p = logp.exp()
+    surprise = torch.where(p > 0, -logp, 0.0)
+    entropy = (p * surprise).sum(-1)
+    varentropy = (p * (surprise - entropy[:, None]) ** 2).sum(-1)
+    return {"entropy": entropy, "varentropy": varentropy, "gini": 1 - (p * p).sum(-1)}
 
 
 def _invert(probs_BV: Tensor, uniform_B: Tensor) -> Tensor:

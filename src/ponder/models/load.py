@@ -13,7 +13,7 @@ import torch
 
 from ponder.errors import ModelError, UnknownName, UsageError
 from ponder.models import chat, smollm2
-from ponder.models.batched import Batched
+from ponder.models.local import Local
 from ponder.models.native import Native
 from ponder.models.tokenizer import Tokenizer
 from ponder.models.transformers_policy import Transformers
@@ -65,7 +65,7 @@ def load_policy(
 
 def load_any(
     model: str | Fresh, template: str | None = None, device: str = "auto", dtype: str = "auto", seed: int = 0
-) -> Batched:
+) -> Local:
     """A policy to answer with, not to train: also "transformers:FOLDER", for architectures ponder has no network of."""
     if isinstance(model, Fresh) or not model.startswith(FOREIGN):
         return load_policy(model, template, device, dtype, seed)

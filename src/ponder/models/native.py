@@ -2,30 +2,97 @@
 
 from __future__ import annotations
 
-from ponder.engine import batch
-from ponder.models.batched import Batched
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ponder.engine.engine import Engine, logprobs
+from ponder.engine.request import Request, Row
+from ponder.errors import UsageError
+from ponder.models.local import Local
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets.decoder import Decoder
+from ponder.types import Completion, Floats, Ids, Sampling, ids
 
-_CACHE_BYTES = 2 << 30  # most memory for keys and values of sequences in flight
 
-
-class Native(Batched):
+class Native(Local):
     """A `Policy` over a `Decoder`, by continuous batching."""
 
-    def __init__(self, net: Decoder, tokenizer: Tokenizer, seed: int = 0) -> None:
+    def __init__(self, net: Decoder, tokenizer: Tokenizer, seed: int = 0, cache_bytes: int = 2 << 30) -> None:
         tokenizer.fits(net.config)
-        super().__init__(tokenizer, net.config.vocab, net.config.context, seed)
         self.net = net
+        self.engine = Engine(net, frozenset(tokenizer.eos), self._stopped, cache_bytes=cache_bytes)
+        super().__init__(tokenizer, net.config.vocab, net.config.context, seed)
+        self.engine.watch = lambda tokens: self.watch(tokens)
+        self._weights: list[nn.Parameter] = []
+        self._stamp: tuple[int, ...] = ()
 
-    def _continue(self, requests: list[batch.Request]) -> list[list[batch.Row]]:
-        return batch.run(self.net, requests, self.eos, self._stopped, self._most_rows(requests), self.watch)
+    def stream(self, *seed: int) -> None:
+        """Also forgets what is cached: what comes now is the same to the bit, whatever was asked before."""
+        super().stream(*seed)
+        self.engine.renew()
+
+    async def words(self, prefix: Ids, sampling: Sampling, n: int = 1) -> AsyncIterator[tuple[int, int] | Completion]:
+        """Each token as it is drawn, as (continuation, token); then the completions."""
+        request = self.request(prefix, sampling, n)
+        self._fresh()
+        async for word in self.engine.stream(request):
+            if isinstance(word, tuple):
+                yield word[:2]
+            else:
+                for row in word:
+                    yield self._completion(row)
+
+    async def read(self, tokens: Ids, begin: int = 0) -> Tensor:
+        """Hidden states [t, E] from position `begin` on, after the last norm: what a value or reward head reads."""
+        tokens = ids(tokens)
+        self._readable(tokens)
+        if not 0 <= begin < len(tokens):
+            raise UsageError(f"begin is {begin}; the text has {len(tokens)} tokens")
+        self._fresh()
+        return await self.engine.read(tokens, begin)
+
+    async def score(self, prefix: Ids, text: Ids) -> Floats:
+        """The log-probability of each token of a text after a prefix, at temperature 1."""
+        tokens = np.append(ids(prefix), ids(text))
+        self._readable(tokens)
+        if not len(prefix) or not len(text):
+            raise UsageError("a score needs at least one token before the text, and one of the text")
+        self._fresh()
+        hidden = await self.engine.read(tokens[:-1], len(prefix) - 1)
+        with torch.inference_mode():
+            said = logprobs(self.net, hidden, torch.from_numpy(ids(text).astype(np.int64)).to(hidden.device))
+        return np.asarray(said.cpu().numpy(), np.float32)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """In here the weights may change under texts in hand; then they go on, each token with its version."""
+        with self.engine.paused():
+            yield
+        self._fresh()
+
+    async def _continue(self, request: Request) -> list[Row]:
+        self._fresh()
+        return await self.engine.generate(request)
 
     def _flops(self, context: int) -> float:
         return self.net.config.flops_per_token(context)
 
-    def _most_rows(self, requests: list[batch.Request]) -> int:
-        c = self.net.config
-        longest = max(len(r.prefix) + r.sampling.max_tokens for r in requests)
-        per_token = 2 * c.layers * c.kv_heads * c.head_dim * self.net.dtype.itemsize
-        return max(1, min(1024, _CACHE_BYTES // (per_token * longest)))
+    def _readable(self, tokens: Ids) -> None:
+        if not len(tokens) or tokens.min() < 0 or tokens.max() >= self._vocab:
+            raise UsageError(f"a text needs at least one token, each below the vocabulary's {self._vocab}")
+        if len(tokens) > self._context:
+            raise UsageError(f"the text has {len(tokens)} tokens, the model's context only {self._context}")
+
+    def _fresh(self) -> None:
+        """Forget what was computed with older weights: another version, or a tensor written to since."""
+        if not self.engine.busy:
+            self._weights = list(self.net.parameters())
+        stamp = (self.version, *(w._version for w in self._weights), *(w.data_ptr() for w in self._weights))
+        if stamp != self._stamp:
+            self._stamp = stamp
+            self.engine.version = self.version
+            self.engine.renew()

@@ -8,10 +8,13 @@ Shapes: P prompts, B rows (continuations), L tokens so far with padding on the l
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +23,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ponder.engine.batch import Request, Row, sample
-from ponder.errors import MissingExtra, ModelError
-from ponder.models.batched import Batched
+from ponder.engine.draw import StopTest, extend
+from ponder.engine.request import Request, Row
+from ponder.errors import MissingExtra, ModelError, UsageError
+from ponder.models.local import Local
 from ponder.models.tokenizer import Tokenizer
 
 _CACHE_BYTES = 2 << 30  # most memory for keys and values of sequences in flight
 
 
-class Transformers(Batched):
-    """A `Policy` over a model and a tokenizer of transformers."""
+@dataclass(slots=True)
+class _Call:
+    request: Request
+    answer: asyncio.Future[list[Row]]
+
+
+class Transformers(Local):
+    """A `Policy` over a model and a tokenizer of transformers. Calls that wait at the same time are decoded together,
+    whatever problem, group or tree they come from."""
 
     def __init__(self, model: Any, tokenizer: Tokenizer, seed: int = 0) -> None:
         c = model.config.get_text_config()
@@ -48,6 +59,8 @@ class Transformers(Batched):
         head_dim = getattr(c, "head_dim", None) or c.hidden_size // heads
         self._queries = c.num_hidden_layers * heads * head_dim  # numbers per token, over all layers
         self._keys = c.num_hidden_layers * (getattr(c, "num_key_value_heads", None) or heads) * head_dim
+        self._waiting: list[_Call] = []
+        self._worker: asyncio.Task[None] | None = None
 
     @classmethod
     def load(
@@ -72,27 +85,57 @@ class Transformers(Batched):
             model = model.to(device)
         return cls(model, _tokenizer(theirs, model, folder), seed)
 
-    def _continue(self, requests: list[Request]) -> list[list[Row]]:
-        done: list[list[Row]] = [[] for _ in requests]
+    async def _continue(self, request: Request) -> list[Row]:
+        if request.sampling.pattern or request.sampling.schema:
+            raise UsageError("a pattern or schema needs one of ponder's own networks: give the folder alone")
+        call = _Call(request, asyncio.get_running_loop().create_future())
+        self._waiting.append(call)
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
+        return await call.answer
+
+    async def _work(self) -> None:
+        await asyncio.sleep(0)  # let every call that is ready now join the batch
+        while self._waiting:
+            calls, self._waiting = self._waiting, []
+            try:
+                answers = await asyncio.to_thread(self._run, [c.request for c in calls])
+            except BaseException as failure:
+                for call in calls:
+                    if not call.answer.done():
+                        call.answer.set_exception(failure)
+                if not isinstance(failure, Exception):
+                    raise
+                continue
+            for call, answer in zip(calls, answers, strict=True):
+                if not call.answer.done():
+                    call.answer.set_result(answer)
+
+    def _run(self, requests: list[Request]) -> list[list[Row]]:
+        began = time.perf_counter()
+        done: dict[Request, list[Row]] = {request: [] for request in requests}
         for rows in self._together(requests):
-            for row in decode(self.model, requests, rows, self.eos, self._stopped, self.watch):
+            for row in decode(self.model, rows, self.eos, self._stopped, self.version, self.watch):
                 done[row.request].append(row)
-        return done
+        seconds = (time.perf_counter() - began) / sum(r.n for r in requests)
+        for group in done.values():
+            for row in group:
+                row.seconds = seconds
+                row.computed = len(row.request.prefix) - 1 if row.number == 0 else 0
+        return list(done.values())
 
     def _together(self, requests: list[Request]) -> Iterator[list[Row]]:
         """Rows to decode in one batch: as many as memory allows, those of like length side by side."""
         most = self._most_rows(requests)
         alone = _recurrent(self.model)
         rows: list[Row] = []
-        for i in sorted(range(len(requests)), key=lambda i: len(requests[i].prefix)):
-            request = requests[i]
+        for request in sorted(requests, key=lambda r: len(r.prefix)):
             for j in range(request.n):
-                other = rows and alone and len(requests[rows[-1].request].prefix) != len(request.prefix)
+                other = rows and alone and len(rows[-1].request.prefix) != len(request.prefix)
                 if other or len(rows) == most:
                     yield rows
                     rows = []
-                uniforms = np.random.default_rng([request.seed, j]).random(request.sampling.max_tokens)
-                rows.append(Row(i, j, request.sampling, uniforms))
+                rows.append(Row.of(request, j))
         if rows:
             yield rows
 
@@ -109,27 +152,30 @@ class Transformers(Batched):
 @torch.inference_mode()
 def decode(
     model: Any,
-    requests: Sequence[Request],
     rows: list[Row],
     eos: frozenset[int],
-    stopped: Callable[[Row], bool],
+    stopped: StopTest,
+    version: int = 0,
     progress: Callable[[int], None] = lambda tokens: None,
 ) -> list[Row]:
     """Write all these rows to their ends. A prompt is prefilled once for its rows; rows that end leave at once."""
     everyone, forward = rows, _Forward(model)
     prompts = list(dict.fromkeys(row.request for row in rows))
-    logits_PV = forward.prefill([requests[i].prefix for i in prompts])
+    logits_PV = forward.prefill([prompt.prefix for prompt in prompts])
     place_B = torch.tensor([prompts.index(row.request) for row in rows], device=logits_PV.device)
     forward.keep(place_B)
-    sample(logits_PV[place_B], rows, eos, stopped)
-    progress(len(rows))
-    while alive := [i for i, row in enumerate(rows) if row.stop is None]:
+    logits_BV = logits_PV[place_B]
+    while True:
+        for failure in extend(logits_BV, rows, eos, stopped, version).values():
+            raise failure
+        progress(len(rows))
+        alive = [i for i, row in enumerate(rows) if row.stop is None]
+        if not alive:
+            return everyone
         if len(alive) < len(rows):
             forward.keep(torch.tensor(alive, device=logits_PV.device))
             rows = [rows[i] for i in alive]
-        sample(forward.next([row.token_ids[-1] for row in rows]), rows, eos, stopped)
-        progress(len(rows))
-    return everyone
+        logits_BV = forward.next([row.token_ids[-1] for row in rows])
 
 
 class _Forward:

@@ -13,5 +13,6 @@ async def generate(
     fresh = []
     for c in await policy.generate(trace.token_ids(parent), sampling, n):
         trace.spend(c.cost)
-        fresh.append(trace.add(Step(parent, c.text, c.token_ids, c.logprobs, c.stop, c.version, last=last)))
+        step = Step(parent, c.text, c.token_ids, c.logprobs, c.stop, c.version, notes=dict(c.notes), last=last)
+        fresh.append(trace.add(step))
     return fresh

@@ -1,7 +1,8 @@
-"""Continuous batching against a plain loop: the whole sequence again for every token, in float64."""
+"""The engine against a plain loop: the whole sequence again for every token, in float64."""
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import CONFIGS, group, plain_logits, plain_logprobs, tiny, weights64
-from ponder.engine import batch, rows
-from ponder.engine.batch import Request, Row
+from fakes import CONFIGS, group, plain_logits, plain_logprobs, tiny, wait, weights64
+from ponder.engine import cache, engine
+from ponder.engine.engine import Engine
+from ponder.engine.request import Request, Row
 from ponder.errors import ModelError
 from ponder.nets.decoder import Decoder
 from ponder.train import pack
@@ -28,8 +30,26 @@ def request(prompt: Sequence[int], n: int = 1, seed: int = 0, **sampling: Any) -
     return Request(ids(prompt), Sampling(**{"max_tokens": 12, **sampling}), n, seed)
 
 
-def run(net: Decoder, requests: Sequence[Request], eos: Sequence[int] = (), max_rows: int = 64) -> list[list[Row]]:
-    return batch.run(net, requests, frozenset(eos), lambda row: False, max_rows)
+def together(machine: Engine, requests: Sequence[Request]) -> list[list[Row]]:
+    async def all_of_them() -> list[list[Row]]:
+        return list(await asyncio.gather(*(machine.generate(r) for r in requests)))
+
+    return wait(all_of_them())
+
+
+def run(
+    net: Decoder,
+    requests: Sequence[Request],
+    eos: Sequence[int] = (),
+    max_rows: int = 64,
+    slots: int = 4000,
+    **more: Any,
+) -> list[list[Row]]:
+    room = slots * cache.bytes_per_token(net.config, net.dtype)
+    machine = Engine(net, frozenset(eos), most_rows=max_rows, cache_bytes=room, **more)
+    found = together(machine, requests)
+    machine.close()
+    return found
 
 
 def written(groups: list[list[Row]]) -> list[list[list[int]]]:
@@ -61,28 +81,41 @@ def test_greedy_equals_a_plain_loop(kind: str) -> None:
     assert len({tuple(e) for e in expected}) == len(PROMPTS) and max(len(set(e)) for e in expected) > 3
 
 
-@pytest.mark.parametrize("mistake", ["window", "position", "stale"])
-def test_a_broken_cache_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", list(CONFIGS))
+def test_greedy_equals_a_plain_loop_where_memory_is_short(kind: str) -> None:
+    """Chunks of two tokens, and room for little more than the longest alone: rows step back and come again."""
+    net = tiny(kind)
+    requests = [request(p, n=2, temperature=0.0) for p in PROMPTS]
+    for slots, chunk in ((24, 2), (40, 3), (60, 7)):
+        found = run(net, requests, slots=slots, chunk=chunk)
+        assert written(found) == [[e, e] for e in greedy_by_kind(kind)]
+
+
+@pytest.mark.parametrize("mistake", ["window", "position", "shared", "merge"])
+def test_a_broken_attention_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    call, tensors = cache.Decoding.__call__, cache.Decoding._tensors
     if mistake == "window":
-        real = rows.Rows.__call__
-        monkeypatch.setattr(rows.Rows, "__call__", lambda *a, scale, window: real(*a, scale=scale, window=None))
+        monkeypatch.setattr(cache.Decoding, "__call__", lambda *a, scale, window: call(*a, scale=scale, window=None))
     elif mistake == "position":
-        advance = rows.Rows.advance
 
-        def late(self: rows.Rows) -> None:
-            advance(self)
-            self._back = self._back - 1
+        def late(self: cache.Decoding) -> None:
+            tensors(self)
+            self.positions_B = self.positions_B + 1
 
-        monkeypatch.setattr(rows.Rows, "advance", late)
-    else:  # rows that leave take the wrong cache along
-        monkeypatch.setattr(rows.Rows, "keep", lambda self, alive: _wrong_keep(self, alive))
+        monkeypatch.setattr(cache.Decoding, "_tensors", late)
+    elif mistake == "shared":  # a group's prompt is not read at all
+        monkeypatch.setattr(cache.Decoding, "_with_shared", lambda self, kv, q, window, *own: own)
+    else:  # each piece counts the same, whatever its scores
+        real = cache._piece
+
+        def flat(*given: Any) -> Any:
+            top, total, mixed = real(*given)
+            return torch.zeros_like(top), total, mixed
+
+        monkeypatch.setattr(cache, "_piece", flat)
     with pytest.raises(AssertionError):
-        test_greedy_equals_a_plain_loop("window") if mistake != "stale" else test_a_row_that_leaves_moves_no_other()
-
-
-def _wrong_keep(self: rows.Rows, alive: torch.Tensor) -> None:
-    self.lengths_B = self.lengths_B[alive]
-    self.kv = [kv[:, : len(alive)] for kv in self.kv]
+        test_samples_do_not_depend_on_their_company("window")
+        test_greedy_equals_a_plain_loop("window")
 
 
 def test_a_row_that_leaves_moves_no_other() -> None:
@@ -93,31 +126,31 @@ def test_a_row_that_leaves_moves_no_other() -> None:
     assert [r.stop for g in found for r in g] == ["length"] * 5
 
 
-def test_long_sequences_cross_the_steps_in_which_the_cache_grows() -> None:
+def test_long_tails_outgrow_their_table() -> None:
     net = tiny("window")
-    edge = rows._GROW
-    for length in (edge - 2, edge - 1, edge, edge + 1):
+    for length in (1, 15, 16, 17):
         prompt = np.random.default_rng(length).integers(3, 64, length).tolist()
-        (found,) = run(net, [request(prompt, temperature=0.0, max_tokens=4)])
-        assert found[0].token_ids == plain_greedy(net, prompt, 4)
+        (found,) = run(net, [request(prompt, temperature=0.0, max_tokens=40)])
+        assert found[0].token_ids == plain_greedy(net, prompt, 40)
 
 
-@pytest.mark.parametrize("kind", ["llama", "gemma"])
+@pytest.mark.parametrize("kind", ["llama", "window", "gemma"])
 def test_samples_do_not_depend_on_their_company(kind: str) -> None:
     net = tiny(kind)
     requests = [request(p, n=3, seed=i, temperature=1.2) for i, p in enumerate(PROMPTS)]
-    together = run(net, requests)
-    assert len({tuple(t) for g in written(together) for t in g}) == 15, "the n of a group differ"
+    at_once = run(net, requests)
+    assert len({tuple(t) for g in written(at_once) for t in g}) == 15, "the n of a group differ"
     alone = [run(net, [r])[0] for r in requests]
     backwards = run(net, requests[::-1])[::-1]
     crowded = run(net, requests, max_rows=4)
-    for other in (alone, backwards, crowded):
-        assert written(other) == written(together)
-        for a, b in zip(together, other, strict=True):
+    pushed = run(net, requests, slots=50, chunk=3)
+    for other in (alone, backwards, crowded, pushed):
+        assert written(other) == written(at_once)
+        for a, b in zip(at_once, other, strict=True):
             for x, y in zip(a, b, strict=True):
                 assert np.allclose(x.logprobs, y.logprobs, atol=1e-5)
     other_seed = run(net, [request(PROMPTS[0], n=3, seed=99, temperature=1.2)])
-    assert written(other_seed)[0] != written(together)[0]
+    assert written(other_seed)[0] != written(at_once)[0]
 
 
 def test_a_larger_group_begins_with_the_smaller() -> None:
@@ -132,33 +165,27 @@ def test_more_requests_than_rows(max_rows: int) -> None:
     net = tiny()
     requests = [request(PROMPTS[i % 5], n=1 + i % 4, seed=i, max_tokens=1 + i % 6) for i in range(9)]
     most: list[int] = []
-    real = rows.Rows.add
+    real = engine.extend
 
-    class Counting(rows.Rows):
-        def add(self, *args: Any) -> None:
-            real(self, *args)
-            most.append(len(self))
+    def counting(logits: torch.Tensor, *rest: Any) -> Any:
+        most.append(len(logits))
+        return real(logits, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch, "Rows", Counting)
+        patch.setattr(engine, "extend", counting)
         found = run(net, requests, max_rows=max_rows)
     assert max(most) <= max_rows
     assert written(found) == written(run(net, requests, max_rows=1000))
-    for i, rows_ in enumerate(found):
-        assert [(r.request, r.number) for r in rows_] == [(i, j) for j in range(requests[i].n)]
-
-
-def test_prompts_larger_than_a_prefill_still_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch, "_PREFILL_TOKENS", 6)
-    net = tiny()
-    found = run(net, [request(p, temperature=0.0, max_tokens=3) for p in PROMPTS])
-    assert written(found) == [[plain_greedy(net, p, 3)] for p in PROMPTS]
+    for asked, rows in zip(requests, found, strict=True):
+        assert [(r.request, r.number) for r in rows] == [(asked, j) for j in range(asked.n)]
 
 
 def test_progress_counts_every_token_once() -> None:
     told: list[int] = []
     requests = [request(PROMPTS[i % 5], n=2, seed=i, max_tokens=2 + 3 * (i % 3)) for i in range(8)]
-    found = batch.run(tiny(), requests, frozenset(), lambda row: False, 5, told.append)
+    machine = Engine(tiny(), most_rows=5)
+    machine.watch = told.append
+    found = together(machine, requests)
     assert sum(told) == sum(len(r.token_ids) for g in found for r in g)
 
 
@@ -195,7 +222,7 @@ def test_the_stop_test_sees_the_newest_token() -> None:
         seen.append(list(row.token_ids))
         return len(row.token_ids) == 4
 
-    (found,) = batch.run(net, [request(PROMPTS[1], temperature=0.0)], frozenset(), after_four, 8)
+    (found,) = together(Engine(net, stopped=after_four), [request(PROMPTS[1], temperature=0.0)])
     assert found[0].stop == "stop" and len(found[0].token_ids) == 4
     assert [len(s) for s in seen] == [1, 2, 3, 4]
 
@@ -245,11 +272,13 @@ def test_damaged_weights_are_named() -> None:
 
 
 def test_new_weights_are_used_at_once() -> None:
-    """Nothing of the old weights is cached between two runs."""
+    """Nothing of the old weights is read after `renew`."""
     net = tiny()
-    run(net, [request(PROMPTS[1], temperature=0.0)])
+    machine = Engine(net)
+    together(machine, [request(PROMPTS[1], temperature=0.0)])
     with torch.no_grad():
         for p, q in zip(net.parameters(), tiny(seed=8).parameters(), strict=True):
             p.copy_(q)
-    (found,) = run(net, [request(PROMPTS[1], temperature=0.0)])
+    machine.renew()
+    (found,) = together(machine, [request(PROMPTS[1], temperature=0.0)])
     assert found[0].token_ids == plain_greedy(tiny(seed=8), PROMPTS[1], 12)

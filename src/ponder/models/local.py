@@ -1,32 +1,23 @@
-"""What policies in this process share: calls that wait at the same time are decoded together, whatever problem,
-group or tree they come from."""
+"""What policies in this process share: which calls can work, which random numbers they draw, what a completion says."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from ponder.engine import batch
+from ponder.engine.request import Request, Row
 from ponder.errors import UsageError
 from ponder.models import chat
 from ponder.models.tokenizer import Tokenizer
-from ponder.types import Completion, Cost, Ids, Message, Sampling, ids
+from ponder.types import Completion, Cost, Floats, Ids, Message, Sampling, ids
 
 
-@dataclass(slots=True)
-class _Call:
-    request: batch.Request
-    answer: asyncio.Future[list[Completion]]
-
-
-class Batched(ABC):
+class Local(ABC):
     """A `Policy`. `version` counts weight updates; each completion records the one that wrote it."""
 
     def __init__(self, tokenizer: Tokenizer, vocab: int, context: int, seed: int = 0) -> None:
@@ -35,13 +26,11 @@ class Batched(ABC):
         self.version = 0
         self.watch: Callable[[int], None] = lambda tokens: None  # told of tokens as they are written; may raise to stop
         self._vocab, self._context = vocab, context
-        self._waiting: list[_Call] = []
-        self._worker: asyncio.Task[None] | None = None
         self.stream(seed)
 
     @abstractmethod
-    def _continue(self, requests: list[batch.Request]) -> list[list[batch.Row]]:
-        """Every continuation of every request, in order, each at its end. Called in a thread."""
+    async def _continue(self, request: Request) -> list[Row]:
+        """Every continuation, each at its end."""
 
     @abstractmethod
     def _flops(self, context: int) -> float:
@@ -51,14 +40,15 @@ class Batched(ABC):
         return chat.encode(self.tokenizer, messages)
 
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+        request = self.request(prefix, sampling, n)
+        return [self._completion(row) for row in await self._continue(request)]
+
+    def request(self, prefix: Ids, sampling: Sampling, n: int = 1) -> Request:
+        """What is asked of the engine, or an error that says what cannot work."""
         prefix = ids(prefix)
         sampling = self._checked(prefix, sampling, n)
         seed = self._seed(prefix) if sampling.seed is None else sampling.seed
-        call = _Call(batch.Request(prefix, sampling, n, seed), asyncio.get_running_loop().create_future())
-        self._waiting.append(call)
-        if self._worker is None or self._worker.done():
-            self._worker = asyncio.create_task(self._work())
-        return await call.answer
+        return Request(prefix, sampling, n, seed)
 
     def stream(self, *seed: int) -> None:
         """Start the policy's own random stream. A call's draws depend on it, the prefix, and how often that
@@ -76,58 +66,54 @@ class Batched(ABC):
             raise UsageError(f"n is {n}; ask for at least one completion")
         if not len(prefix) or prefix.min() < 0 or prefix.max() >= self._vocab:
             raise UsageError(f"a prefix needs at least one token, each below the vocabulary's {self._vocab}")
+        named = (*sampling.allowed, *sampling.forced, *(token for token, _ in sampling.bias))
+        if named and max(named) >= self._vocab:
+            raise UsageError(f"token {max(named)} is allowed, forced or biased; the vocabulary has {self._vocab}")
         room = self._context - len(prefix)
-        if room < 1:
+        if room < max(1, sampling.min_tokens, len(sampling.forced)):
             raise UsageError(f"the prompt has {len(prefix)} tokens, the model's context only {self._context}")
         return sampling if sampling.max_tokens <= room else replace(sampling, max_tokens=room)
 
-    async def _work(self) -> None:
-        await asyncio.sleep(0)  # let every call that is ready now join the batch
-        while self._waiting:
-            calls, self._waiting = self._waiting, []
-            try:
-                answers = await asyncio.to_thread(self._run, [c.request for c in calls])
-            except BaseException as failure:
-                for call in calls:
-                    if not call.answer.done():
-                        call.answer.set_exception(failure)
-                if not isinstance(failure, Exception):
-                    raise
-                continue
-            for call, answer in zip(calls, answers, strict=True):
-                if not call.answer.done():
-                    call.answer.set_result(answer)
-
-    def _run(self, requests: list[batch.Request]) -> list[list[Completion]]:
-        began = time.perf_counter()
-        rows = self._continue(requests)
-        seconds = (time.perf_counter() - began) / sum(r.n for r in requests)
-        return [
-            [self._completion(request, row, seconds) for row in group]
-            for request, group in zip(requests, rows, strict=True)
-        ]
-
-    def _stopped(self, row: batch.Row) -> bool:
+    def _stopped(self, row: Row) -> bool:
         """Has the newest token completed a stop string? A match ends in it, and each token has a byte or more."""
         stop = row.sampling.stop
         if not stop:
             return False
         reach = max(len(s.encode()) for s in stop)
-        tail = self.tokenizer.decode(row.token_ids[-reach - 1 :], keep_special=True)
+        written = row.token_ids[len(row.sampling.forced) :]
+        tail = self.tokenizer.decode(written[-reach - 1 :], keep_special=True)
         return any(s in tail for s in stop)
 
-    def _completion(self, request: batch.Request, row: batch.Row, seconds: float) -> Completion:
+    def _completion(self, row: Row) -> Completion:
         """The text keeps its stop string, since the tokens do; only the end-of-sequence token has no text."""
         assert row.stop is not None
-        prompt, written = len(request.prefix), len(row.token_ids)
-        first = row.number == 0
-        flops = self._flops(prompt + written // 2) * (written + (prompt if first else 0))
+        prompt, written = len(row.request.prefix), len(row.token_ids)
+        fed = min(row.computed + 1, prompt)  # the last token of the prompt is fed by every row
         text = self.tokenizer.decode(row.token_ids[:-1] if row.stop == "eos" else row.token_ids, keep_special=True)
+        notes: dict[str, Floats] = {name: np.asarray(values, np.float32) for name, values in row.notes.items()}
+        if len(set(row.versions)) > 1:
+            notes["version"] = np.asarray(row.versions, np.float32)
         return Completion(
             text=text,
             token_ids=ids(row.token_ids),
             logprobs=np.asarray(row.logprobs, dtype=np.float32),
             stop=row.stop,
-            version=self.version,
-            cost=Cost(prompt if first else 0, 0 if first else prompt, written, 0, flops, seconds),
+            version=row.versions[0],
+            cost=Cost(
+                prompt_tokens=fed,
+                cached_tokens=prompt - fed,
+                generated_tokens=written,
+                wasted_tokens=row.wasted,
+                flops=self._flops(prompt + written // 2) * (fed + written - 1),
+                seconds=row.seconds,
+            ),
+            notes=notes,
+            alternatives=_alternatives(row),
         )
+
+
+def _alternatives(row: Row) -> tuple[Ids, Floats] | None:
+    if not row.alternatives:
+        return None
+    tokens, logprobs = zip(*row.alternatives, strict=True)
+    return np.stack(tokens), np.stack(logprobs).astype(np.float32)

@@ -1,0 +1,170 @@
+"""Keys and values of all layers, by slot; and attention over them in plain torch, on any device.
+
+Shapes: K key heads, G query heads that share one, D head size, S slots, B rows, L tail length; for shared segments N
+segments, R rows of the largest, P tokens of the longest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ponder.engine.plan import Plan
+from ponder.engine.schedule import Part
+from ponder.nets.config import DecoderConfig
+
+
+class Cache:
+    """`kv[layer]` is [2, K, S, D]. Pages that no token was written to take no memory on a CPU."""
+
+    def __init__(self, config: DecoderConfig, slots: int, device: torch.device, dtype: torch.dtype) -> None:
+        shape = (2, config.kv_heads, slots, config.head_dim)
+        self.kv = [torch.empty(shape, device=device, dtype=dtype) for _ in range(config.layers)]
+        self.device = device
+
+    def put(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+
+    def write(self, layer: int, slots_T: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> None:
+        kv = self.kv[layer]
+        kv[0].index_copy_(1, slots_T, k_TKD.transpose(0, 1))
+        kv[1].index_copy_(1, slots_T, v_TKD.transpose(0, 1))
+
+
+def bytes_per_token(config: DecoderConfig, dtype: torch.dtype) -> int:
+    return 2 * config.layers * config.kv_heads * config.head_dim * dtype.itemsize
+
+
+class Filling:
+    """Attention while prefixes are filled in: each token sees its path in the cache and those before it in its part."""
+
+    def __init__(self, cache: Cache, parts: Sequence[Part]) -> None:
+        self.cache = cache
+        self.sizes = [part.stop - part.start for part in parts]
+        self.seen = [cache.put(part.seen.astype(np.int64)) for part in parts]
+        self.slots_T = cache.put(np.concatenate([part.slots for part in parts]).astype(np.int64))
+        at = [np.arange(part.position, part.position + n) for part, n in zip(parts, self.sizes, strict=True)]
+        self.positions_T = cache.put(np.concatenate(at))
+
+    def __call__(
+        self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None
+    ) -> Tensor:
+        self.cache.write(layer, self.slots_T, k_TKD, v_TKD)
+        kv = self.cache.kv[layer]
+        group = q_THD.shape[1] // k_TKD.shape[1]
+        mixed = []
+        for q, seen in zip(q_THD.split(self.sizes), self.seen, strict=True):
+            k, v = kv.index_select(2, seen).repeat_interleave(group, dim=1)
+            if len(q) == len(seen) and window is None:
+                out = F.scaled_dot_product_attention(q.transpose(0, 1), k, v, is_causal=True, scale=scale)
+            else:
+                back = torch.arange(len(seen) - len(q), len(seen), device=q.device)[:, None]
+                back = back - torch.arange(len(seen), device=q.device)
+                mask = back >= 0 if window is None else (back >= 0) & (back < window)
+                out = F.scaled_dot_product_attention(q.transpose(0, 1), k, v, attn_mask=mask, scale=scale)
+            mixed.append(out.transpose(0, 1))
+        return torch.cat(mixed)
+
+
+class Decoding:
+    """Attention of one new token per row: shared segments once for all their rows, then each row's tail.
+
+    Each piece gives a maximum, a sum of exponentials and a weighted value; these add up exactly to one softmax.
+    """
+
+    def __init__(self, cache: Cache, plan: Plan) -> None:
+        self.cache = cache
+        rows = len(plan.tails)
+        lengths = np.asarray([len(t) for t in plan.tails])
+        self.lengths, self.starts = lengths, np.asarray(plan.starts)
+        self.tails = np.zeros((rows, 1 << int(lengths.max() + 15).bit_length()), np.int64)  # with room to grow
+        for r, tail in enumerate(plan.tails):
+            self.tails[r, : len(tail)] = tail
+        self.shared = bool(plan.shared)
+        if self.shared:
+            most_rows = max(len(s.rows) for s in plan.shared)
+            slots = [s.slots for s in plan.shared]
+            longest = max(map(len, slots))
+            self.segment_rows = np.zeros((len(slots), most_rows), np.int64)
+            self.segment_slots = np.zeros((len(slots), longest), np.int64)
+            real_NR = np.zeros((len(slots), most_rows), bool)
+            real_NP = np.zeros((len(slots), longest), bool)
+            for n, (segment, its) in enumerate(zip(plan.shared, slots, strict=True)):
+                self.segment_rows[n, : len(segment.rows)] = segment.rows
+                self.segment_slots[n, : len(its)] = its
+                real_NR[n, : len(segment.rows)] = True
+                real_NP[n, : len(its)] = True
+            begin = np.asarray([s.position for s in plan.shared])
+            self.key_positions_NP = cache.put(begin[:, None] + np.arange(longest))
+            self.real_NP = cache.put(real_NP)
+            self.rows_NR = cache.put(self.segment_rows)
+            self.slots_NP = cache.put(self.segment_slots)
+            self.entries = cache.put(np.flatnonzero(real_NR.ravel()))  # of N x R, those that are rows
+            self.entry_rows = cache.put(self.segment_rows.ravel()[np.flatnonzero(real_NR.ravel())])
+        self._tensors()
+
+    def grow(self, slots: np.ndarray) -> None:
+        """One more token for each row."""
+        if self.lengths.max() + 1 > self.tails.shape[1]:
+            self.tails = np.pad(self.tails, ((0, 0), (0, self.tails.shape[1])))
+        self.tails[np.arange(len(slots)), self.lengths] = slots
+        self.lengths = self.lengths + 1
+        self._tensors()
+
+    def _tensors(self) -> None:
+        put = self.cache.put
+        longest = int(self.lengths.max())
+        rows = np.arange(len(self.lengths))
+        self.slots_B = put(self.tails[rows, self.lengths - 1])
+        self.slots_BL = put(self.tails[:, :longest])
+        self.positions_B = put(self.starts + self.lengths - 1)
+        self.back_BL = put((self.lengths - 1)[:, None] - np.arange(longest))  # how far back each key lies
+
+    def __call__(
+        self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None
+    ) -> Tensor:
+        self.cache.write(layer, self.slots_B, k_TKD, v_TKD)
+        kv = self.cache.kv[layer]
+        (rows, heads, size), groups = q_THD.shape, k_TKD.shape[1]
+        q_KBGD = (q_THD * scale).view(rows, groups, -1, size).transpose(0, 1)
+
+        near = self.back_BL >= 0 if window is None else (self.back_BL >= 0) & (self.back_BL < window)
+        k_KBLD, v_KBLD = kv.index_select(2, self.slots_BL.view(-1)).view(2, groups, rows, -1, size)
+        top, total, mixed = _piece(q_KBGD, k_KBLD, v_KBLD, near[None, :, None, :])
+        if self.shared:
+            top, total, mixed = self._with_shared(kv, q_KBGD, window, top, total, mixed)
+        return (mixed / total[..., None]).transpose(0, 1).reshape(rows, heads, size).to(q_THD.dtype)
+
+    def _with_shared(
+        self, kv: Tensor, q_KBGD: Tensor, window: int | None, top: Tensor, total: Tensor, mixed: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        groups, _, per, size = q_KBGD.shape
+        n, r = self.rows_NR.shape
+        k_KNPD, v_KNPD = kv.index_select(2, self.slots_NP.view(-1)).view(2, groups, n, -1, size)
+        q = q_KBGD.index_select(1, self.rows_NR.view(-1)).view(groups, n, r * per, size)
+        seen = self.real_NP[None, :, None, :]
+        if window is not None:
+            back = self.positions_B[self.rows_NR][:, :, None] - self.key_positions_NP[:, None, :]
+            seen = seen & (back < window).repeat_interleave(per, dim=1)[None]
+        pieces = _piece(q, k_KNPD, v_KNPD, seen)
+        top_e, total_e, mixed_e = (
+            x.view(groups, n * r, per, *x.shape[3:]).index_select(1, self.entries) for x in pieces
+        )
+        rows = self.entry_rows
+        highest = top.scatter_reduce(1, rows[None, :, None].expand_as(top_e), top_e, "amax")
+        old, new = (top - highest).exp(), (top_e - highest.index_select(1, rows)).exp()
+        total = (total * old).index_add_(1, rows, total_e * new)
+        mixed = (mixed * old[..., None]).index_add_(1, rows, mixed_e * new[..., None])
+        return highest, total, mixed
+
+
+def _piece(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of some of the keys: the largest score, the sum of exponentials below it, and the values so weighted."""
+    scores = (q @ k.transpose(-1, -2)).float().masked_fill(~seen, -torch.inf)
+    top = scores.amax(-1).clamp(min=-1e30)  # where nothing is seen, the sum is 0
+    weights = (scores - top[..., None]).exp()
+    return top, weights.sum(-1), (weights.to(v.dtype) @ v).float()

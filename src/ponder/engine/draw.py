@@ -1,0 +1,120 @@
+"""One more token for each row: what is drawn, what is said of it, and which rows end with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ponder.engine import sampler
+from ponder.engine.request import Row
+from ponder.errors import ModelError, PonderError, UsageError
+from ponder.types import Stop, ids
+
+# Told of a row after each token: returns True where the text so far holds a stop string.
+StopTest = Callable[[Row], bool]
+
+
+def extend(
+    logits_BV: Tensor, rows: Sequence[Row], eos: frozenset[int], stopped: StopTest, version: int = 0
+) -> dict[Row, PonderError]:
+    """Draw a token for every row. Returns the rows that failed, and why: they have no new token."""
+    device = logits_BV.device
+    own_BV = logits_BV = logits_BV.float()
+    noted = _note(own_BV, rows)
+    if any(row.sampling.edits for row in rows):
+        logits_BV = sampler.edit(own_BV.clone(), rows, eos)
+    logprobs_BV = sampler.warp(logits_BV, [row.sampling for row in rows])
+    at = [len(row.token_ids) for row in rows]
+    uniform = torch.tensor(
+        [row.uniforms[i] for row, i in zip(rows, at, strict=True)], dtype=torch.float64, device=device
+    )
+    greedy = torch.tensor([row.sampling.temperature == 0 for row in rows], device=device)
+    forced: Tensor | None = None
+    if any(row.sampling.forced for row in rows):
+        given = [_forced(row, i) for row, i in zip(rows, at, strict=True)]
+        forced = torch.tensor(given, device=device)
+    tokens, logprobs = sampler.draw(logprobs_BV, uniform, greedy, forced)
+    failed: dict[Row, PonderError] = {}
+    for b, (row, token, logprob) in enumerate(zip(rows, tokens.tolist(), logprobs.tolist(), strict=True)):
+        if not np.isfinite(logprob) and not (forced is not None and forced[b] >= 0 and logprob == -np.inf):
+            failed[row] = _failure(bool(torch.isfinite(own_BV[b]).all()))
+            continue
+        row.token_ids.append(token)
+        row.logprobs.append(logprob)
+        row.versions.append(version)
+        if row.guide is not None and token not in eos:
+            row.guide.push(token)
+        for name in row.sampling.measures:
+            row.notes.setdefault(name, []).append(noted[name][b])
+        if k := row.sampling.alternatives:
+            found, said = noted["alternatives"]
+            row.alternatives.append((ids(found[b, :k]), said[b, :k]))
+        row.stop = end(row, eos, stopped)
+    return failed
+
+
+def take(
+    tokens_BS: NDArray[np.int32],
+    logprobs_BS: NDArray[np.float32],
+    rows: Sequence[Row],
+    eos: frozenset[int],
+    stopped: StopTest,
+    version: int = 0,
+) -> dict[Row, PonderError]:
+    """Tokens that were drawn several at a time: each row takes them up to its end. Returns the rows that failed."""
+    ends_BS = np.isin(tokens_BS, list(eos | {t for row in rows for t in row.sampling.stop_tokens}))
+    sound_BS = np.isfinite(logprobs_BS)
+    failed: dict[Row, PonderError] = {}
+    for row, tokens, said, ends, sound in zip(rows, tokens_BS, logprobs_BS, ends_BS, sound_BS, strict=True):
+        many = min(len(tokens), row.sampling.max_tokens - len(row.token_ids))
+        if ends[:many].any():
+            many = int(ends.argmax()) + 1
+        if not sound[:many].all():
+            failed[row] = _failure(False)
+            continue
+        one_by_one = bool(row.sampling.stop) or ends[many - 1]
+        for part in np.split(np.arange(many), many if one_by_one else 1):
+            row.token_ids += tokens[part].tolist()
+            row.logprobs += said[part].tolist()
+            row.versions += [version] * len(part)
+            row.stop = end(row, eos, stopped)
+            if row.stop is not None:
+                break
+        row.wasted += len(tokens) - many
+    return failed
+
+
+def end(row: Row, eos: frozenset[int], stopped: StopTest) -> Stop | None:
+    """Why a row ends with its newest token; None: it does not."""
+    token, s = row.token_ids[-1], row.sampling
+    free = len(row.token_ids) > len(s.forced)  # what was forced ends nothing
+    if free and token in eos:
+        return "eos"
+    if free and (token in s.stop_tokens or (len(row.token_ids) >= s.min_tokens and stopped(row))):
+        return "stop"
+    return "length" if len(row.token_ids) >= s.max_tokens else None
+
+
+def _forced(row: Row, at: int) -> int:
+    return row.sampling.forced[at] if at < len(row.sampling.forced) else -1
+
+
+def _note(logits_BV: Tensor, rows: Sequence[Row]) -> dict[str, Any]:
+    noted: dict[str, Any] = {}
+    if any(row.sampling.measures for row in rows):
+        noted |= {name: value.tolist() for name, value in sampler.measure(logits_BV).items()}
+    if most := max(row.sampling.alternatives for row in rows):
+        top = torch.log_softmax(logits_BV, dim=-1).topk(min(most, logits_BV.shape[-1]), dim=-1)
+        noted["alternatives"] = top.indices.cpu().numpy(), top.values.cpu().numpy()
+    return noted
+
+
+def _failure(sound: bool) -> PonderError:
+    if sound:
+        return UsageError("no token may follow: what is allowed, banned and biased leaves none; loosen the rules")
+    return ModelError("the model's logits are not finite numbers: its weights are damaged or training diverged")

@@ -1,0 +1,331 @@
+"""Sampling and scoring for many callers at once, in a thread of its own.
+
+Calls come from any event loop or thread, join the others at the next pass and leave when they are done. The thread
+works while there is work, lingers a little, and ends; a call starts it again. Whatever happens, every caller gets an
+answer or an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ponder.engine.cache import bytes_per_token
+from ponder.engine.draw import StopTest, extend, take
+from ponder.engine.request import Reading, Request, Row
+from ponder.engine.runner import Runner
+from ponder.engine.schedule import Part, Schedule
+from ponder.errors import ModelError, UsageError
+from ponder.nets.decoder import Decoder
+
+_LINGER = 1.0  # seconds that an idle thread waits for more work
+_CHUNK = {"cpu": 512, "mps": 1024}  # tokens of prefixes filled in one pass; on a GPU more fit in the same time
+_CHUNK_GPU = 8192
+
+Word = tuple[int, int, float]  # which continuation, its next token, the token's log-probability
+
+
+@dataclass(eq=False)
+class _Call:
+    """What one caller asked for, and how to tell him."""
+
+    works: Sequence[Row] | Sequence[Reading]
+    loop: asyncio.AbstractEventLoop
+    answer: asyncio.Future[Any]
+    heard: Callable[[Word], None] | None = None
+    left: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.left = len(self.works)
+
+    def tell(self, set_it: Callable[[Any], None], value: Any) -> None:
+        def told() -> None:
+            if not self.answer.done():
+                set_it(value)
+
+        with suppress(RuntimeError):  # the caller's loop is closed: nobody listens
+            self.loop.call_soon_threadsafe(told)
+
+
+class Engine:
+    """Over a decoder whose weights it uses in place. `watch` is told of tokens as they are written; where it raises,
+    all calls in hand fail with what it raised, and the engine works on."""
+
+    def __init__(
+        self,
+        net: Decoder,
+        eos: frozenset[int] = frozenset(),
+        stopped: StopTest = lambda row: False,
+        *,
+        cache_bytes: int = 2 << 30,
+        most_rows: int = 1024,
+        chunk: int = 0,
+    ) -> None:
+        self.net, self.eos, self.stopped = net, eos, stopped
+        self.cache_bytes, self.most_rows, self.chunk = cache_bytes, most_rows, chunk
+        self.version = 0
+        self.watch: Callable[[int], None] = lambda tokens: None
+        self._wake = threading.Condition()  # guards all below but the schedule, which is the thread's
+        self._thread: threading.Thread | None = None
+        self._gathering: dict[asyncio.AbstractEventLoop, list[_Call]] = {}
+        self._inbox: list[_Call] = []
+        self._left: list[_Call] = []  # whose callers do not wait any more
+        self._stale = self._closed = self._busy = False
+        self._paused = 0
+        self._calls: dict[Row | Reading, _Call] = {}
+        self._schedule: Schedule | None = None
+        self._runner: Runner | None = None
+
+    # what callers use, in their own threads
+
+    async def generate(self, request: Request) -> list[Row]:
+        """All continuations of a prefix, each at its end."""
+        self._check(len(request.prefix) + request.sampling.max_tokens)
+        rows: list[Row] = await self._ask([Row.of(request, j) for j in range(request.n)])
+        return rows
+
+    async def stream(self, request: Request) -> AsyncIterator[Word | list[Row]]:
+        """Each token as it is drawn, and at last all rows."""
+        self._check(len(request.prefix) + request.sampling.max_tokens)
+        heard: asyncio.Queue[Word | None] = asyncio.Queue()
+        asking = asyncio.ensure_future(self._ask([Row.of(request, j) for j in range(request.n)], heard.put_nowait))
+        asking.add_done_callback(lambda _: heard.put_nowait(None))
+        try:
+            while (word := await heard.get()) is not None:
+                yield word
+            yield await asking
+        finally:
+            asking.cancel()
+
+    async def read(self, tokens: Any, begin: int = 0, adapter: str = "") -> Tensor:
+        """Hidden states [t, E] of given tokens from `begin` on; those before it are taken from the cache if there."""
+        self._check(len(tokens))
+        reading = Reading(tokens, begin, adapter)
+        await self._ask([reading])
+        return torch.cat(reading.hidden)
+
+    def renew(self) -> None:
+        """The weights have changed: forget what was computed with the old ones. Texts in hand go on."""
+        with self._wake:
+            self._stale = True
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """No pass runs in here: weights may change under texts in hand, which go on afterwards."""
+        with self._wake:
+            self._paused += 1
+            self._wake.wait_for(lambda: not self._busy)
+        try:
+            yield
+        finally:
+            with self._wake:
+                self._paused -= 1
+                self._wake.notify_all()
+
+    def close(self) -> None:
+        """Callers that still wait get an error, and later ones too."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify_all()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        self._fail(UsageError("the engine was closed"))
+        self._schedule = self._runner = None
+
+    def sleep(self) -> None:
+        """Give the cache's memory back; the next call takes it again. Not while texts are in hand."""
+        with self.paused():
+            if self._calls:
+                raise UsageError(f"{len(self._calls)} texts are in hand: wait for them before the engine sleeps")
+            self._schedule = self._runner = None
+
+    @property
+    def busy(self) -> bool:
+        """Texts are in hand."""
+        return bool(self._calls or self._inbox or self._gathering)
+
+    @property
+    def slots(self) -> int:
+        """Tokens that the cache holds."""
+        return max(1, self.cache_bytes // bytes_per_token(self.net.config, self.net.dtype))
+
+    async def _ask(self, works: Any, heard: Callable[[Word], None] | None = None) -> Any:
+        loop = asyncio.get_running_loop()
+        call = _Call(works, loop, loop.create_future(), heard)
+        with self._wake:
+            if self._closed:
+                raise UsageError("the engine was closed; make a new one")
+            gathering = self._gathering.setdefault(loop, [])
+            gathering.append(call)
+        if len(gathering) == 1:
+            loop.call_soon(loop.call_soon, self._hand_over, loop)
+        try:
+            return await call.answer
+        except asyncio.CancelledError:
+            with self._wake:
+                self._left.append(call)
+                self._wake.notify_all()
+            raise
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        """All calls that were ready at once come to the thread at once: what shares a pass does not depend on luck."""
+        with self._wake:
+            self._inbox += self._gathering.pop(loop, [])
+            if self._closed:
+                for call in self._inbox:
+                    call.tell(call.answer.set_exception, UsageError("the engine was closed"))
+                self._inbox = []
+            elif self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
+                self._thread.start()
+            self._wake.notify_all()
+
+    def _check(self, tokens: int) -> None:
+        if tokens > self.slots:
+            raise UsageError(
+                f"prompt and answer may have {tokens} tokens, the cache holds {self.slots}: "
+                "lower max_tokens, or give the engine more memory"
+            )
+
+    # the thread
+
+    @torch.inference_mode()
+    def _work(self) -> None:
+        while self._next():
+            try:
+                self._pass()
+            except BaseException as failure:  # of a pass or of the watch: nobody may be left waiting
+                self._fail(failure)
+            finally:
+                with self._wake:
+                    self._busy = False
+                    self._wake.notify_all()
+
+    def _next(self) -> bool:
+        """Wait until there is something to do, and take in what came. False: the thread ends."""
+        with self._wake:
+            while True:
+                if self._closed:
+                    self._thread = None
+                    return False
+                if not self._paused and (self._inbox or self._left or self._schedule):
+                    self._busy = True
+                    return True
+                if not self._wake.wait(_LINGER) and not (self._inbox or self._left or self._schedule or self._paused):
+                    self._thread = None
+                    return False
+
+    def _pass(self) -> None:
+        with self._wake:
+            inbox, self._inbox = self._inbox, []
+            left, self._left = self._left, []
+            stale, self._stale = self._stale, False
+        schedule, runner = self._ready()
+        if stale:
+            schedule.renew()
+        for call in inbox:
+            schedule.add(call.works)
+            self._calls |= dict.fromkeys(call.works, call)
+        for call in left:
+            self._drop(call)
+        began = time.perf_counter()
+        work = schedule.next(runner.steps)
+        if not work:
+            return
+        if isinstance(work[0], Part):
+            filling = list(schedule.filling)
+            runner.fill(work)
+            self._share(began, filling)
+            for reading in schedule.filled(work):
+                self._done(reading)
+        else:
+            self._decode(list(work), schedule.steps, began)
+
+    def _decode(self, rows: list[Row], steps: int, began: float) -> None:
+        schedule, runner = self._schedule, self._runner
+        assert schedule is not None and runner is not None
+        before = sum(len(row.token_ids) for row in rows)
+        if runner.draws(rows):
+            failed = take(*runner.burst(rows, steps), rows, self.eos, self.stopped, self.version)
+            for row in rows:
+                schedule.give_back(row)
+        else:
+            failed = extend(runner.decode(rows), rows, self.eos, self.stopped, self.version)
+        self._share(began, rows)
+        self.watch(sum(len(row.token_ids) for row in rows) - before)  # may raise: then nobody gets half an answer
+        for row in rows:
+            call = self._calls.get(row)
+            if call is None:
+                continue  # another continuation of the same call has failed
+            if row in failed:
+                self._drop(call)
+                call.tell(call.answer.set_exception, failed[row])
+                continue
+            if call.heard is not None:
+                word = (row.number, row.token_ids[-1], row.logprobs[-1])
+                with suppress(RuntimeError):
+                    call.loop.call_soon_threadsafe(call.heard, word)
+            if row.stop is not None:
+                schedule.end(row)
+                self._done(row)
+
+    def _share(self, began: float, works: Sequence[Row | Reading]) -> None:
+        seconds = (time.perf_counter() - began) / len(works)
+        for work in works:
+            work.seconds += seconds
+
+    def _done(self, work: Row | Reading) -> None:
+        call = self._calls.pop(work)
+        call.left -= 1
+        if not call.left:
+            call.tell(call.answer.set_result, call.works)
+
+    def _drop(self, call: _Call) -> None:
+        """Let go of what a call still has in hand."""
+        assert self._schedule is not None
+        for work in call.works:
+            if self._calls.pop(work, None) is not None:
+                self._schedule.end(work)
+        if self._runner is not None:
+            self._runner.forget()
+
+    def _fail(self, failure: BaseException) -> None:
+        """After a broken pass nothing in the cache can be trusted: begin anew."""
+        with self._wake:
+            inbox, self._inbox, self._left = self._inbox, [], []
+        for call in dict.fromkeys([*self._calls.values(), *inbox]):
+            call.tell(call.answer.set_exception, failure)
+        self._calls = {}
+        self._schedule = self._runner = None
+
+    def _ready(self) -> tuple[Schedule, Runner]:
+        """The cache, made when it is first needed, and anew where the network has moved or has another type."""
+        net, runner = self.net, self._runner
+        if runner is not None and not self._calls:
+            have = runner.cache.kv[0]
+            if (have.device, have.dtype) != (net.device, net.dtype):
+                self._schedule = runner = None
+        if self._schedule is None or runner is None:
+            kind = net.device.type
+            self._schedule = Schedule(self.slots, self.most_rows, self.chunk or _CHUNK.get(kind, _CHUNK_GPU))
+            self._runner = runner = Runner(net, self.slots)
+        return self._schedule, runner
+
+
+def logprobs(net: Decoder, hidden_TE: Tensor, tokens_T: Tensor) -> Tensor:
+    """Of each token, given the hidden state before it. In chunks: [T, V] may be large."""
+    out = []
+    for hidden, tokens in zip(hidden_TE.split(256), tokens_T.split(256), strict=True):
+        out.append(torch.log_softmax(net.logits(hidden), dim=-1).gather(-1, tokens[:, None])[:, 0])
+    if not torch.isfinite(said := torch.cat(out)).all():
+        raise ModelError("the model's logits are not finite numbers: its weights are damaged or training diverged")
+    return said

@@ -1,0 +1,105 @@
+"""What is asked of the engine: continuations of a prefix, or a reading of given tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ponder.engine.tree import Node
+from ponder.types import Floats, Ids, Sampling, Stop
+
+
+class Guide(Protocol):
+    """Says which tokens may come next; one for each continuation."""
+
+    def allowed(self) -> NDArray[np.bool_]:
+        """A mask over the vocabulary."""
+        ...
+
+    def push(self, token: int) -> None:
+        """This token was written."""
+        ...
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """Go on from these tokens, n times. `seed` and the continuation's number fix what is drawn."""
+
+    prefix: Ids
+    sampling: Sampling
+    n: int
+    seed: int
+    adapter: str = ""
+    guide: Callable[[], Guide] | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Row:
+    """One continuation being written."""
+
+    request: Request
+    number: int  # which of the request's n
+    uniforms: NDArray[np.float64]
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    notes: dict[str, list[float]] = field(default_factory=dict)
+    alternatives: list[tuple[Ids, Floats]] = field(default_factory=list)
+    guide: Guide | None = None
+    stop: Stop | None = None
+    computed: int = 0  # tokens of its prefix that a pass was spent on for it; the others were in the cache
+    wasted: int = 0  # tokens drawn after its end
+    seconds: float = 0.0  # its share of the passes it was in
+    # Where its keys and values are: those of all tokens up to `node.end` in the tree, of those after in `own` slots.
+    node: Node | None = None
+    own: list[int] = field(default_factory=list)
+    order: tuple[int, int] = (0, 0)
+
+    @classmethod
+    def of(cls, request: Request, number: int) -> Row:
+        uniforms = np.random.default_rng([request.seed, number]).random(request.sampling.max_tokens)
+        return cls(request, number, uniforms, guide=request.guide() if request.guide else None)
+
+    @property
+    def sampling(self) -> Sampling:
+        return self.request.sampling
+
+    @property
+    def adapter(self) -> str:
+        return self.request.adapter
+
+    @property
+    def tokens(self) -> Ids:
+        return np.append(self.request.prefix, np.asarray(self.token_ids, np.int32))
+
+    @property
+    def length(self) -> int:
+        return len(self.request.prefix) + len(self.token_ids)
+
+    @property
+    def begin(self) -> int:
+        """The tokens before this one must be in the cache: the last one is fed to draw what follows it."""
+        return self.length - 1
+
+
+@dataclass(eq=False, slots=True)
+class Reading:
+    """Read given tokens, and hand over the hidden states from `begin` on."""
+
+    tokens: Ids
+    begin: int
+    adapter: str = ""
+    hidden: list[Any] = field(default_factory=list)  # tensors [t, E], chunk by chunk
+    computed: int = 0
+    seconds: float = 0.0
+    node: Node | None = None
+    own: Node | None = None  # the tokens from `begin` on, not in the tree before they are read
+    order: tuple[int, int] = (0, 0)
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens)

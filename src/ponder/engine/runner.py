@@ -1,0 +1,58 @@
+"""A pass of the network over a part of the work, in plain torch: any device, any type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ponder.engine.cache import Cache, Decoding, Filling
+from ponder.engine.plan import plan
+from ponder.engine.request import Row
+from ponder.engine.schedule import Part
+from ponder.nets.decoder import Decoder
+
+
+class Runner:
+    def __init__(self, net: Decoder, slots: int) -> None:
+        self.net = net
+        self.cache = Cache(net.config, slots, net.device, net.dtype)
+        self._rows: list[Row] = []  # of the last decoding pass
+        self._decoding: Decoding | None = None
+
+    def fill(self, parts: Sequence[Part]) -> None:
+        """Compute keys and values of these tokens; readings get the hidden states of theirs."""
+        attend = Filling(self.cache, parts)
+        tokens = np.concatenate([part.tokens for part in parts]).astype(np.int64)
+        hidden_TE = self.net(self.cache.put(tokens), attend.positions_T, attend)
+        for part, hidden in zip(parts, hidden_TE.split(attend.sizes), strict=True):
+            if part.reading is not None:
+                part.reading.hidden.append(hidden.clone())
+
+    def steps(self, rows: Sequence[Row]) -> int:
+        """Passes that may follow each other before the text must be looked at."""
+        return 1
+
+    def draws(self, rows: Sequence[Row]) -> bool:
+        """Can `burst` draw for these rows?"""
+        return False
+
+    def burst(self, rows: Sequence[Row], steps: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """The next tokens [B, steps] of each row and their log-probabilities, drawn where they were computed."""
+        raise NotImplementedError
+
+    def decode(self, rows: Sequence[Row]) -> Tensor:
+        """Logits [B, V] after the newest token of each row."""
+        if self._decoding is not None and self._rows == rows:
+            self._decoding.grow(np.asarray([row.own[-1] for row in rows]))
+        else:
+            self._decoding, self._rows = Decoding(self.cache, plan(rows)), list(rows)
+        newest = np.asarray([row.token_ids[-1] if row.token_ids else row.request.prefix[-1] for row in rows], np.int64)
+        hidden_BE = self.net(self.cache.put(newest), self._decoding.positions_B, self._decoding)
+        return self.net.logits(hidden_BE)
+
+    def forget(self) -> None:
+        """The rows of the last pass have gone or moved."""
+        self._rows, self._decoding = [], None

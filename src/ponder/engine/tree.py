@@ -1,0 +1,196 @@
+"""Which token of which prefix lies where in the key-value cache. Integers only: no tensors, no model.
+
+A slot holds the keys and values of one token in every layer. Slots are handed out one by one, so a path may fork at
+any token: nothing is copied then, and no slot stays half used. The tree is a radix tree over token prefixes: a node is
+a run of tokens with their slots, its children go on differently. Whoever reads a path holds its last node; what nobody
+holds stays until its slots are needed, and the longest unused leaf goes first.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from itertools import count
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ponder.types import Ids
+
+Slots = NDArray[np.int32]
+_NONE = np.empty(0, np.int32)
+
+
+class Full(Exception):
+    """Fewer slots are left than were asked for."""
+
+
+class Node:
+    """A run of tokens. `filled` of them have their keys and values; `users` hold this node or one below it."""
+
+    __slots__ = ("children", "end", "filled", "parent", "queued", "slots", "tokens", "tree", "used", "users")
+
+    def __init__(self, tree: Tree, parent: Node | None, tokens: Ids, slots: Slots, filled: int) -> None:
+        self.tree = tree
+        self.parent, self.tokens, self.slots, self.filled = parent, tokens, slots, filled
+        self.children: dict[int, Node] = {}
+        self.users, self.used, self.queued = 0, 0, False
+        self.end: int = len(tokens) + (parent.end if parent else 0)  # tokens from the root to here
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def path(self) -> list[Node]:
+        """From the first run of the prefix to this one."""
+        nodes: list[Node] = []
+        node: Node | None = self
+        while node is not None and node.parent is not None:
+            nodes.append(node)
+            node = node.parent
+        return nodes[::-1]
+
+
+class Memory:
+    """A number of slots, and those that are free."""
+
+    def __init__(self, size: int) -> None:
+        self.size = self.free = size
+        self._stack = np.arange(size - 1, -1, -1, dtype=np.int32)
+
+    def take(self, number: int) -> Slots:
+        if number > self.free:
+            raise Full
+        self.free -= number
+        return self._stack[self.free : self.free + number][::-1].copy()
+
+    def give(self, slots: Slots) -> None:
+        self._stack[self.free : self.free + len(slots)] = slots[::-1]
+        self.free += len(slots)
+
+
+class Tree:
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self.roots: dict[str, Node] = {}  # by adapter: other weights make other keys of the same tokens
+        self.idle = 0  # slots that nobody holds: they can be had
+        self.dead = False  # of older weights: nothing is added or found any more
+        self._clock = count(1)
+        self._leaves: list[tuple[int, int, Node]] = []  # a heap of (last use, a number, node); may be out of date
+        self._number = count()
+
+    def match(self, tokens: Ids, adapter: str = "") -> Node:
+        """The node in which the longest known prefix of these tokens ends, cut there if need be."""
+        node, at = self.roots.setdefault(adapter, Node(self, None, _NONE, _NONE, 0)), 0
+        while at < len(tokens) and (child := node.children.get(int(tokens[at]))) is not None:
+            same = _common(child.tokens, tokens[at:])
+            node = child if same == len(child) else self._cut(child, same)
+            at += same
+        return node
+
+    def add(self, parent: Node, tokens: Ids, slots: Slots, filled: int) -> Node:
+        """A new child. Its first token must be one that no other child has."""
+        assert parent.tree is self and int(tokens[0]) not in parent.children and len(tokens) == len(slots)
+        child = Node(self, parent, tokens, slots, filled)
+        parent.children[int(tokens[0])] = child
+        child.used = next(self._clock)
+        self.idle += len(child)
+        self._rest(child)
+        return child
+
+    def keep(self, parent: Node, tokens: Ids, slots: Slots) -> None:
+        """Take over computed tokens after a node. What the tree has already is not kept twice."""
+        while len(tokens):
+            child = parent.children.get(int(tokens[0]))
+            if child is None:
+                self.add(parent, tokens, slots, len(tokens))
+                return
+            same = _common(child.tokens, tokens)
+            if same < len(child):
+                child = self._cut(child, same)
+            if child.filled < same:  # it waits to be computed: here it is
+                child.slots, spare = slots[:same].copy(), child.slots
+                child.filled = same
+                self.memory.give(spare)
+            else:
+                self.memory.give(slots[:same])
+            parent, tokens, slots = child, tokens[same:], slots[same:]
+
+    def hold(self, node: Node) -> Node:
+        assert node.tree is self and not self.dead
+        for n in node.path():
+            n.users += 1
+            if n.users == 1:
+                self.idle -= len(n)
+        return node
+
+    def release(self, node: Node) -> None:
+        assert node.tree is self
+        now = next(self._clock)
+        for n in reversed(node.path()):
+            n.users -= 1
+            n.used = now
+            if n.users == 0 and self.dead:
+                self.memory.give(n.slots)
+            elif n.users == 0:
+                self.idle += len(n)
+                self._rest(n)
+
+    def evict(self, number: int) -> bool:
+        """Free slots until so many are free. False if that cannot be; then nothing is lost."""
+        if self.memory.free + self.idle < number:
+            return False
+        while self.memory.free < number:
+            used, _, node = heapq.heappop(self._leaves)
+            node.queued = False
+            if node.used != used:
+                self._rest(node)  # used since
+            elif not node.users and not node.children:
+                self._drop(node)
+        return True
+
+    def clear(self) -> Tree:
+        """A new, empty tree on the same memory. What is in use stays until it is released."""
+        self.dead = True
+        for node in self.nodes():
+            if not node.users:
+                self.memory.give(node.slots)
+        return Tree(self.memory)
+
+    def nodes(self) -> Iterator[Node]:
+        waiting = [child for root in self.roots.values() for child in root.children.values()]
+        while waiting:
+            node = waiting.pop()
+            waiting += node.children.values()
+            yield node
+
+    def _cut(self, node: Node, at: int) -> Node:
+        """Cut a run in two; the node stays its lower part, so that whoever holds it still does. Returns the upper."""
+        assert 0 < at < len(node) and node.parent is not None
+        upper = Node(self, node.parent, node.tokens[:at], node.slots[:at], min(node.filled, at))
+        upper.users, upper.used = node.users, node.used
+        node.parent.children[int(node.tokens[0])] = upper
+        node.parent, node.filled = upper, max(0, node.filled - at)
+        node.tokens, node.slots = node.tokens[at:], node.slots[at:]
+        upper.children[int(node.tokens[0])] = node
+        return upper
+
+    def _drop(self, leaf: Node) -> None:
+        assert leaf.parent is not None
+        del leaf.parent.children[int(leaf.tokens[0])]
+        self.memory.give(leaf.slots)
+        self.idle -= len(leaf)
+        self._rest(leaf.parent)
+        leaf.parent = None
+
+    def _rest(self, node: Node) -> None:
+        """Note a node that may be evicted now."""
+        if not (node.users or node.children or node.queued or node.parent is None):
+            node.queued = True
+            heapq.heappush(self._leaves, (node.used, next(self._number), node))
+
+
+def _common(a: Ids, b: Ids) -> int:
+    """Tokens that both begin with."""
+    n = min(len(a), len(b))
+    differ = np.flatnonzero(a[:n] != b[:n])
+    return int(differ[0]) if len(differ) else n

@@ -1,0 +1,316 @@
+"""Many callers at once: they join, leave, stream, give up and fail without harm to each other."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fakes import plain_logits, tiny, wait, weights64
+from ponder.engine import cache
+from ponder.engine.engine import Engine, logprobs
+from ponder.engine.request import Request, Row
+from ponder.engine.runner import Runner
+from ponder.errors import ModelError, UsageError
+from ponder.nets.decoder import Decoder
+from ponder.types import Sampling, ids
+
+
+def request(prompt: list[int], n: int = 1, seed: int = 0, **sampling: Any) -> Request:
+    return Request(ids(prompt), Sampling(**{"max_tokens": 12, **sampling}), n, seed)
+
+
+def machine(net: Decoder, slots: int = 4000, **more: Any) -> Engine:
+    return Engine(net, cache_bytes=slots * cache.bytes_per_token(net.config, net.dtype), **more)
+
+
+def settled(engine: Engine) -> None:
+    """Nobody holds anything any more: every slot is free or can be had."""
+    deadline = time.monotonic() + 10
+    while engine.busy or engine._left or engine._busy:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    schedule = engine._schedule
+    assert schedule is not None and not schedule
+    assert schedule.memory.free + schedule.tree.idle == schedule.memory.size
+    assert schedule.tree.clear().memory.free == schedule.memory.size
+
+
+def test_a_storm_of_callers_that_give_up_leaves_nothing_behind() -> None:
+    net = tiny()
+    engine = machine(net, slots=120, most_rows=7, chunk=5)
+    draw = random.Random(0)
+    alone = {p: wait(machine(net).generate(request([p, 9, p], n=2, seed=p))) for p in range(3, 8)}
+
+    async def caller(i: int) -> str:
+        await asyncio.sleep(draw.random() * 0.3)
+        prompt = 3 + i % 5
+        call = asyncio.ensure_future(engine.generate(request([prompt, 9, prompt], n=2, seed=prompt)))
+        if i % 3 == 0:
+            await asyncio.sleep(draw.random() * 0.05)
+            call.cancel()
+        try:
+            rows = await call
+        except asyncio.CancelledError:
+            return "gone"
+        assert [r.token_ids for r in rows] == [r.token_ids for r in alone[prompt]]
+        return "done"
+
+    async def storm() -> list[str]:
+        return list(await asyncio.gather(*(caller(i) for i in range(90))))
+
+    ends = wait(storm())
+    assert ends.count("gone") > 5 and ends.count("done") >= 60
+    settled(engine)
+
+
+def test_callers_in_several_threads_and_loops() -> None:
+    net = tiny()
+    engine = machine(net)
+    expected = [[r.token_ids for r in wait(machine(net).generate(request([i + 3], n=2, seed=i)))] for i in range(6)]
+    found: dict[int, Any] = {}
+
+    def one(i: int) -> None:
+        found[i] = [r.token_ids for r in asyncio.run(engine.generate(request([i + 3], n=2, seed=i)))]
+
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(30)
+    assert [found[i] for i in range(6)] == expected
+    settled(engine)
+
+
+def test_a_late_caller_does_not_wait_for_those_before_it() -> None:
+    engine = machine(tiny())
+    ended: list[str] = []
+
+    async def one(name: str, tokens: int) -> None:
+        await engine.generate(request([5, 6], max_tokens=tokens, seed=1))
+        ended.append(name)
+
+    async def late() -> None:
+        first = asyncio.ensure_future(one("long", 400))
+        while not engine._calls:
+            await asyncio.sleep(0.001)
+        await one("short", 3)
+        await first
+
+    wait(late())
+    assert ended == ["short", "long"]
+
+
+def test_tokens_stream_as_they_are_drawn() -> None:
+    engine = machine(tiny())
+
+    async def listen() -> tuple[dict[int, list[int]], list[Row], bool]:
+        heard: dict[int, list[int]] = {0: [], 1: []}
+        early = False
+        async for word in engine.stream(request([5, 6], n=2, max_tokens=60)):
+            if isinstance(word, tuple):
+                heard[word[0]].append(word[1])
+                early = early or bool(engine._calls)
+            else:
+                return heard, word, early
+        raise AssertionError
+
+    heard, rows, early = wait(listen())
+    assert [heard[0], heard[1]] == [r.token_ids for r in rows] and early
+
+
+def test_a_listener_that_leaves_cancels() -> None:
+    engine = machine(tiny())
+
+    async def leave() -> None:
+        words = engine.stream(request([5, 6], n=2, max_tokens=500))
+        async for _ in words:
+            break
+        await words.aclose()  # type: ignore[attr-defined]
+
+    began = time.monotonic()
+    wait(leave())
+    settled(engine)
+    assert time.monotonic() - began < 8
+
+
+def test_a_closed_engine_tells_everybody() -> None:
+    engine = machine(tiny())
+
+    async def closing() -> list[Any]:
+        calls = [asyncio.ensure_future(engine.generate(request([5, i], max_tokens=2000))) for i in range(4)]
+        while not engine._calls:
+            await asyncio.sleep(0.001)
+        await asyncio.to_thread(engine.close)
+        return list(await asyncio.gather(*calls, engine.generate(request([5])), return_exceptions=True))
+
+    found = wait(closing())
+    assert len(found) == 5 and all(isinstance(f, UsageError) and "closed" in str(f) for f in found)
+
+
+def test_a_failed_pass_tells_everybody_and_the_engine_works_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = tiny()
+    engine = machine(net)
+    expected = [r.token_ids for r in wait(machine(net).generate(request([7, 7], n=3)))]
+    real, passes = Runner.decode, [0]
+
+    def breaks(self: Runner, rows: Any) -> Any:
+        passes[0] += 1
+        if passes[0] == 4:
+            raise RuntimeError("the device is gone")
+        return real(self, rows)
+
+    monkeypatch.setattr(Runner, "decode", breaks)
+
+    async def some() -> list[Any]:
+        calls = [engine.generate(request([7, i], n=2)) for i in range(5)]
+        return list(await asyncio.gather(*calls, return_exceptions=True))
+
+    assert all(isinstance(f, RuntimeError) for f in wait(some()))
+    assert [r.token_ids for r in wait(engine.generate(request([7, 7], n=3)))] == expected
+    settled(engine)
+
+
+def test_not_a_number_fails_that_request_alone() -> None:
+    net = tiny()
+    with torch.no_grad():
+        net.embed_tokens.weight[40] = torch.nan  # tied: its logit is no number either, so ask without it
+    net.lm_head.weight = torch.nn.Parameter(tiny(seed=3).embed_tokens.weight.detach().clone())
+    engine = machine(net)
+
+    async def both() -> list[Any]:
+        bad, good = request([5, 40], n=2), request([5, 6], n=2, bias=((40, -1e9),))
+        return list(await asyncio.gather(engine.generate(bad), engine.generate(good), return_exceptions=True))
+
+    bad, good = wait(both())
+    assert isinstance(bad, ModelError) and "not finite" in str(bad)
+    assert [len(r.token_ids) for r in good] == [12, 12]
+    settled(engine)
+
+
+def test_weights_may_change_under_texts_in_hand() -> None:
+    """Each token says which weights drew it; keys computed before stay, and new prompts use none of them."""
+    net = tiny()
+    engine = machine(net)
+    prompt = [5, 9, 22]
+
+    async def update() -> Row:
+        call = asyncio.ensure_future(engine.generate(request(prompt, max_tokens=300, temperature=0.0)))
+        while not (engine._calls and len(next(iter(engine._calls)).token_ids) > 5):  # type: ignore[union-attr]
+            await asyncio.sleep(0.001)
+        with engine.paused(), torch.no_grad():
+            at = len(next(iter(engine._calls)).token_ids)  # type: ignore[union-attr]
+            await asyncio.sleep(0.02)
+            assert len(next(iter(engine._calls)).token_ids) == at, "no pass runs meanwhile"  # type: ignore[union-attr]
+            for p, q in zip(net.parameters(), tiny(seed=4).parameters(), strict=True):
+                p.copy_(q)
+            engine.version = 1
+            engine.renew()
+        return (await call)[0]
+
+    found = wait(update())
+    turn = found.versions.index(1)
+    assert found.versions == [0] * turn + [1] * (300 - turn) and turn > 5
+    old, path = weights64(tiny()), list(prompt)
+    for _ in range(turn):
+        path.append(int(plain_logits(old, net.config, path)[-1].argmax()))
+    assert found.token_ids[:turn] == path[3:]
+    new, path = weights64(tiny(seed=4)), list(prompt)
+    (fresh,) = wait(engine.generate(request(prompt, max_tokens=6, temperature=0.0)))
+    for _ in range(6):
+        path.append(int(plain_logits(new, net.config, path)[-1].argmax()))
+    assert fresh.token_ids == path[3:] and fresh.versions == [1] * 6
+    settled(engine)
+
+
+# scoring
+
+
+@pytest.mark.parametrize("kind", ["llama", "window", "gemma"])
+def test_scores_are_those_of_a_plain_pass(kind: str) -> None:
+    net = tiny(kind)
+    engine = machine(net, slots=60, chunk=4)
+    draw = np.random.default_rng(1)
+    texts = [draw.integers(3, 60, size=int(n)) for n in draw.integers(2, 20, size=12)]
+    texts += [np.append(texts[0], [7, 8]), texts[1][:2]]
+    w = weights64(net)
+
+    async def all_of_them() -> list[torch.Tensor]:
+        return list(await asyncio.gather(*(engine.read(ids(t), int(len(t) // 2)) for t in texts)))
+
+    for text, hidden in zip(texts, wait(all_of_them()), strict=True):
+        begin = len(text) // 2
+        exact = plain_logits(w, net.config, text.tolist())[begin:]
+        assert hidden.shape == (len(text) - begin, net.config.width)
+        with torch.no_grad():
+            assert torch.allclose(net.logits(hidden).double(), exact.detach(), atol=1e-4)
+    settled(engine)
+
+
+def test_a_score_reuses_what_was_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = tiny()
+    engine = machine(net)
+    (found,) = wait(engine.generate(request([5, 9, 22, 8], max_tokens=10)))
+    fed: list[int] = []
+    real = Runner.fill
+    monkeypatch.setattr(
+        Runner, "fill", lambda self, parts: (fed.append(sum(len(p.tokens) for p in parts)), real(self, parts))[1]
+    )
+    tokens = [5, 9, 22, 8, *found.token_ids]
+    hidden = wait(engine.read(ids(tokens), 12))
+    assert fed == [2] and hidden.shape[0] == 2, "only what is wanted is computed"
+    with torch.inference_mode():
+        said = logprobs(net, hidden[:1], torch.tensor([tokens[13]]))
+    assert float(said[0]) == pytest.approx(found.logprobs[9], abs=1e-5)
+
+
+def test_a_text_that_does_not_fit_is_refused_alone() -> None:
+    engine = machine(tiny(), slots=30)
+    with pytest.raises(UsageError, match="31 tokens, the cache holds 30"):
+        wait(engine.read(ids([5] * 31)))
+    with pytest.raises(UsageError, match="the cache holds 30"):
+        wait(engine.generate(request([5] * 20, max_tokens=11)))
+    assert wait(engine.generate(request([5] * 20, max_tokens=10)))[0].stop == "length"
+
+
+# memory
+
+
+def test_sleep_gives_the_memory_back() -> None:
+    net = tiny()
+    engine = machine(net)
+    first = wait(engine.generate(request([5, 6])))
+    engine.sleep()
+    assert engine._runner is None
+    assert wait(engine.generate(request([5, 6])))[0].token_ids == first[0].token_ids
+
+
+def test_an_engine_with_texts_in_hand_does_not_sleep() -> None:
+    engine = machine(tiny())
+
+    async def try_it() -> None:
+        call = asyncio.ensure_future(engine.generate(request([5, 6], max_tokens=300)))
+        while not engine._calls:
+            await asyncio.sleep(0.001)
+        with pytest.raises(UsageError, match="1 texts are in hand"):
+            engine.sleep()
+        await call
+
+    wait(try_it())
+
+
+def test_an_idle_thread_ends_and_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ponder.engine.engine._LINGER", 0.01)
+    engine = machine(tiny())
+    for _ in range(3):
+        wait(engine.generate(request([5, 6])))
+        deadline = time.monotonic() + 5
+        while engine._thread is not None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)

@@ -1,0 +1,248 @@
+"""The scheduler against a naive model: a fake network that checks, at every read, what each slot holds."""
+
+from __future__ import annotations
+
+import functools
+import random
+
+import numpy as np
+import pytest
+
+from fakes import caught
+from ponder.engine.request import Reading, Request, Row
+from ponder.engine.schedule import Part, Schedule
+from ponder.engine.tree import Tree
+from ponder.types import Sampling, ids
+
+LETTERS = 3
+
+
+@functools.cache
+def follows(tokens: tuple[int, ...]) -> int:
+    """What the fake network writes next."""
+    return random.Random(repr(tokens)).randrange(LETTERS)
+
+
+def naive(prefix: list[int], count: int) -> list[int]:
+    tokens = list(prefix)
+    for _ in range(count):
+        tokens.append(follows(tuple(tokens)))
+    return tokens[len(prefix) :]
+
+
+class Fake:
+    """Slots that remember for which prefix they were written; reading a wrong one fails."""
+
+    def __init__(self) -> None:
+        self.slots: dict[int, tuple[int, ...]] = {}
+        self.computed = 0
+
+    def check(self, slots: list[int], tokens: list[int]) -> None:
+        assert len(slots) == len(tokens)
+        for i, slot in enumerate(slots):
+            assert self.slots.get(slot) == tuple(tokens[: i + 1])
+
+    def fill(self, parts: list[Part]) -> None:
+        for part in parts:  # keys of all are written before any is read
+            before = [t for n in part.node.path()[:-1] for t in n.tokens.tolist()] + part.node.tokens.tolist()
+            for i, slot in enumerate(part.slots.tolist(), part.position):
+                self.slots[slot] = tuple(before[: i + 1])
+                self.computed += 1
+        for part in parts:
+            tokens = [t for n in part.node.path()[:-1] for t in n.tokens.tolist()]
+            tokens += part.node.tokens[: part.stop].tolist()
+            self.check(part.seen.tolist(), tokens)
+            if part.reading:
+                part.reading.hidden += part.tokens.tolist()
+
+    def decode(self, rows: list[Row]) -> None:
+        assert len({r.own[-1] for r in rows}) == len(rows)
+        for row in rows:
+            self.slots[row.own[-1]] = tuple(row.tokens.tolist())
+            self.computed += 1
+        for row in rows:
+            assert row.node is not None
+            self.check([s for n in row.node.path() for s in n.slots.tolist()] + row.own, row.tokens.tolist())
+            row.token_ids.append(follows(tuple(row.tokens.tolist())))
+
+
+def empty(schedule: Schedule) -> None:
+    """Nobody holds anything, and every slot is free or idle in the tree."""
+    assert not schedule and schedule.memory.free + schedule.tree.idle == schedule.memory.size
+    assert not any(n.users for n in schedule.tree.nodes())
+    assert schedule.tree.clear().memory.free == schedule.memory.size
+
+
+def storm(seed: int, cancel: float = 0.1, renew: float = 0.03) -> tuple[Schedule, Fake]:
+    draw = random.Random(seed)
+    size = draw.randint(24, 90)
+    schedule = Schedule(size, most_rows=draw.randint(1, 6), chunk=draw.randint(1, 12))
+    fake, live, steps = Fake(), [], 0
+    to_come = draw.randint(1, 14)
+    while to_come or schedule:
+        steps += 1
+        assert steps < 5000, "someone starves"
+        if to_come and draw.random() < 0.3:
+            to_come -= 1
+            prefix = [draw.randrange(LETTERS) for _ in range(draw.randint(1, 14))]
+            if draw.random() < 0.25:
+                reading = Reading(ids(prefix), draw.randrange(len(prefix)))
+                schedule.add([reading])
+                live.append(reading)
+            else:
+                most = draw.randint(1, 24 - len(prefix))
+                request = Request(ids(prefix), Sampling(max_tokens=most), draw.randint(1, 4), 0)
+                rows = [Row.of(request, j) for j in range(request.n)]
+                schedule.add(rows)
+                live += rows
+        work = schedule.next()
+        if work and isinstance(work[0], Part):
+            fake.fill(work)
+            for reading in schedule.filled(work):
+                live.remove(reading)
+                assert reading.hidden == reading.tokens[reading.begin :].tolist()
+        elif work:
+            fake.decode(work)
+            assert len(work) <= schedule.most_rows
+            for row in list(work):
+                if len(row.token_ids) == row.sampling.max_tokens:
+                    schedule.end(row)
+                    live.remove(row)
+                    assert row.token_ids == naive(row.request.prefix.tolist(), row.sampling.max_tokens)
+        if live and draw.random() < cancel:
+            schedule.end(live.pop(draw.randrange(len(live))))
+        if draw.random() < renew:
+            schedule.renew()
+    assert not live
+    return schedule, fake
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_storms_of_requests_end_right_and_leave_nothing_behind(part: int) -> None:
+    pushed = 0
+    for seed in range(part * 500, part * 500 + 500):
+        schedule, _ = storm(seed)
+        pushed += schedule.stepped_back
+        empty(schedule)
+    assert pushed > 100, "memory was short often enough to test that"
+
+
+@pytest.mark.parametrize("mistake", ["", "cut", "kept", "freed", "leak"])
+def test_a_broken_cache_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if mistake == "cut":  # the parts of a run that is cut get each other's slots
+        real = Tree._cut
+
+        def wrong(self: Tree, node: object, at: int) -> object:
+            node.slots = np.roll(node.slots, 1)  # type: ignore[attr-defined]
+            return real(self, node, at)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Tree, "_cut", wrong)
+    if mistake == "kept":  # the last token drawn counts as computed
+        keep = Tree.keep
+        monkeypatch.setattr(Tree, "keep", lambda s, p, tokens, slots: keep(s, p, np.roll(tokens, 1), slots))
+    if mistake == "freed":  # what others read goes when one of them ends
+        monkeypatch.setattr(Tree, "hold", lambda self, node: node)
+        monkeypatch.setattr(Tree, "release", lambda self, node: None)
+    if mistake == "leak":  # nothing is ever let go
+        monkeypatch.setattr(Tree, "release", lambda self, node: None)
+    with caught(bool(mistake)):
+        try:
+            for seed in range(40):
+                empty(storm(seed)[0])
+        except Exception as failure:
+            raise AssertionError("it broke") from failure
+
+
+def run(schedule: Schedule, fake: Fake) -> None:
+    while work := schedule.next():
+        if isinstance(work[0], Part):
+            fake.fill(work)  # type: ignore[arg-type]
+            schedule.filled(work)  # type: ignore[arg-type]
+        else:
+            fake.decode(work)  # type: ignore[arg-type]
+            for row in list(work):
+                assert isinstance(row, Row)
+                if len(row.token_ids) == row.sampling.max_tokens:
+                    schedule.end(row)
+
+
+def ask(prefix: list[int], n: int = 1, tokens: int = 4, adapter: str = "") -> list[Row]:
+    request = Request(ids(prefix), Sampling(max_tokens=tokens), n, 0, adapter)
+    return [Row.of(request, j) for j in range(n)]
+
+
+def test_a_group_s_prompt_is_computed_once_and_a_path_never_twice() -> None:
+    schedule, fake = Schedule(500, 64, 64), Fake()
+    prompt = [0, 1, 2, 2, 1, 0, 0, 1, 2]
+    rows = ask(prompt, n=8)
+    schedule.add(rows)
+    run(schedule, fake)
+    assert fake.computed == 8 + 8 * 4, "all but the last token once, and then what each row feeds"
+    assert [r.computed for r in rows] == [8] + [0] * 7
+
+    deeper = ask([*prompt, *rows[0].token_ids], n=3)
+    schedule.add(deeper)
+    run(schedule, fake)
+    assert fake.computed == 40 + 3 * 4, "only what is new is fed: the path is in the cache"
+    assert [r.computed for r in deeper] == [0, 0, 0]
+
+
+def test_two_requests_at_once_share_what_neither_has_computed_yet() -> None:
+    schedule, fake = Schedule(500, 64, 4), Fake()
+    schedule.add(ask([0, 1, 2, 0, 1, 2, 0, 1, 1]))
+    schedule.add(ask([0, 1, 2, 0, 1, 2, 0, 2, 2, 0]))
+    run(schedule, fake)
+    assert fake.computed == 7 + 1 + 2 + 2 * 4
+
+
+def test_adapters_do_not_share() -> None:
+    schedule, fake = Schedule(500, 64, 64), Fake()
+    schedule.add(ask([0, 1, 2]))
+    schedule.add(ask([0, 1, 2], adapter="other"))
+    run(schedule, fake)
+    assert fake.computed == 2 * (2 + 4)
+
+
+def test_the_oldest_is_never_pushed_out() -> None:
+    schedule, fake = Schedule(40, 8, 64), Fake()
+    first = ask([0] * 5, tokens=30)[0]
+    schedule.add([first])
+    for i in range(6):
+        schedule.add(ask([1 + i % 2] * (3 + i), tokens=20))
+    seen = 0
+    while ((work := schedule.next()) and first.node is not None) or not first.token_ids:
+        if isinstance(work[0], Part):  # type: ignore[index]
+            fake.fill(work)  # type: ignore[arg-type]
+            schedule.filled(work)  # type: ignore[arg-type]
+            continue
+        fake.decode(work)  # type: ignore[arg-type]
+        seen += 1
+        assert len(first.token_ids) == seen, "a token at every pass that decodes"
+        for row in list(work):  # type: ignore[arg-type]
+            if len(row.token_ids) == row.sampling.max_tokens:  # type: ignore[union-attr]
+                schedule.end(row)  # type: ignore[arg-type]
+    assert schedule.stepped_back > 0
+    run(schedule, fake)
+    empty(schedule)
+
+
+def test_who_decodes_is_not_kept_waiting_by_a_long_prompt() -> None:
+    schedule, fake = Schedule(5000, 8, 10), Fake()
+    first = ask([0, 1], tokens=40)[0]
+    schedule.add([first])
+    fake.fill(schedule.next())  # type: ignore[arg-type]
+    schedule.filled(schedule._parts())
+    fake.decode(schedule.next())  # type: ignore[arg-type]
+    schedule.add(ask([2] * 1000))
+    fills = waited = 0
+    while len(first.token_ids) < 20:
+        work = schedule.next()
+        if isinstance(work[0], Part):  # type: ignore[index]
+            fake.fill(work)  # type: ignore[arg-type]
+            schedule.filled(work)  # type: ignore[arg-type]
+            fills += 1
+            waited = max(waited, fills)
+        else:
+            fake.decode(work)  # type: ignore[arg-type]
+            fills = 0
+    assert 1 <= waited <= 4
