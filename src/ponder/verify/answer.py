@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 from ponder.errors import UnknownName, UsageError
+from ponder.verify.around import denied, part_of_more
 from ponder.verify.numbers import LONGEST, parse, same, unwrap
 
 Form = Literal["boxed", "tag", "hash", "line", "bare"]
@@ -48,17 +49,17 @@ def extract(text: str, forms: Sequence[Form] = EXPLICIT) -> Found:
     said = after_thinking(text)
     if said is None:
         return Found(None, "no answer")
-    delimited = [list(find(said)) for form, find in _DELIMITED.items() if form in forms]
+    delimited = [list(find(said)) for form, find in DELIMITED.items() if form in forms]
     if any(len(spans) > 1 for spans in delimited):
         return Found(None, "several answers")
-    spans = _outermost([span for spans in delimited for span in spans])
-    lines = list(_lines(said)) if "line" in forms else []
+    spans = outermost([span for spans in delimited for span in spans])
+    stated = list(lines(said)) if "line" in forms else []
     if spans:
-        return _agreed(said, spans, [line for line in lines if line.end <= spans[0].start])
-    if len(lines) > 1:
+        return _agreed(said, spans, [line for line in stated if line.end <= spans[0].start])
+    if len(stated) > 1:
         return Found(None, "several answers")
-    if lines:
-        return _agreed(said, lines, [])
+    if stated:
+        return _agreed(said, stated, [])
     return _bare(said) if "bare" in forms else Found(None, "no answer")
 
 
@@ -151,13 +152,15 @@ def _hashes(text: str) -> Iterator[Span]:
 # At the start of a line or sentence, so that "I doubt the answer is 42" is no answer.
 _LINE = re.compile(
     r"(?:^|(?<=[.!?:])[ \t])[^\w\n<\\]{0,8}(?:(?:so|thus|therefore|hence|then)\b,?[ \t]{1,4})?"
-    r"(?:the[ \t]{1,4})?(?:(?:final|correct)[ \t]{1,4})?answer\*{0,2}[ \t]{0,4}(?:is\b:?|:|=)\*{0,2}\s{0,4}"
+    r"(?:the[ \t]{1,4})?"
+    r"(?:(?:(?:final|correct|right|best)[ \t]{1,4})?answer|(?:correct|right|best)[ \t]{1,4}(?:option|choice))"
+    r"\*{0,2}[ \t]{0,4}(?:is\b:?|:|=)\*{0,2}\s{0,4}"
     r"((?:[^.\n]|\.(?=\S))*)\.?",
     re.IGNORECASE | re.MULTILINE,
 )
 
 
-def _lines(text: str) -> Iterator[Span]:
+def lines(text: str) -> Iterator[Span]:
     for match in _LINE.finditer(text):
         yield Span(match.start(), match.end(), _unboxed(match[1].strip("*_ \t")))
 
@@ -169,10 +172,10 @@ def _unboxed(content: str) -> str:
     return box.content if box and box.content is not None and (box.start, box.end) == (0, len(whole)) else content
 
 
-_DELIMITED: dict[Form, Callable[[str], Iterator[Span]]] = {"boxed": boxes, "tag": tags, "hash": _hashes}
+DELIMITED: dict[Form, Callable[[str], Iterator[Span]]] = {"boxed": boxes, "tag": tags, "hash": _hashes}
 
 
-def _outermost(spans: list[Span]) -> list[Span]:
+def outermost(spans: list[Span]) -> list[Span]:
     """In order, without those that stand inside another: a box inside a tag is one answer."""
     kept: list[Span] = []
     for span in sorted(spans, key=lambda s: (s.start, -s.end)):
@@ -193,9 +196,12 @@ def _agreed(said: str, spans: list[Span], earlier: list[Span]) -> Found:
     others += [line.content for line in earlier if line.content and parse(line.content).value is not None]
     if any(other != first and not same(parse(other), parse(first)) for other in others):
         return Found(None, "several answers")
-    if _ENDS_IN_OR.search(said[max(0, spans[0].start - 20) : spans[0].start]):
+    before, after = said[max(0, spans[0].start - 120) : spans[0].start], said[spans[-1].end :]
+    if denied(before):
         return Found(None, "hedged")
-    fault = _changed(said[spans[-1].end :], first)
+    if part_of_more(before, after):
+        return Found(None, "malformed")
+    fault = _changed(after, first)
     return Found(None, fault) if fault else Found(first)
 
 
@@ -217,7 +223,7 @@ _HEDGE = re.compile(
 )
 _SET = re.compile(r"\\in(?![a-z])|∈|\\\{|[{(\[][^{}()\[\]]*[,;]")
 _GROUPED = re.compile(r"[1-9][0-9]{0,2}(?:(?:,|\{,\}|,\\!)[0-9]{3})+(?![0-9])")
-_LIST = re.compile(r"[,;\n]|\band\b|&|\\\\")
+_LIST = re.compile(r"(?<!\\)[,;]|\n|\band\b|&|\\\\")
 
 
 def _fault(answer: str) -> str:
@@ -237,10 +243,10 @@ def _fault(answer: str) -> str:
     return ""
 
 
-_ENDS_IN_OR = re.compile(r"\bor\b\W*$", re.IGNORECASE)
 _DOUBT = re.compile(
     r"\b(?:or|maybe|perhaps|possibly|probably|wait|actually|instead|alternatively|wrong|incorrect|mistake|error"
-    r"|correction|ignore|rather|guess|unsure|not|never|cannot)\b|n['’]t\b|\?",
+    r"|correction|ignore|rather|guess|unsure|not|never|cannot|reflection|second (?:choice|answer|thoughts?))\b"
+    r"|n['’]t\b|\bno,|\?",
     re.IGNORECASE,
 )
 _DIGITS = re.compile(r"(?:(?<![\w)])[-−])?[0-9][0-9,]*(?:\.[0-9]+)?")
@@ -248,6 +254,12 @@ _NUMBER_WORD = re.compile(
     r"\b(?:zero|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w{3,5}teen|twenty|thirty|forty|fifty"
     r"|sixty|seventy|eighty|ninety|hundred|thousand|million|billion|half|double|twice)\b",
     re.IGNORECASE,
+)
+
+_CHOSEN = re.compile(r"(?:option |choice )?\(?([A-Z])(?:[).:](?: .*)?)?", re.IGNORECASE | re.DOTALL)
+# The letter of an option: neither the pronoun I nor the article A.
+_OPTION = re.compile(
+    r"(?<![\w'’$\\])(?:[B-HJ-Z]|A(?! [a-z])|A(?= (?:is|was|as|too|also|would|could|seems)\b))(?![\w'’])"
 )
 
 
@@ -258,6 +270,9 @@ def _changed(after: str, answer: str) -> str:
         if len(token[0]) > LONGEST or not same(parse(token[0].rstrip(",")), given):
             return "several answers"
     if _NUMBER_WORD.search(after) or _BOX.search(after) or _ANSWER_TAG.search(after.replace("</answer>", "", 1)):
+        return "several answers"
+    chosen = _CHOSEN.fullmatch(answer)
+    if chosen and any(other[0] != chosen[1].upper() for other in _OPTION.finditer(after)):
         return "several answers"
     return "hedged" if _DOUBT.search(after) else ""
 

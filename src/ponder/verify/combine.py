@@ -1,4 +1,7 @@
-"""One reward out of several scores."""
+"""One reward out of several scores, each of which stays on the step under its own name.
+
+A sum or a gate with a part that can be gamed (a model as judge) can be gamed too, and says so.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from ponder.types import Score, Trace
 
 @dataclass(frozen=True)
 class Weighted:
-    """The weighted sum of its parts, whose own scores it leaves on each step. Undecided if any part is."""
+    """The weighted sum of its parts, whose own scores it leaves on each step. Undecided if any part is.
+
+    A part left out because it failed would be a 0 in disguise; there is no such option.
+    """
 
     parts: tuple[tuple[Scorer, float], ...]
 
@@ -23,6 +29,8 @@ class Weighted:
             raise UsageError("a weighted reward has no parts; give it at least one (scorer, weight)")
         if twice := {n for n in names if names.count(n) > 1}:
             raise UsageError(f"two parts are named {min(twice)!r} and one would hide the other's score; leave one out")
+        if self.name in names:
+            raise UsageError(f"a part is named {self.name!r}, as the sum is; add its own parts instead")
         if bad := [w for _, w in self.parts if not math.isfinite(w)]:
             raise UsageError(f"a weight is {bad[0]}; it must be a finite number")
 
@@ -30,13 +38,12 @@ class Weighted:
     def name(self) -> str:
         return "reward"
 
+    @property
+    def gameable(self) -> bool:
+        return any(getattr(scorer, "gameable", False) for scorer, _ in self.parts)
+
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        columns = []
-        for scorer, _ in self.parts:
-            scores = await scorer(trace, steps)
-            for step, score in zip(steps, scores, strict=True):
-                trace.steps[step].scores[scorer.name] = score
-            columns.append(scores)
+        columns = [await _scored(scorer, trace, steps) for scorer, _ in self.parts]
         return [self._sum(row) for row in zip(*columns, strict=True)]
 
     def _sum(self, scores: tuple[Score, ...]) -> Score:
@@ -47,3 +54,49 @@ class Weighted:
             total += weight * score.value
             reasons.append(f"{weight:g} x {scorer.name} {score.value:g} ({score.reason})")
         return Score(total, " + ".join(reasons))
+
+
+@dataclass(frozen=True)
+class Gated:
+    """The reward of an answer that passes the gate (a score of at least `least`); `closed` for one that does not.
+
+    As in: no reward for a right answer in the wrong format. What does not pass is not judged further, and an undecided
+    gate leaves the whole undecided.
+    """
+
+    gate: Scorer
+    reward: Scorer
+    least: float = 1.0
+    closed: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.gate.name == self.reward.name:
+            raise UsageError(f"the gate and the reward are both named {self.gate.name!r}; one would hide the other")
+        if not (math.isfinite(self.least) and math.isfinite(self.closed)):
+            raise UsageError(f"least is {self.least} and closed is {self.closed}; both must be finite numbers")
+
+    @property
+    def name(self) -> str:
+        return f"gated_{self.reward.name}"
+
+    @property
+    def gameable(self) -> bool:
+        return any(getattr(scorer, "gameable", False) for scorer in (self.gate, self.reward))
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        gates = dict(zip(steps, await _scored(self.gate, trace, steps), strict=True))
+        passed = [step for step, gate in gates.items() if gate.value is not None and gate.value >= self.least]
+        rewards = dict(zip(passed, await _scored(self.reward, trace, passed), strict=True)) if passed else {}
+        return [rewards[step] if step in rewards else self._stopped(gates[step]) for step in steps]
+
+    def _stopped(self, gate: Score) -> Score:
+        if gate.value is None:
+            return Score(None, f"{self.gate.name} is undecided: {gate.reason}")
+        return Score(self.closed, f"{self.gate.name} {gate.value:g} is below {self.least:g} ({gate.reason})")
+
+
+async def _scored(scorer: Scorer, trace: Trace, steps: Sequence[int]) -> list[Score]:
+    scores = await scorer(trace, steps)
+    for step, score in zip(steps, scores, strict=True):
+        trace.steps[step].scores[scorer.name] = score
+    return scores

@@ -2,7 +2,7 @@
 
 - sum    = term (("+" | "-") term)*
 - term   = factor (("*" | "/") factor)*
-- factor = integer | "(" sum ")" | "-" factor
+- factor = integer | "(" sum ")" | "-" factor        (an integer, or a decimal where those are allowed)
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ class Value:
     reason: str = ""
 
 
-def evaluate(text: str) -> Value:
-    """Never raises and never takes long, whatever the text."""
+def evaluate(text: str, decimals: bool = False) -> Value:
+    """Never raises and never takes long, whatever the text. `decimals`: 1.5 is a number too, but none of `used`."""
     if len(text) > LONGEST:
         return Value(None, reason="too long")
     for typeset, plain in _TYPESET.items():
         text = text.replace(typeset, plain)
-    tokens = _TOKEN.findall(text)
+    if "\\frac" in text:  # \frac{a}{b} is ((a)/(b)); braces that do not belong together leave brackets that do not
+        text = _BETWEEN.sub(")/(", _FRACTION.sub("((", text)).replace("}", "))")
+    tokens = (_DECIMAL if decimals else _TOKEN).findall(text)
     if "".join(tokens) != "".join(text.split()) or any(len(t) > WIDEST for t in tokens):
         return Value(None, reason="malformed")
     reader = _Reader([*tokens, ""])
@@ -45,9 +47,13 @@ def evaluate(text: str) -> Value:
 
 
 _TYPESET = {
-    "\\times": "*", "\\cdot": "*", "\\div": "/", "\\left": "", "\\right": "", "×": "*", "·": "*", "÷": "/", "−": "-",
+    "\\times": "*", "\\cdot": "*", "\\div": "/", "\\left": "", "\\right": "", "\\dfrac": "\\frac", "\\tfrac": "\\frac",
+    "×": "*", "·": "*", "÷": "/", "−": "-",
 }  # fmt: skip
+_FRACTION = re.compile(r"\\frac\s?\{")
+_BETWEEN = re.compile(r"\}\s?\{")
 _TOKEN = re.compile(r"[0-9]+|[-+*/()]")
+_DECIMAL = re.compile(r"[0-9]+\.[0-9]+|\.[0-9]+|[0-9]+|[-+*/()]")
 
 
 class _Refused(Exception):
@@ -99,7 +105,9 @@ class _Reader:
                 raise _Refused("malformed")
             self.take()
             return inside
-        if not token.isdigit():
+        if not token or token in "+*/)":
             raise _Refused("malformed")
-        self.used.append(int(self.take()))
-        return Fraction(self.used[-1])
+        if "." in self.take():
+            return Fraction(token)
+        self.used.append(int(token))
+        return Fraction(token)

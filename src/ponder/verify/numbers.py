@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from ponder.verify.units import canonical_unit, differ, is_unit
+
 LONGEST = 200  # characters in an answer
 LARGEST_EXPONENT = 400  # 1e999999999 would fill the memory
 
@@ -22,12 +24,15 @@ class Number:
     value: Fraction | None
     percent: bool = False
     reason: str = ""
+    unit: str = ""  # a known one, by its one name
 
 
 def parse(text: str) -> Number:
     """The number that this text is, as a whole."""
     if len(text) > LONGEST:
         return Number(None, reason="too long")
+    if digits := _DIGITS.fullmatch(text):  # most answers: no need to look further
+        return Number(Fraction(int(text.replace(",", "") if digits[1] else text)))
     plain = _VARIABLE.sub("", _simplified(text), count=1)
     match = _WHOLE.fullmatch(plain)
     if not plain:
@@ -36,11 +41,12 @@ def parse(text: str) -> Number:
         return Number(None, reason="malformed")
     unit = (match["named"] or match["words"] or "").strip()
     value = _magnitude(match)
-    if value is None or not _is_unit(unit):
+    if value is None or not is_unit(unit):
         return Number(None, reason="malformed")
     negative = "-" in (match["outer"], match["inner"])
     percent = bool(match["percent"]) or unit.lower() in ("percent", "per cent")
-    return Number(-value if negative else value, percent)
+    known = canonical_unit(unit, match["exponent"] or "") or _CURRENCY.get(match["currency"] or "", "")
+    return Number(-value if negative else value, percent, unit="percent" if percent else known)
 
 
 def equal(answer: str, gold: str, tolerance: float = 0.0) -> bool:
@@ -49,14 +55,18 @@ def equal(answer: str, gold: str, tolerance: float = 0.0) -> bool:
 
 
 def same(answer: Number, gold: Number, tolerance: float = 0.0) -> bool:
-    """A percentage equals another percentage, its hundredth, or the bare figure (as in "what percent ...?")."""
-    if answer.value is None or gold.value is None:
+    """A percentage equals another percentage, its hundredth, or the bare figure (as in "what percent ...?").
+
+    A gold figure below one is a share already: 0.5% is not 0.5.
+    """
+    if answer.value is None or gold.value is None or differ(answer.unit, gold.unit):
         return False
     if answer.percent == gold.percent:
         return _close(answer.value, gold.value, tolerance)
     part = Fraction(1, 100)
     scaled = (answer.value * part, gold.value) if answer.percent else (answer.value, gold.value * part)
-    return _close(*scaled, tolerance) or _close(answer.value, gold.value, tolerance)
+    asks_percent = gold.percent or abs(gold.value) >= 1
+    return _close(*scaled, tolerance) or (asks_percent and _close(answer.value, gold.value, tolerance))
 
 
 def _close(answer: Fraction, gold: Fraction, tolerance: float) -> bool:
@@ -73,6 +83,8 @@ _WRAPPED = re.compile(
 def unwrap(text: str) -> str:
     """Without the mathematics delimiters, emphasis and full stop around all of it."""
     text = text.strip()
+    if not text or (text[-1] != "." and text[0] not in "$\\*"):
+        return text
     for _ in range(4):
         if text.endswith(".") and not text.endswith(".."):
             text = text[:-1].rstrip()
@@ -86,14 +98,23 @@ def unwrap(text: str) -> str:
     return text
 
 
+_CURRENCY = {"$": "dollar", "€": "euro"}
+_SCALES = {"C": "celsius", "F": "fahrenheit"}
+
 # How the same figure is typeset: on the left what people and LaTeX write, on the right what `_WHOLE` reads.
 _TYPESET = (
     (re.compile(r"[−–]"), "-"),
     (re.compile(r"\{,\}|,\\!|(?<=[0-9])\\,(?=[0-9]{3}(?![0-9]))"), ","),
     (re.compile(r"\\(?:color\{[a-z]{1,20}\}|displaystyle(?![a-z]))"), ""),
-    (re.compile(r"\\[,!:; ]|\\q?quad(?![a-z])|~"), " "),
+    (re.compile(r"\\[,!:; ]|\\q?quad(?![a-z])|(?<=[^\s\\=<>(,\[]) ?~"), " "),  # ~42 is no figure, but "about 42"
     (re.compile(r"\\[dt]frac(?![a-z])"), r"\\frac"),
     (re.compile(r"\\([$%])"), r"\1"),
+    (
+        re.compile(
+            r"(?:\^\s?(?:\\circ|\{\s?\\circ\s?\})|°)\s?(?:\\(?:text|mathrm)\{\s?([CF])\s?\}|([CF])(?![A-Za-z]))"
+        ),
+        lambda m: f" {_SCALES[m[1] or m[2]]}",
+    ),
     (re.compile(r"\^\s?(?:\\circ|\{\s?\\circ\s?\})|°"), ""),
 )
 
@@ -105,11 +126,12 @@ def _simplified(text: str) -> str:
     return text.strip()
 
 
+_DIGITS = re.compile(r"-?(?:[0-9]+|[1-9][0-9]{0,2}((?:,[0-9]{3})+))")
 _VARIABLE = re.compile(r"[A-Za-z](?:_(?:[A-Za-z0-9]|\{[A-Za-z0-9]{1,8}\}))?\s*=\s*")
 
 _INT = r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)"
 _WHOLE = re.compile(
-    r"(?P<outer>[-+]?)\s*[$€£]?\s*(?P<inner>[-+]?)\s*"
+    r"(?P<outer>[-+]?)\s*(?P<currency>[$€£]?)\s*(?P<inner>[-+]?)\s*"
     r"(?:"
     rf"\\frac\s?(?:\{{\s?(?P<top>-?{_INT})\s?\}}\s?\{{\s?(?P<bottom>{_INT})\s?\}}|(?P<top1>[0-9])(?P<bottom1>[0-9]))"
     rf"|(?P<over>{_INT})\s?/\s?(?P<under>{_INT})"
@@ -118,8 +140,8 @@ _WHOLE = re.compile(
     r"|\s?(?:\\times|\\cdot|[×·*x])\s?10\s?\^\s?(?:\{\s?(?P<power>[-+]?[0-9]{1,4})\s?\}|(?P<power1>[-+]?[0-9]{1,4})))?"
     r")"
     r"\s*(?P<percent>%?)"
-    r"(?:\s*\\(?:text|textrm|mathrm|mbox)\{(?P<named>[^{}]*)\}|\s+(?P<words>[A-Za-z]{2,}(?:[ /][A-Za-z]+){0,3}))?"
-    r"(?:\^\{?[23]\}?|[²³])?"
+    r"(?:(?:\s*\\(?:text|textrm|mathrm|mbox)\{(?P<named>[^{}]*)\}|\s+(?P<words>[A-Za-z]{2,}(?:[ /][A-Za-z]+){0,3}))"
+    r"(?P<exponent>\^\{?[23]\}?|[²³])?)?"
 )
 
 
@@ -135,19 +157,3 @@ def _magnitude(match: re.Match[str]) -> Fraction | None:
         return None
     digits, _, decimals = match["decimal"].replace(",", "").partition(".")
     return Fraction(int((digits + decimals) or "0")) * Fraction(10) ** (exponent - len(decimals))
-
-
-# Words after a figure that make it another figure, or no figure: 42 thousand, 42 minus one, 42 or so.
-_NO_UNIT = re.compile(
-    r"\b(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|[a-z]{3,5}teen"
-    r"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|dozen|hundreds?|thousands?|(?:m|b|tr)illions?"
-    r"|half|halves|thirds?|(?:four|fif|six|seven|eigh|ten|hundred|thousand)ths"
-    r"|plus|minus|times(?= )|over|squared|cubed|factorial|mod|modulo|divided|multiplied|by|less|more|than|least|most"
-    r"|and|n?or|not|either|maybe|perhaps|possibly|probably|about|around|roughly|approximately|if|but|except|pi|k|is"
-    r"|equals)\b",
-    re.IGNORECASE,
-)
-
-
-def _is_unit(unit: str) -> bool:
-    return re.fullmatch(r"[A-Za-z°/ .²³]*", unit) is not None and not _NO_UNIT.search(unit)

@@ -3,17 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NoReturn
 
+from ponder.errors import Interrupted, PonderError
 from ponder.types import Score, Trace
+
+
+class BadData(Exception):
+    """What the problem gives the verifier cannot be used; the answer is then neither right nor wrong."""
 
 
 def score_each(trace: Trace, steps: Sequence[int], judge: Callable[[str], Score]) -> list[Score]:
     """Judge what was written up to each step. A judge that breaks is undecided, never a silent 0."""
-    return [_safely(judge, trace.text(step)) for step in steps]
+    return [safely(partial(judge, trace.text(step))) for step in steps]
 
 
-def _safely(judge: Callable[[str], Score], text: str) -> Score:
+class TextScorer:
+    """A scorer that needs a completion's text and the problem's answer, and nothing else: write `verdict`."""
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        return [self.judge(trace.text(step), trace.problem.answer) for step in steps]
+
+    def judge(self, text: str, gold: Any = None) -> Score:
+        """One completion against what the problem says; never raises."""
+        return safely(partial(self.verdict, text, gold))
+
+    def verdict(self, text: str, gold: Any) -> Score:
+        """As `judge`; may raise, for `bad_data` above all."""
+        raise NotImplementedError(f"{type(self).__name__} must say how to judge a text")
+
+
+def bad_data(what: str) -> NoReturn:
+    """Stop judging: the fault is the problem's."""
+    raise BadData(what)
+
+
+def shown(value: object) -> str:
+    """A value of unknown size, short enough for a reason."""
+    if isinstance(value, str | bytes | list | tuple) and len(value) > 60:
+        value = value[:60]
     try:
-        return judge(text)
+        text = repr(value)
+    except Exception:  # a whole number of more than 4,300 digits, an object of the caller's
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= 60 else text[:60] + "..."
+
+
+def safely(judge: Callable[[], Score]) -> Score:
+    """A judgement, or why there is none."""
+    try:
+        return judge()
+    except BadData as fault:
+        return Score(None, f"bad data: {fault}")
+    except Interrupted:
+        raise
+    except PonderError as error:  # it says itself what to do
+        return Score(None, str(error))
     except Exception as error:  # a grader must never raise into the training loop
         return Score(None, f"crashed: {type(error).__name__}: {error}")

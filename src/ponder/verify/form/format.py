@@ -10,14 +10,14 @@ from ponder.types import Score, Trace
 from ponder.verify.answer import boxes
 from ponder.verify.scoring import score_each
 
-_TAG = re.compile(r"</?(?:think|answer)>")
+_TAG = re.compile(r"</?(?:think|answer)>", re.IGNORECASE)  # in capitals they are found, and refused
 _THINK = ("<think>", "</think>")
 _ANSWER = ("<answer>", "</answer>")
 
 
 @dataclass(frozen=True)
 class ThinkFormat:
-    """1 for `<think> </think>` then `<answer> </answer>` (or one box) and only white space elsewhere.
+    """1 for `<think> </think>` then `<answer> </answer>` (or one box), not empty, and only white space elsewhere.
 
     `opened`: the prompt already ends with `<think>`, as in the R1 template, so the completion must not repeat it.
     """
@@ -50,7 +50,9 @@ def _fault(text: str) -> str:
     if names != _THINK + _ANSWER:
         return "tags are missing, repeated or out of order"
     around = text[tags[1].end() : tags[2].start()] + text[tags[3].end() :]
-    return "text outside the tags" if around.strip() else ""
+    if around.strip():
+        return "text outside the tags"
+    return "the answer is empty" if _empty(text[tags[2].end() : tags[3].start()]) else ""
 
 
 def _box_fault(after: str) -> str:
@@ -58,4 +60,11 @@ def _box_fault(after: str) -> str:
     if len(found) != 1 or found[0].content is None:
         return "no <answer> </answer> or single \\boxed{} after the thinking"
     around = after[: found[0].start] + after[found[0].end :]
-    return "text outside the box" if around.strip() else ""
+    if around.strip():
+        return "text outside the box"
+    return "the answer is empty" if _empty(found[0].content) else ""
+
+
+def _empty(written: str) -> bool:
+    """Nothing in it shows: a zero-width space is no answer."""
+    return not any(char.isprintable() and not char.isspace() for char in written)

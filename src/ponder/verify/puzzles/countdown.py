@@ -1,21 +1,22 @@
-"""Does an expression reach the target with the given numbers?"""
+"""Does an expression reach the target with the given numbers? Countdown and the Game of 24, in exact fractions."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ponder.types import Score, Trace
+from ponder.types import Score
 from ponder.verify.answer import Form, Found, after_thinking, extract, known_forms
 from ponder.verify.expression import LONGEST, evaluate
 from ponder.verify.numbers import parse, unwrap
-from ponder.verify.scoring import score_each
+from ponder.verify.scoring import TextScorer, bad_data, shown
 
 
 @dataclass(frozen=True)
-class Countdown:
+class Countdown(TextScorer):
     """1 where the expression equals the target and uses each given number once (`use_all=False`: at most once).
 
     The problem's answer is `{"numbers": [...], "target": t}`. Writing `3 * 4 + 2 = 14` is as good as `3 * 4 + 2`.
@@ -31,29 +32,29 @@ class Countdown:
     def name(self) -> str:
         return "accuracy"
 
-    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        return score_each(trace, steps, lambda text: self.judge(text, trace.problem.answer))
-
-    def judge(self, text: str, gold: Any) -> Score:
-        """One completion against the numbers and the target."""
-        if not isinstance(gold, Mapping) or not {"numbers", "target"} <= gold.keys():
-            return Score(None, f"the gold answer {str(gold)[:40]!r} does not hold 'numbers' and 'target'")
+    def verdict(self, text: str, gold: Any) -> Score:
+        numbers, target = self.given(gold)
         found = self._expression(text)
         if found.answer is None:
             return Score(0.0, found.reason)
-        expression, equals, stated = found.answer.partition("=")
+        expression, equals, stated = _CODE.sub(r"\1", found.answer).partition("=")
         result = evaluate(expression)
         if result.value is None:
             return Score(0.0, result.reason)
-        if result.value != gold["target"] or (equals and parse(stated).value != gold["target"]):
+        if result.value != target or (equals and parse(stated).value != target):
             return Score(0.0, "wrong")
-        given: Counter[int] = Counter(gold["numbers"])
-        used = Counter(result.used)
+        given, used = Counter(numbers), Counter(result.used)
         if used - given:
             return Score(0.0, "uses a number that was not given, or one too often")
         if self.use_all and given - used:
             return Score(0.0, "leaves a number out")
         return Score(1.0, "right")
+
+    def given(self, gold: Any) -> tuple[list[int], int]:
+        """The numbers to use and the one to reach."""
+        if not isinstance(gold, Mapping) or not {"numbers", "target"} <= gold.keys():
+            bad_data(f"the answer {shown(gold)} does not hold 'numbers' and 'target'")
+        return _whole(gold["numbers"]), _whole([gold["target"]])[0]
 
     def _expression(self, text: str) -> Found:
         found = extract(text, [form for form in self.forms if form != "bare"])
@@ -62,3 +63,24 @@ class Countdown:
         # `extract` reads a bare equation for its right-hand side; here the left-hand side is what counts.
         said = unwrap(after_thinking(text) or "")
         return Found(said) if said and len(said) <= LONGEST and "\n" not in said else Found(None, "no answer")
+
+
+@dataclass(frozen=True)
+class GameOf24(Countdown):
+    """Countdown to 24. The problem's answer is the numbers alone: `[1, 1, 4, 6]` or `"1 1 4 6"`."""
+
+    def given(self, gold: Any) -> tuple[list[int], int]:
+        if isinstance(gold, Mapping):
+            return super().given(gold)
+        if isinstance(gold, str):
+            gold = [int(n) if n.isascii() and n.isdigit() else n for n in gold.split()]
+        return _whole(gold), 24
+
+
+_CODE = re.compile(r"`([^`]*)`")
+
+
+def _whole(numbers: object) -> list[int]:
+    if not isinstance(numbers, Sequence) or not numbers or not all(type(n) is int for n in numbers):
+        bad_data(f"{shown(numbers)} are not whole numbers")
+    return list(numbers)

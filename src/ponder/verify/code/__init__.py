@@ -1,0 +1,1 @@
+"""Programs: found in an answer, run in the jail, judged outside of it."""

@@ -1,0 +1,300 @@
+"""Does a program do what it should? By calls, by its output, by assert-style tests, by properties.
+
+The program is the one code block after the thinking. It runs in a jail (`sandbox`), and no verdict is computed there:
+expected values never enter its process, answers come out as plain data, and tests run in a jail of their own.
+
+What a program does wrong is a 0 with the reason (wrong, raised, timed out, out of memory, crashed, malformed); what
+the jail could not decide is None. `share=True` gives the share of tests passed instead of all or nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+from ponder.errors import TaskError, UsageError
+from ponder.types import Score, Trace
+from ponder.verify.code import languages
+from ponder.verify.code.equal import RELATIVE, same
+from ponder.verify.code.text import PYTHON, program
+from ponder.verify.sandbox import Limits, Ran, Reply, Rung, Sandbox, SandboxError, shared
+from ponder.verify.sandbox.codec import NotPlain, encode
+from ponder.verify.sandbox.outcome import legible
+from ponder.verify.scoring import TextScorer, bad_data, safely, shown
+
+
+@dataclass(frozen=True)
+class Code(TextScorer):
+    """What the verifiers of programs share. `rung` chooses the jail (default: the best that this machine can build)."""
+
+    share: bool = False
+    limits: Limits = Limits()
+    rung: Rung | None = None
+
+    NEEDS: ClassVar[tuple[str, ...]] = ("tests",)
+    TAGS: ClassVar[frozenset[str]] = PYTHON
+
+    @property
+    def name(self) -> str:
+        return "accuracy"
+
+    @property
+    def jail(self) -> Sandbox:
+        return shared(self.limits, self.rung)
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        """All at once, as far as the jail has slots."""
+        work = [partial(self.judge, trace.text(step), trace.problem.answer) for step in steps]
+        try:
+            jail = self.jail
+        except SandboxError as error:
+            return [Score(None, f"refused: {error}") for _ in steps]
+        return list(await asyncio.gather(*(jail.later(one) for one in work)))
+
+    def verdict(self, text: str, gold: Any) -> Score:
+        row = self.row(gold)
+        found = program(text, self.tags)
+        return Score(0.0, found.reason) if found.answer is None else self.run(found.answer, row)
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """The names that the language goes by in a code block."""
+        return self.TAGS
+
+    def row(self, gold: Any) -> Mapping[str, Any]:
+        """The problem's answer, if it has what this verifier reads."""
+        if not isinstance(gold, Mapping):
+            bad_data(f"the problem's answer is {shown(gold)}; it must be a mapping with {' and '.join(self.NEEDS)}")
+        for key in self.NEEDS:
+            if not gold.get(key):
+                bad_data(f"the problem has no {key!r}; a program cannot be judged without, so leave the row out")
+        if not isinstance(gold.get("entry") or "", str):
+            bad_data(f"the problem's 'entry' is {shown(gold['entry'])}; it must be the name of a function")
+        return gold
+
+    def run(self, source: str, row: Mapping[str, Any]) -> Score:
+        """Judge a program, given as it is."""
+        raise NotImplementedError(f"{type(self).__name__} must say how to judge a program")
+
+    def check(self, gold: Any, reference: str, id: str = "") -> None:
+        """Refuse a row whose own reference program does not pass: `TaskError` says which, and why."""
+        score = safely(lambda: self.run(reference, self.row(gold)))
+        if score.value is None:
+            raise TaskError(f"problem {id or '?'} cannot be judged: {score.reason}")
+        if score.value < 1:
+            raise TaskError(f"problem {id or '?'}: its tests fail on its own reference ({score.reason}); leave it out")
+
+    def _score(self, passed: int, total: int, why: str) -> Score:
+        if passed == total:
+            return Score(1.0, "right")
+        told = f"{why}; passed {passed} of {total}"
+        return Score(passed / total if self.share else 0.0, told)
+
+
+@dataclass(frozen=True)
+class CallTests(Code):
+    """Calls of one function: the answer is `{"entry": "f", "tests": [{"args": [1], "expected": 2}, ...]}`.
+
+    A test may have `kwargs`. An entry `Solution.f` is a method of a class. How values compare: `equal.same`.
+    """
+
+    tolerance: float = RELATIVE
+
+    NEEDS: ClassVar[tuple[str, ...]] = ("entry", "tests")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.tolerance < 1:
+            raise UsageError(f"tolerance is {self.tolerance}; it is a share of the expected value: 0 (exact) up to 1")
+
+    def run(self, source: str, row: Mapping[str, Any]) -> Score:
+        tests = row["tests"]
+        for test in tests:
+            if not isinstance(test, Mapping) or not {"args", "expected"} <= test.keys():
+                bad_data(f"the test {shown(test)} has no 'args' or no 'expected'")
+            if not isinstance(test["args"], list | tuple):
+                bad_data(f"the test's 'args' are {shown(test['args'])}; they must be a list")
+            try:
+                encode([test["args"], test.get("kwargs", {}), test["expected"]])
+            except NotPlain as error:
+                bad_data(f"a test is not plain data: {error}")
+        calls = [(tuple(test["args"]), test.get("kwargs") or {}) for test in tests]
+        replies = self.jail.answers(source, row["entry"], calls, self.limits)
+        if any(reply.end == "lost" for reply in replies):
+            return Score(None, f"crashed: {replies[-1].detail}")
+        good = [
+            r.end == "done" and same(r.value, t["expected"], self.tolerance)
+            for r, t in zip(replies, tests, strict=True)
+        ]
+        return self._score(sum(good), len(good), _first_fault(good, replies))
+
+
+def _first_fault(good: Sequence[bool], replies: Sequence[Reply]) -> str:
+    for at, (passed, reply) in enumerate(zip(good, replies, strict=True)):
+        if not passed:
+            return ("wrong" if reply.end == "done" else reply.why) + f" (test {at + 1})"
+    return ""
+
+
+@dataclass(frozen=True)
+class OutputTests(Code):
+    """A program's stdout for each stdin: the answer is `{"tests": [{"stdin": "1", "stdout": "2"}, ...]}`.
+
+    `compare`: "lines" ignores white space at the ends of lines and of the output, "words" all of it, "exact" none.
+    """
+
+    language: str = "python"
+    compare: Literal["lines", "words", "exact"] = "lines"
+
+    def __post_init__(self) -> None:
+        if self.compare not in ("lines", "words", "exact"):
+            raise UsageError(f"compare is {self.compare!r}; it must be 'lines', 'words' or 'exact'")
+        if self.language != "python":
+            languages.language(self.language)
+
+    @property
+    def tags(self) -> frozenset[str]:
+        return PYTHON if self.language == "python" else languages.language(self.language).tags
+
+    def run(self, source: str, row: Mapping[str, Any]) -> Score:
+        tests = row["tests"]
+        for test in tests:
+            if not isinstance(test, Mapping) or not isinstance(test.get("stdout"), str):
+                bad_data(f"the test {shown(test)} has no text under 'stdout'")
+        spoken = None if self.language == "python" else languages.language(self.language)
+        beside: dict[str, bytes] = {}
+        if spoken is not None:
+            beside, failed = languages.build(self.jail, spoken, source)
+            if failed is not None:
+                return _not_built(failed)
+        passed, why = 0, ""
+        for at, test in enumerate(tests):
+            stdin = str(test.get("stdin") or "")
+            if spoken is None:
+                ran = self.jail.script(source, stdin, self.limits)
+            else:
+                ran = languages.run(self.jail, spoken, source, beside, stdin, self.limits)
+            if ran.end == "lost":
+                return Score(None, f"crashed: {ran.detail}")
+            if ran.end == "done" and self._matches(ran.stdout, test["stdout"]):
+                passed += 1
+            elif not why:
+                why = f"{_why(ran)} (test {at + 1})"
+                if not self.share:  # one failure decides
+                    return Score(0.0, why)
+        return self._score(passed, len(tests), why)
+
+    def _matches(self, written: str, expected: str) -> bool:
+        if self.compare == "exact":
+            return written == expected
+        if self.compare == "words":
+            return written.split() == expected.split()
+        return _lines(written) == _lines(expected)
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().split("\n")]
+
+
+def _why(ran: Ran) -> str:
+    if ran.end == "raised":
+        last = legible(ran.stderr.strip().rpartition("\n")[2][:200])
+        return f"raised: {last or ran.detail}"
+    return "wrong" if ran.end == "done" else ran.why
+
+
+def _not_built(ran: Ran) -> Score:
+    if ran.end == "lost":
+        return Score(None, f"crashed: {ran.detail}")
+    if ran.end == "raised":
+        told = next((line for line in ran.stderr.splitlines() if "error" in line), ran.stderr[:100])
+        return Score(0.0, f"malformed: it does not compile: {legible(told[:200])}")
+    return Score(0.0, f"{ran.why} (compiling)")
+
+
+@dataclass(frozen=True)
+class AssertTests(Code):
+    """Test code with asserts, as in HumanEval and MBPP: `{"tests": ["assert f(1) == 2", ...]}` or one text.
+
+    Optional: `entry`, the function that must exist; `setup`, code before the tests; `prefix`, code that a program goes
+    on from, put before it. The tests run in a jail of their own, where every name that they do not define stands for
+    the program's; only plain data goes between the two. `share` counts tests, or, where there is one, its asserts: one
+    in a loop counts once, and has to hold every time.
+    """
+
+    def run(self, source: str, row: Mapping[str, Any]) -> Score:
+        tests = [row["tests"]] if isinstance(row["tests"], str) else list(row["tests"])
+        setup, entry = str(row.get("setup") or ""), str(row.get("entry") or "")
+        whole = complete(str(row.get("prefix") or ""), source)
+        tested = self.jail.tests(whole, tests, entry, setup, self.share and len(tests) == 1, self.limits)
+        if tested.end == "lost":
+            return Score(None, f"crashed: {tested.detail}")
+        if tested.end != "done":
+            return Score(0.0, f"{tested.end}: {tested.detail}" if tested.detail else tested.end)
+        if tested.passed < 0:
+            bad_data(f"the tests cannot be used: {tested.detail}")
+        why = "wrong" if tested.detail.startswith("AssertionError") else f"wrong: {tested.detail}"
+        return self._score(tested.passed, tested.total, why)
+
+
+def complete(prefix: str, source: str) -> str:
+    """A program and the code it goes on from: the body of a function begins with white space, a whole one does not."""
+    if not prefix:
+        return source
+    return prefix.rstrip("\n") + "\n" + source if source[:1] in (" ", "\t") else f"{prefix}\n\n{source}"
+
+
+@dataclass(frozen=True)
+class PropertyTests(Code):
+    """What must hold for drawn inputs: `{"entry": "f", "property": code}`.
+
+    The code defines `draw(random)`, which returns a tuple of arguments, and `holds(result, *arguments)`. Both run where
+    the program cannot see them. The same `seed` draws the same inputs.
+    """
+
+    cases: int = 50
+    seed: int = 0
+
+    NEEDS: ClassVar[tuple[str, ...]] = ("entry", "property")
+
+    def __post_init__(self) -> None:
+        if self.cases < 1:
+            raise UsageError(f"cases is {self.cases}; draw at least one")
+
+    def run(self, source: str, row: Mapping[str, Any]) -> Score:
+        try:
+            names = {node.name for node in ast.parse(row["property"]).body if isinstance(node, ast.FunctionDef)}
+        except (SyntaxError, ValueError, TypeError) as error:
+            bad_data(f"the property is not Python: {error}")
+        if not {"draw", "holds"} <= names:
+            bad_data("the property defines no function 'draw', or none 'holds'")
+        setup = row["property"] + _DRAWING.format(seed=self.seed)
+        tested = self.jail.tests(source, [_CASE] * self.cases, row["entry"], setup, False, self.limits)
+        if tested.end == "lost":
+            return Score(None, f"crashed: {tested.detail}")
+        if tested.end != "done":
+            return Score(0.0, f"{tested.end}: {tested.detail}" if tested.detail else tested.end)
+        if tested.passed < 0:
+            bad_data(f"the property cannot be used: {tested.detail}")
+        if tested.detail.startswith("tests.DrawFailed"):  # no error of the program's can be called so
+            bad_data(f"the property's draw failed: {tested.detail}")
+        return self._score(tested.passed, tested.total, f"wrong: {tested.detail}")
+
+
+_DRAWING = """
+import copy, random
+class DrawFailed(Exception): pass
+def __arguments__(source):
+    try:
+        return tuple(draw(source))
+    except Exception as error:
+        raise DrawFailed(error) from None
+__source__ = random.Random({seed})
+"""
+_CASE = """
+__drawn__ = __arguments__(__source__)
+assert holds(candidate(*copy.deepcopy(__drawn__)), *__drawn__), __drawn__
+"""

@@ -1,0 +1,69 @@
+"""Answers to problems of reasoning-gym, by that library's own rules."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from ponder.errors import PonderError
+from ponder.types import Score, Trace
+from ponder.verify.reading import read_one
+from ponder.verify.sandbox import Limits, Reply, Sandbox
+
+INSIDE = "ponder.verify.gym_inside"
+
+
+@dataclass(frozen=True)
+class GymScore:
+    """What reasoning-gym gives the answer in `<answer> </answer>`, from 0 to 1: some wrong answers earn a little.
+
+    Its rules parse and sometimes run what they judge, so they are asked in a jail; one that breaks or takes longer
+    than `seconds` leaves the answer undecided.
+    """
+
+    seconds: float = 5.0
+
+    @property
+    def name(self) -> str:
+        return "score"
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        gold = trace.problem.answer
+        return list(await asyncio.gather(*(self._ajudge(trace.text(step), gold) for step in steps)))
+
+    def judge(self, text: str, gold: Any) -> Score:
+        asked = _asked(text, gold)
+        try:
+            return asked if isinstance(asked, Score) else _score(_jail(self.seconds).call(*asked))
+        except PonderError as error:
+            return Score(None, str(error))
+
+    async def _ajudge(self, text: str, gold: Any) -> Score:
+        asked = _asked(text, gold)
+        try:
+            return asked if isinstance(asked, Score) else _score(await _jail(self.seconds).acall(*asked))
+        except PonderError as error:
+            return Score(None, str(error))
+
+
+def _asked(text: str, gold: Any) -> Score | tuple[str, str, str, int, str]:
+    if not isinstance(gold, Mapping) or not {"dataset", "settings", "index"} <= gold.keys():
+        return Score(None, "bad data: the problem does not say which one of reasoning-gym's it is")
+    found = read_one(text)
+    if found.answer is None:
+        return Score(0.0, found.reason)
+    return f"{INSIDE}:score", gold["dataset"], gold["settings"], gold["index"], found.answer
+
+
+def _score(reply: Reply) -> Score:
+    if reply.end != "done":
+        return Score(None, reply.why)
+    return Score(reply.value, "right" if reply.value == 1 else "wrong" if reply.value == 0 else "partly right")
+
+
+@lru_cache(maxsize=4)
+def _jail(seconds: float) -> Sandbox:
+    return Sandbox(preload=(INSIDE,), reuse=100, limits=Limits(seconds, memory=2 << 30))

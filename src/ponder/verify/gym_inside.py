@@ -1,0 +1,31 @@
+"""Inside the jail: an answer is scored by reasoning-gym's own rule, which may parse or even run it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import lru_cache
+from typing import Any
+from unittest.mock import MagicMock
+
+# A library of reasoning-gym's imports what it draws with, which wants a folder to write to; nothing is drawn here.
+_DRAWING = (
+    "matplotlib", "matplotlib.animation", "matplotlib.collections", "matplotlib.pyplot", "mpl_toolkits",
+    "mpl_toolkits.mplot3d",
+)  # fmt: skip
+for _module in _DRAWING:
+    sys.modules.setdefault(_module, MagicMock())
+
+import reasoning_gym  # noqa: E402
+
+
+@lru_cache(maxsize=8)
+def dataset(name: str, settings: str) -> Any:
+    """The data set of that name; `settings` is a JSON object."""
+    return reasoning_gym.create_dataset(name, **json.loads(settings))
+
+
+def score(name: str, settings: str, index: int, answer: str) -> float:
+    """What the data set gives for this answer to its problem number `index`."""
+    made = dataset(name, settings)
+    return float(made.score_answer(answer, made[index]))

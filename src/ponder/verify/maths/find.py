@@ -1,0 +1,115 @@
+"""The one answer of a completion, as written. Which of its words matter is for `compare` to say.
+
+The forms are those of `verify.answer`. What stands around an answer may explain it; it may not take it back, offer
+another or go on with the sum. A reader must never have to choose.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ponder.verify.answer import DELIMITED, Form, Found, Span, after_thinking, lines, outermost
+from ponder.verify.around import denied, part_of_more
+from ponder.verify.numbers import parse, same, unwrap
+
+# Quantifiers are bounded and do not overlap, so that no text takes more than linear time.
+_ALTERNATIVE = re.compile(
+    r"[\s$()\]}*_\\.,;:]{0,40}(?:\\text\s?\{\s?)?(?:or|either|maybe|perhaps|possibly|but not|not|unless|if not)\b"
+    r"|[\s$)\]*\\.]{0,40}\?",
+    re.IGNORECASE,
+)
+_ANOTHER = re.compile(
+    r"[\s$)\]*\\]{0,40}(?:(?:[,;&/=]|and\b|\\?text\s?\{\s?and\s?\})[\s$(\[\\]{0,8})?(-?[0-9][0-9,.]{0,40})",
+    re.IGNORECASE,
+)
+_TAKES_BACK = re.compile(
+    r"\b(?:wait|oops|hmm|scratch that|never ?mind|my mistake|my bad|mistaken|on second thoughts?|disregard|ignore"
+    r"|i made (?:an? )?(?:error|mistake)|(?:is|was|seems|looks) (?:wrong|incorrect|not (?:right|correct|the answer))"
+    r"|(?:is|was)n['’]t (?:right|correct|the answer)|(?:not|un)(?: entirely| really| quite| too)? ?(?:sure|certain)\b"
+    r"|just (?:a )?guess|my guess|i guess|i(?:['’]m| am) guessing|correction|no,"
+    r"|actually,? (?:it|the answer|the correct|i |this|that|-?[0-9])"
+    r"|(?:could|might|may) (?:also |instead |as well )?be (?:wrong|\\\(|\$|-?[0-9])"
+    r"|should (?:instead |actually |rather )?(?:be|have been) (?:\\\(|\$)?-?[0-9]"
+    r"|(?:alternatively|instead|rather),? (?:it is |it['’]s |the answer |use |take )?(?:\\\(|\$)?-?[0-9]"
+    r"|(?:other|another|alternative|second) (?:possible )?answer)",
+    re.IGNORECASE,
+)
+_STATED = re.compile(
+    r"\banswer\W{0,4}\s(?:is|(?:sh|w|c)ould be|=)[\s:*$({\\]{0,8}(-?[0-9][0-9,.]{0,40})", re.IGNORECASE
+)
+
+
+def find(text: str, forms: Sequence[Form], longest: int, repeats: bool = False) -> Found:
+    """The one answer given after the thinking, or the reason there is none. `repeats`: the same one more than once."""
+    said = after_thinking(text)
+    if said is None:
+        return Found(None, "no answer")
+    found = [list(DELIMITED[form](said)) for form in forms if form in DELIMITED]
+    if repeats:
+        found = [spans[-1:] if len({span.content for span in spans}) == 1 else spans for spans in found]
+    if any(len(spans) > 1 for spans in found):
+        return Found(None, "several answers")
+    spans = outermost([span for spans in found for span in spans])
+    stated = list(lines(said)) if "line" in forms and ("nswer" in said or "NSWER" in said) else []
+    if spans:
+        others = [line for line in stated if line.end <= spans[0].start or line.start >= spans[-1].end]
+        return _judged(said, spans, others, longest)
+    if "hash" in forms and (last := _last_line(said)):
+        return _judged(said, [last], stated, longest)
+    if len(stated) > 1:
+        return Found(None, "several answers")
+    if stated:
+        return _judged(said, stated, [], longest)
+    if "bare" in forms and said.strip() and "\n" not in said.strip():
+        return content(said, longest)
+    return Found(None, "no answer")
+
+
+_HASHED = re.compile(r"^[ \t]{0,8}####[ \t]{0,8}(\S[^\n]*)\s*\Z", re.MULTILINE)
+
+
+def _last_line(said: str) -> Span | None:
+    """`#### x + 1` as the last line; elsewhere "####" before a word is a heading."""
+    start = said.rstrip().rfind("\n") + 1
+    match = _HASHED.match(said, start)
+    return Span(match.start(), match.end(), match[1]) if match else None
+
+
+def _judged(said: str, spans: list[Span], others: list[Span], longest: int) -> Found:
+    """The answer in these spans, if all say the same and what stands around them leaves it alone."""
+    found = [content(span.content, longest) for span in spans]
+    for one in found:
+        if one.answer is None:
+            return one
+    first = found[0].answer or ""
+    if any(one.answer != first for one in found[1:]):
+        return Found(None, "several answers")
+    elsewhere = [line.content for line in others if line.content and parse(line.content).value is not None]
+    if elsewhere and (given := parse(first)).value is not None and any(not same(parse(x), given) for x in elsewhere):
+        return Found(None, "several answers")
+    before, after = said[max(0, spans[0].start - 120) : spans[0].start], said[spans[-1].end :]
+    if denied(before):
+        return Found(None, "hedged")
+    if part_of_more(before, after):
+        return Found(None, "malformed")
+    if not after.strip(" \n.$)]\\"):
+        return Found(first)
+    if _ALTERNATIVE.match(after) or _TAKES_BACK.search(after):
+        return Found(None, "hedged")
+    more = [match[1] for match in (_ANOTHER.match(after), *_STATED.finditer(after)) if match]
+    if more and re.search(r"[0-9]", first) and any(not same(parse(n.rstrip(".,")), parse(first)) for n in more):
+        return Found(None, "several answers")
+    return Found(first)
+
+
+def content(written: str | None, longest: int) -> Found:
+    """What stands in a form, if it is one short answer."""
+    if written is None:
+        return Found(None, "malformed")
+    if len(written) > longest:
+        return Found(None, "too long" if written.strip() else "no answer")
+    whole = unwrap(written)
+    if "\\boxed" in whole or "<answer" in whole.lower() or "\\fbox" in whole:
+        return Found(None, "malformed")
+    return Found(whole) if whole else Found(None, "no answer")

@@ -1,0 +1,178 @@
+"""One value of an answer: a number, an expression, words; with the unit, per cent or base it is given in."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+from ponder.verify.maths.tree import FUNCTIONS, Node, expression
+from ponder.verify.maths.typeset import Unreadable
+from ponder.verify.maths.value import rough
+from ponder.verify.numbers import parse
+from ponder.verify.units import canonical_unit, is_unit
+
+
+@dataclass(frozen=True)
+class Leaf:
+    text: str  # as it stands, typeset plainly
+    body: str = ""  # without unit and per cent sign
+    unit: str = ""
+    percent: bool = False
+    base: str = ""  # of 52_8, whose digits are the body; or the modulus of 3 \\pmod{7}
+    words: str = ""  # where it is words, or a sign such as \infty that is no number
+
+    @cached_property
+    def tree(self) -> Node:
+        """As an expression; `Unreadable` where it is none."""
+        if self.words or self.base:
+            raise Unreadable("malformed")
+        return _special(self.body) or expression(self.body)
+
+    @cached_property
+    def symbols(self) -> frozenset[str]:
+        try:
+            return self.tree.symbols()
+        except Unreadable:
+            return frozenset()
+
+    @cached_property
+    def rough(self) -> tuple[complex, ...]:
+        """A few digits of its value; empty where it has none."""
+        try:
+            return rough(self.tree)
+        except Unreadable:
+            return ()
+
+    @property
+    def measure(self) -> str:
+        """What it counts, where that is known."""
+        return "percent" if self.percent else self.unit
+
+    @property
+    def said(self) -> str:
+        """All of it as words are compared: without case, brackets of a choice and full stop."""
+        return self.words or _normal_words(self.text)
+
+    @property
+    def letter(self) -> str:
+        """The choice it may stand for: B, (B), \\text{B}, B. or \\text{(B)}."""
+        match = _LETTER.fullmatch(self.text)
+        return match[1] if match else ""
+
+
+_LETTER = re.compile(r"(?:\\text\s*)?[{(\s]*([A-Z])[.)}\s]*")
+_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
+_ATOMS = {r"\infty": r"\infty", r"+\infty": r"\infty", r"-\infty": r"-\infty", "infty": r"\infty",
+          "infinity": r"\infty", "-infinity": r"-\infty", r"\emptyset": r"\emptyset"}  # fmt: skip
+_SHORT_WORDS = frozenset((
+    "no", "on", "up", "in", "at", "by", "to", "of", "an", "am", "pm", "we", "he", "me", "my", "go", "so", "as", "is",
+    "it", "do", "if", "us", "ok",
+))  # fmt: skip
+_WORDS = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 .,:'-]*[A-Za-z0-9])?[.!]?")
+_BASE = re.compile(r"([0-9A-Fa-f]+)\s*_\s*(?:\{\s*(?:\\text\s*\{\s*)?([0-9]{1,2}|[a-z]{3,8})[\s}]*\}|([0-9]))")
+_MODULUS = re.compile(r"(-?[0-9]+)\s*\\pmod\s*\{\s*([0-9a-z]{1,20})\s*\}")
+_BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9",
+          "ten": "10"}  # fmt: skip
+_PERCENT = re.compile(r"\s*(?:\\?%|\\text\s*\{\s*(?:%|per ?cent)\s*\}|\bper ?cent)$")
+_UNIT = re.compile(
+    r"(?P<body>.*[0-9})\]a-z!.])\s*"
+    r"(?:\\text\s*\{(?P<text>[^{}]*)\}|(?<=[0-9})\].\s])\s(?P<plain>[A-Za-z]{1,12}(?:[ /][A-Za-z]+){0,3}))"
+    r"\s*(?P<power>\^\s*(?:\{\s*[23]\s*\}|[23]))?"
+)
+_DEGREES = re.compile(r"(.*?)\s*\^\\circ\s*(?:[CF](?![A-Za-z]))?")
+_TRIGONOMETRY = re.compile(r"sin|cos|tan|cot|sec|csc")
+_ATTACHED = re.compile(r"(.*[0-9}])\s?(cm|mm|km|kg|mph|ft|hrs?|mins?|secs?)(\^\{?[23]\}?)?")
+
+
+def is_words(text: str) -> bool:
+    """Words and not mathematics: \\text{east}, Tuesday, \\text{(C)}, June 20; "abcd" is a word, "xy" a product."""
+    inner = _TEXT.fullmatch(text)
+    if inner:
+        return bool(re.search(r"[A-Za-z]", inner[1])) and parse(inner[1]).value is None
+    if not _WORDS.fullmatch(text) or parse(text).value is not None:
+        return False
+    words = re.findall(r"[A-Za-z]+", text)
+    if not words or any(word in FUNCTIONS or word in ("pi", "sqrt", "infty", "infinity") for word in words):
+        return False
+    if any(len(word) > 3 for word in words):
+        return True
+    bare = text.rstrip(".!")
+    if not bare.isalpha():
+        return False
+    vowel = re.search(r"[aeiouAEIOU]", bare)
+    return bare.lower() in _SHORT_WORDS or (len(bare) > 1 and bare.isupper()) or (len(bare) == 3 and vowel is not None)
+
+
+def leaf(text: str) -> Leaf:
+    """One value; it is read as an expression when it is needed as one."""
+    text = text.strip()
+    bare = re.sub(r"\s", "", text)
+    if bare in _ATOMS:
+        return Leaf(text, words=_ATOMS[bare])
+    if is_words(text):
+        return Leaf(text, words=_normal_words(text))
+    inner = _TEXT.fullmatch(text)
+    if inner:
+        text = inner[1].strip()
+    base = _BASE.fullmatch(text)
+    if base:
+        named = base[2] or base[3]
+        return Leaf(text, body=base[1].upper(), base=_BASES.get(named, named))
+    modulus = _MODULUS.fullmatch(text)
+    if modulus:
+        return Leaf(text, body=modulus[1], base=f"mod {modulus[2]}")
+    body, percent = _PERCENT.subn("", text)
+    if "%" in body:
+        raise Unreadable("malformed")
+    body, unit = _without_unit(body.strip())
+    if not body:
+        raise Unreadable("malformed")
+    return Leaf(text, body=body, unit=unit, percent=bool(percent))
+
+
+def _normal_words(text: str) -> str:
+    inner = _TEXT.fullmatch(text)
+    words = re.sub(r"\s+", " ", (inner[1] if inner else text)).strip(" .!'\"")
+    letter = re.fullmatch(r"\(?([A-Za-z])[).]?", words)
+    return letter[1] if letter else words.casefold()
+
+
+def _without_unit(text: str) -> tuple[str, str]:
+    degrees = _DEGREES.fullmatch(text)
+    if degrees and r"\circ" not in degrees[1] and not _TRIGONOMETRY.search(degrees[1]):
+        return degrees[1].strip(), "degree"
+    match = _UNIT.fullmatch(text)
+    if match:
+        words = (match["text"] if match["text"] is not None else match["plain"]).strip()
+        known = canonical_unit(words, match["power"] or "")
+        if match["text"] is not None or (len(words) > 1 and not set(words.split()) & (FUNCTIONS | {"pi", "sqrt"})):
+            if not is_unit(words):
+                raise Unreadable("malformed")
+            return match["body"].strip(), known
+    attached = _ATTACHED.fullmatch(text)
+    if attached:
+        return attached[1], canonical_unit(attached[2], attached[3] or "")
+    return text, ""
+
+
+_REPEATING = re.compile(r"(-?)\s*([0-9]*)\.([0-9]*)\s*\\(?:overline|bar)\s*\{?([0-9]+)\}?")
+_MIXED = re.compile(r"(-?)\s*([0-9]{1,12})\s+([0-9]{1,12})\s?/\s?([0-9]{1,12})")
+
+
+def _special(text: str) -> Node | None:
+    """0.1\\overline{36} and 1 1/2, which are numbers that the grammar of expressions does not know."""
+    if match := _REPEATING.fullmatch(text):
+        sign, whole, fixed, again = match.groups()
+        value = Fraction(
+            int(f"{whole or 0}{fixed}{again}") - int(f"{whole or 0}{fixed}"), 10 ** len(fixed) * (10 ** len(again) - 1)
+        )
+    elif match := _MIXED.fullmatch(text):
+        sign, whole, top, bottom = match.groups()
+        if int(top) >= int(bottom):
+            return None
+        value = int(whole) + Fraction(int(top), int(bottom))
+    else:
+        return None
+    return Node("number", number=-value if sign else value)

@@ -1,0 +1,248 @@
+"""Is the final answer right? Numbers, expressions, intervals, sets, tuples, matrices, equations, words."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+from ponder.errors import UsageError
+from ponder.types import Score, Trace
+from ponder.verify import numbers
+from ponder.verify.answer import EXPLICIT, Form, Found, after_thinking, boxes, known_forms
+from ponder.verify.maths import jailed
+from ponder.verify.maths.compare import compare
+from ponder.verify.maths.find import content, find
+from ponder.verify.maths.shape import Shape, read
+from ponder.verify.maths.typeset import NoValue, Unreadable, plain, squeezed
+from ponder.verify.sandbox.outcome import Reply, SandboxError
+
+
+@dataclass(frozen=True)
+class MathAnswer:
+    """1 where the one answer given is the problem's, in whatever way it is written; else 0, or None, with the reason.
+
+    Exact unless a relative `tolerance` is set. `pattern` (a regular expression, its first group the answer) finds
+    the answer in place of `forms`. Most answers are decided in this process in well under a millisecond, with bounds
+    on all that is worked out; what only a symbolic library can read is compared by math-verify in a jail, for at
+    most `seconds`.
+    """
+
+    forms: tuple[Form, ...] = EXPLICIT
+    pattern: str | None = None
+    tolerance: float = 0.0
+    longest: int = 500  # characters in an answer
+    repeats: bool = False  # the same box more than once is one answer
+    seconds: float = 1.0
+
+    def __post_init__(self) -> None:
+        known_forms(self.forms)
+        if not 0 <= self.tolerance < 1:
+            raise UsageError(f"tolerance is {self.tolerance}; it is a share of the gold answer: 0 (exact) up to 1")
+        if self.longest < 1 or self.seconds <= 0:
+            raise UsageError(f"longest is {self.longest} and seconds {self.seconds}; both must be positive")
+        if self.pattern is not None:
+            try:
+                compiled = re.compile(self.pattern)
+            except re.error as error:
+                raise UsageError(f"pattern {self.pattern!r} is not a regular expression: {error}") from error
+            if compiled.groups != 1:
+                raise UsageError(f"pattern {self.pattern!r} has {compiled.groups} groups; put one around the answer")
+
+    @property
+    def name(self) -> str:
+        return "accuracy"
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        """All at once: one that takes its time keeps none of the others waiting."""
+        gold = trace.problem.answer
+        return list(await asyncio.gather(*(self.ajudge(trace.text(step), gold) for step in steps)))
+
+    def judge(self, text: str, gold: Any) -> Score:
+        """One completion against one gold answer; from any thread."""
+        try:
+            if self.pattern is None:
+                found = find(text, self.forms, self.longest, self.repeats)
+            else:
+                found = self._matched(jailed.call(self.seconds, "search", *self._search(text)), text)
+            decided = self._decide(found, gold)
+            return decided if isinstance(decided, Score) else _verdict(jailed.call(self.seconds, "compare", *decided))
+        except Exception as error:  # a grader must never raise into the training loop
+            return _crashed(error)
+
+    async def ajudge(self, text: str, gold: Any) -> Score:
+        """The same from any event loop, which it does not hold up."""
+        try:
+            if self.pattern is None:
+                found = find(text, self.forms, self.longest, self.repeats)
+            else:
+                found = self._matched(await jailed.acall(self.seconds, "search", *self._search(text)), text)
+            decided = self._decide(found, gold)
+            if isinstance(decided, Score):
+                return decided
+            return _verdict(await jailed.acall(self.seconds, "compare", *decided))
+        except Exception as error:
+            return _crashed(error)
+
+    def read(self, text: str) -> str | None:
+        """The answer a completion gives, as votes count it; None where it gives none."""
+        if self.pattern is None:
+            found = find(text, self.forms, self.longest, self.repeats)
+        else:
+            found = self._matched(jailed.call(self.seconds, "search", *self._search(text)), text)
+        if found.answer is None:
+            return None
+        number = numbers.parse(found.answer)
+        if number.value is not None:
+            return str(number.value)
+        try:
+            return squeezed(plain(found.answer))
+        except Unreadable:
+            return None
+
+    def _search(self, text: str) -> tuple[str, str, int]:
+        return self.pattern or "", after_thinking(text) or "", self.longest
+
+    def _matched(self, reply: Reply, text: str) -> Found:
+        """What the pattern met; it is a user's expression on hostile text, so it too runs in the jail."""
+        if reply.end != "done":
+            raise _Undecided(f"{reply.end}: the pattern {self.pattern!r} on {len(text)} characters")
+        if len(reply.value) != 1:
+            return Found(None, "several answers" if reply.value else "no answer")
+        return content(reply.value[0], self.longest)
+
+    def _decide(self, found: Found, gold: Any) -> Score | tuple[str, str]:
+        """A verdict, or the two texts that only the symbolic reader can compare: the answer is empty where it is
+        malformed, and the question is whether the gold is not."""
+        truth = _gold("" if gold is None else str(gold))
+        if truth.fault:
+            return Score(None, truth.fault)
+        if found.answer is None:
+            return Score(0.0, found.reason)
+        if truth.number.value is not None:
+            given = numbers.parse(found.answer)
+            both_are_equations = "=" in truth.written and "=" in found.answer
+            if given.value is not None and not both_are_equations:
+                return _score(numbers.same(given, truth.number, self.tolerance))
+        try:
+            answer = plain(found.answer)
+            if squeezed(answer) == truth.squeezed:
+                return Score(1.0, "right")
+            _refuse(answer, truth.plain)
+            if truth.shape is None:
+                raise NoValue
+            verdict = compare(truth.shape, read(answer), self.tolerance)
+        except Unreadable as unreadable:
+            return Score(0.0, str(unreadable))
+        except NoValue:
+            return truth.plain, "" if _uneven(answer, truth.plain) else answer
+        if verdict == "several answers" and _OFFERED.search(answer):
+            verdict = "hedged"
+        return Score(1.0 if verdict == "right" else 0.0, verdict)
+
+
+@dataclass(frozen=True)
+class _Gold:
+    """A gold answer, read once for all that are compared with it, and no further than they need."""
+
+    written: str
+
+    @cached_property
+    def number(self) -> numbers.Number:
+        return numbers.parse(self.written)
+
+    @cached_property
+    def fault(self) -> str:
+        if self.number.value is not None or self.plain:
+            return ""
+        return f"bad data: the gold answer {self.written[:40]!r} is no answer; check the task's data"
+
+    @cached_property
+    def plain(self) -> str:
+        try:
+            return plain(self.written)
+        except Unreadable:
+            return ""
+
+    @cached_property
+    def squeezed(self) -> str:
+        return squeezed(self.plain)
+
+    @cached_property
+    def shape(self) -> Shape | None:
+        """None: only the symbolic reader may be able to read it."""
+        try:
+            return read(self.plain)
+        except Unreadable:
+            return None
+
+
+@lru_cache(maxsize=4096)
+def _gold(written: str) -> _Gold:
+    box = next(boxes(written), None)
+    if box and box.content is not None and (box.start, box.end) == (0, len(written)):
+        return _Gold(box.content)
+    return _Gold(written)
+
+
+_HEDGE = re.compile(
+    r"\b(?:maybe|perhaps|possibly|probably|either|about|around|roughly|approximately|nearly|almost|not|unsure|guess)\b"
+    r"|\?|\\(?:approx|sim|lor|vee|neg)(?![A-Za-z])",
+    re.IGNORECASE,
+)
+_OFFERED = re.compile(r"\bor\b|\\pm(?![A-Za-z])", re.IGNORECASE)
+# Not worked out: an answer that restates its question must not count.
+_UNDONE = re.compile(
+    r"\\(?:sum|prod|int|iint|oint|lim|limsup|liminf|sup|inf|max|min|gcd|lcm|det|bmod|pmod|mod|arg|deg|dim|ker|Pr|partial"
+    r"|nabla|bigcup|bigcap|operatorname)(?![A-Za-z])"
+)
+
+
+def _refuse(answer: str, gold: str) -> None:
+    """What no answer may hold unless the gold does."""
+    if _HEDGE.search(answer) and not _HEDGE.search(gold):
+        raise Unreadable("hedged")
+    if set(_UNDONE.findall(answer)) - set(_UNDONE.findall(gold)):
+        raise Unreadable("malformed")
+
+
+_COMMAND = re.compile(r"\\(?:[A-Za-z]+|[{}])|[=<>,;()\[\]:&]")
+# May be there or not: how an expression is written.
+_FREE = frozenset((
+    r"\frac", r"\sqrt", r"\pi", r"\cdot", r"\times", r"\ln", r"\log", r"\exp", r"\sin", r"\cos", r"\tan", "(", ")",
+))  # fmt: skip
+
+
+def _uneven(answer: str, gold: str) -> bool:
+    """Not for math-verify to forgive: other relations, brackets, separators or commands than the gold has."""
+    counts = [Counter(token for token in _COMMAND.findall(text) if token not in _FREE) for text in (answer, gold)]
+    wrapped = [re.sub(r"[^()\[\]]", "", text[:1] + text[-1:]) for text in (answer, gold)]
+    return counts[0] != counts[1] or wrapped[0] != wrapped[1]
+
+
+def _verdict(reply: Reply) -> Score:
+    if reply.end != "done":
+        return Score(None, reply.why)
+    if reply.value == "bad data":
+        return Score(None, "bad data: the gold answer cannot be read; check the task's data")
+    return Score(1.0 if reply.value == "right" else 0.0, str(reply.value))
+
+
+def _score(right: bool) -> Score:
+    return Score(1.0, "right") if right else Score(0.0, "wrong")
+
+
+class _Undecided(Exception):
+    """The message is the reason."""
+
+
+def _crashed(error: Exception) -> Score:
+    if isinstance(error, _Undecided):
+        return Score(None, str(error))
+    if isinstance(error, SandboxError):
+        return Score(None, f"refused: {error}")
+    return Score(None, f"crashed: {type(error).__name__}: {error}"[:300])

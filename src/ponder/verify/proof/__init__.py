@@ -1,0 +1,14 @@
+"""Proof checkers as scorers: the statement is trusted, the proof is not, and the reason is feedback to refine from.
+
+Each has `judge(text, gold)`, `check(proof, gold)` for a proof without a completion around it, and `ready()`, which
+says what is not installed. None of them is Python that has to be imported: the checkers are programs of the machine.
+"""
+
+from ponder.verify.proof.coq import Coq
+from ponder.verify.proof.lean import Lean
+from ponder.verify.proof.metamath import Metamath
+from ponder.verify.proof.process import bounds
+from ponder.verify.proof.scorer import ProofScorer, proof_in
+from ponder.verify.proof.smt import Invariant, Satisfies
+
+__all__ = ["Coq", "Invariant", "Lean", "Metamath", "ProofScorer", "Satisfies", "bounds", "proof_in"]

@@ -1,0 +1,210 @@
+"""Coq: the statement stands in a file of ours, the proof is compiled alone, and two programs look for what it rests on.
+
+    Goal.v        header, definitions, and `statement`: the trusted part, compiled before the proof is seen
+    Candidate.v   header, the import of Goal, and the proof, which must define `solution`
+    Check.v       verdict : Judged.Goal.statement := @Judged.Candidate.solution
+    Print.v       Print Assumptions Judged.Check.verdict
+
+Check and Print `Require` the proof and import nothing of it: its notations and names are not in force there. Printing
+is a file of its own because an abbreviation can run tactics, and so print, where it is used. Options that a proof sets
+globally do reach these files; none can change what the kernel wrote into Check.vo, and coqchk reads only that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ponder.types import Score
+from ponder.verify.proof.process import Outcome, bounds, missing, run
+from ponder.verify.proof.scorer import ProofScorer, Undecided, given, names, settled, shortened
+from ponder.verify.proof.vernacular import read
+from ponder.verify.sandbox import Limits
+from ponder.verify.scoring import bad_data
+
+_QUIET = "-deprecated-native-compiler-option"  # it still does what it says
+_COMPILE = ("coqc", "-q", "-noglob", "-w", _QUIET, "-native-compiler", "no", "-Q", ".", "Judged")
+_CLOSED = "Closed under the global context"
+_CHECK = "Require Judged.Goal Judged.Candidate.\nDefinition verdict : Judged.Goal.statement := @Judged.Candidate.{}.\n"
+_PRINT = "Require Judged.Check.\nSet Printing Width 10000.\nPrint Assumptions Judged.Check.verdict.\n"
+_OURS = ("Goal", "Candidate", "Check")
+# The library of this machine is trusted: checking it again would take a minute.
+_RECHECK = (
+    "coqchk", "-silent", "-o", "-Q", ".", "Judged", *(word for file in _OURS for word in ("-norec", f"Judged.{file}"))
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Coq(ProofScorer):
+    """1 where `solution`, as the code block defines it, proves the statement from nothing but allowed axioms.
+
+    The problem's answer holds
+    `statement`: a proposition or type, such as "forall n : nat, n + 0 = n";
+    `header` (optional): imports and scopes, put in front of both statement and proof;
+    `definitions` (optional): what the statement speaks of; the proof sees it by import;
+    `theorem` (optional): the name to prove it under, `solution`;
+    `axioms` (optional): those the proof may rest on, such as ["functional_extensionality_dep"]. None by default.
+    """
+
+    limits: Limits = bounds(20)
+
+    def ready(self) -> str:
+        return missing("Coq", ("coqc", "coqchk"), "try apt-get install coq")
+
+    def check(self, proof: str, gold: Mapping[str, Any]) -> Score:
+        goal = _Goal.read(gold)
+        text = read(proof, goal.source)
+        if text.fault:
+            return Score(0.0, text.fault)
+        files = {"Goal.vo": _compiled(goal.source, self.limits)}
+        prefix = f"{goal.header}\nRequire Import Judged.Goal.\n"
+        outcome = _compile("Candidate", prefix + text.source + "\n", files, self.limits)
+        if score := settled(outcome, "the proof"):
+            return score
+        if "Candidate.vo" not in outcome.files:
+            return Score(0.0, f"rejected: {message(outcome.errors, prefix.count(chr(10)))}")
+        files |= outcome.files
+        outcome = _compile("Check", _CHECK.format(goal.theorem), files, self.limits)
+        if score := settled(outcome, "the comparison with the statement"):
+            return score
+        if "Check.vo" not in outcome.files:
+            return Score(0.0, f"wrong: {goal.theorem} does not prove the statement: {_unplaced(outcome.errors)}")
+        files |= outcome.files
+        return self._assumptions(files, goal.axioms)
+
+    def _assumptions(self, files: Mapping[str, bytes], allowed: tuple[str, ...]) -> Score:
+        """What the verdict rests on, as Coq says it and as its independent checker does."""
+        rechecked = _run(_RECHECK, files, self.limits)
+        settled(rechecked, "coqchk", blamed=False)
+        if rechecked.code:
+            return Score(0.0, f"rejected by coqchk: {shortened(rechecked.errors)}")
+        summary = context(rechecked.said)
+        if summary.unsafe:
+            return Score(0.0, f"wrong: a check of the kernel was turned off for {', '.join(summary.unsafe)}")
+        if own := [name for name in summary.axioms if name.startswith(("Judged.Candidate.", "Judged.Check."))]:
+            return Score(0.0, f"wrong: the proof assumes {', '.join(_bare(name) for name in own)}")
+        printed = _compile("Print", _PRINT, files, self.limits)
+        settled(printed, "Print Assumptions", blamed=False)
+        if not printed.passed:
+            raise Undecided(f"crashed: Print Assumptions failed: {_unplaced(printed.errors)}")
+        assumed = assumptions(printed.output)
+        refused = [name for name in assumed if not _allowed(name, summary.axioms, allowed)]
+        if refused:
+            return Score(0.0, f"wrong: the proof rests on {', '.join(refused)}, which is not allowed")
+        return Score(1.0, "proved" if not assumed else f"proved from {', '.join(assumed)}")
+
+
+class _Goal(NamedTuple):
+    header: str
+    source: str
+    theorem: str
+    axioms: tuple[str, ...]
+
+    @classmethod
+    def read(cls, gold: Mapping[str, Any]) -> _Goal:
+        header, definitions = given(gold, "header", ""), given(gold, "definitions", "")
+        statement, theorem = given(gold, "statement"), given(gold, "theorem", "solution")
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_']*", theorem):
+            bad_data(f"the gold answer's 'theorem' is {theorem!r}; it must be a name")
+        source = f"{header}\n{definitions}\nDefinition statement : Type :=\n{statement}\n.\n"
+        return cls(header, source, theorem, names(gold, "axioms"))
+
+
+@lru_cache(maxsize=256)
+def _compiled(source: str, limits: Limits) -> bytes:
+    """Goal.vo, once for all proofs of one statement."""
+    outcome = _compile("Goal", source, {}, limits)
+    settled(outcome, "the statement", blamed=False)
+    if "Goal.vo" not in outcome.files:
+        bad_data(f"the statement does not compile: {message(outcome.errors)}")
+    return outcome.files["Goal.vo"]
+
+
+def _compile(name: str, source: str, files: Mapping[str, bytes], limits: Limits) -> Outcome:
+    source_file = {f"{name}.v": source.encode(errors="replace")}
+    return _run([*_COMPILE, f"{name}.v"], {**files, **source_file}, limits, f"{name}.vo")
+
+
+def _run(command: Sequence[str], files: Mapping[str, bytes], limits: Limits, *keep: str) -> Outcome:
+    """Coq looks for its plugins in a file under /etc, which the sandbox does not show."""
+    try:
+        findlib = Path("/etc/ocamlfind.conf").read_bytes()
+    except OSError:
+        return run(command, files, limits, keep)
+    return run(command, {**files, "findlib.conf": findlib}, limits, keep, {"OCAMLFIND_CONF": "./findlib.conf"})
+
+
+_ERROR = re.compile(r'^(?:File "[^"\n]*", line (\d+), characters (\d+)-(\d+):\n)?(?:Fatal )?Error:', re.MULTILINE)
+
+
+def message(errors: str, prefix: int = 0) -> str:
+    """The last error Coq reported, its line counted from the start of the proof, without paths."""
+    found = list(_ERROR.finditer(errors))
+    if not found:
+        return shortened(errors) or "no message"
+    said = _unplaced(errors)
+    line, start, end = found[-1].groups()
+    return said if line is None else f"line {int(line) - prefix}, characters {start}-{end}: {said}"
+
+
+def _unplaced(errors: str) -> str:
+    """The last error without its place, and with names as the proof writes them."""
+    last = _ERROR.split(errors)[-1]
+    return shortened(re.sub(r" in file \./Candidate\.v|\b(?:Judged\.)?(?:Goal|Candidate)\.", "", last))
+
+
+class Context(NamedTuple):
+    """coqchk's summary of everything loaded, by full names."""
+
+    axioms: tuple[str, ...]
+    unsafe: tuple[str, ...]
+
+
+_HEADINGS = (
+    "Theory",
+    "Axioms",
+    "Constants/Inductives relying on type-in-type",
+    "Constants/Inductives relying on unsafe (co)fixpoints",
+    "Inductives whose positivity is assumed",
+)
+_SECTION = re.compile(r"^\* ([^:\n]+):(.*\n(?:  .*\n)*)", re.MULTILINE)
+
+
+def context(output: str) -> Context:
+    """Read the summary; `Undecided` where it does not look as it should, since then nothing is known."""
+    sections = _SECTION.findall(output)
+    found = {heading: body.strip() for heading, body in sections}
+    if sorted(heading for heading, _ in sections) != sorted(_HEADINGS) or found["Theory"] != "Set is predicative":
+        raise Undecided(f"crashed: coqchk's summary cannot be read: {shortened(output)}")
+    axioms, *unsafe = ([] if found[heading] == "<none>" else found[heading].split() for heading in _HEADINGS[1:])
+    return Context(tuple(axioms), tuple(name for names in unsafe for name in names))
+
+
+def assumptions(output: str) -> tuple[str, ...]:
+    """The names Print Assumptions gives, as short as it gives them; a line that is no name stands for itself."""
+    output = output.strip()
+    if output == _CLOSED:
+        return ()
+    head, _, body = output.partition("\n")
+    lines = [line for line in body.splitlines() if line and not line.startswith(" ")]
+    if head != "Axioms:" or not lines:
+        raise Undecided(f"crashed: Print Assumptions cannot be read: {shortened(output)}")
+    return tuple(line.partition(" :")[0] for line in lines)
+
+
+def _allowed(name: str, axioms: tuple[str, ...], allowed: tuple[str, ...]) -> bool:
+    """Whether each axiom a short name could stand for is allowed."""
+    meant = [axiom for axiom in axioms if _ends(axiom, name)]
+    return bool(meant) and all(any(_ends(axiom, each) for each in allowed) for axiom in meant)
+
+
+def _ends(full: str, short: str) -> bool:
+    return full == short or full.endswith(f".{short}")
+
+
+def _bare(name: str) -> str:
+    return name.rpartition(".")[2]

@@ -1,0 +1,187 @@
+"""Lean 4: like Coq, in three files. Imports bring in a file's notations, so those a proof may not declare at all.
+
+    Goal.lean        header, definitions, and `Judged.statement`: the trusted part
+    Candidate.lean   the import of Goal, header, and the proof, which must define `solution`
+    Check.lean       theorem Judged.verdict : Judged.statement := @solution, and #print axioms
+
+The statement is elaborated before the proof is seen, and the proof may not extend Lean's syntax, run code or register
+anything that Check.lean would meet.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from ponder.types import Score
+from ponder.verify.proof.process import Outcome, bounds, installed, missing, run
+from ponder.verify.proof.scorer import ProofScorer, Undecided, given, names, settled, shortened
+from ponder.verify.sandbox import Limits
+from ponder.verify.scoring import bad_data
+
+STANDARD = ("propext", "Classical.choice", "Quot.sound")  # what Lean's own library rests on
+_CHECK = (
+    "import Candidate\n"
+    "theorem Judged.verdict : _root_.Judged.statement := @_root_.{}\n"
+    "#print axioms Judged.verdict\n"
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Lean(ProofScorer):
+    """1 where `solution`, as the code block defines it, proves the statement from allowed axioms.
+
+    The problem's answer holds `statement`, and as options `header` (imports, opened namespaces), `definitions`,
+    `theorem` (`solution`) and `axioms` (Lean's standard three). `project`: a Lake project whose libraries may be
+    imported, such as one with Mathlib built.
+    """
+
+    project: str = ""
+    limits: Limits = bounds(120, memory=16 << 30)
+
+    def ready(self) -> str:
+        programs = ("lean", "lake") if self.project else ("lean",)
+        return missing("Lean", programs, "see https://lean-lang.org/install") or _toolchain(self.project).fault
+
+    def check(self, proof: str, gold: Mapping[str, Any]) -> Score:
+        header, theorem = given(gold, "header", ""), given(gold, "theorem", "solution")
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_'.]*", theorem):
+            bad_data(f"the gold answer's 'theorem' is {theorem!r}; it must be a name")
+        text, fault = fenced(proof)
+        if fault:
+            return Score(0.0, fault)
+        statement = f"def Judged.statement : Prop :=\n  {given(gold, 'statement')}\n"
+        trusted = f"{header}\n{given(gold, 'definitions', '')}\n{statement}"
+        outcome = self._compile("Goal", trusted, {})
+        settled(outcome, "the statement", blamed=False)
+        if not outcome.passed:
+            bad_data(f"the statement does not compile: {message(outcome.said)}")
+        files = dict(outcome.files)
+        prefix = f"import Goal\n{header}\n"
+        outcome = self._compile("Candidate", prefix + text + "\n", files)
+        if score := settled(outcome, "the proof"):
+            return score
+        if not outcome.passed:
+            return Score(0.0, f"rejected: {message(outcome.said, prefix.count(chr(10)))}")
+        files |= outcome.files
+        outcome = self._compile("Check", _CHECK.format(theorem), files)
+        if score := settled(outcome, "the comparison with the statement"):
+            return score
+        if not outcome.passed:
+            return Score(0.0, f"wrong: {theorem} does not prove the statement: {message(outcome.said)}")
+        assumed = axioms(outcome.output)
+        allowed = names(gold, "axioms") if "axioms" in gold else STANDARD
+        if refused := [name for name in assumed if name not in allowed]:
+            return Score(0.0, f"wrong: the proof rests on {', '.join(refused)}, which is not allowed")
+        return Score(1.0, "proved" if not assumed else f"proved from {', '.join(assumed)}")
+
+    def _compile(self, name: str, source: str, files: Mapping[str, bytes]) -> Outcome:
+        tools = _toolchain(self.project)
+        command = [tools.lean, "-o", f"{name}.olean", f"{name}.lean"]
+        source_file = {f"{name}.lean": source.encode(errors="replace")}
+        return run(command, {**files, **source_file}, self.limits, [f"{name}.olean"], {"LEAN_PATH": tools.path})
+
+
+class _Toolchain(NamedTuple):
+    lean: str
+    path: str  # where compiled libraries are
+    fault: str = ""
+
+
+@lru_cache
+def _toolchain(project: str) -> _Toolchain:
+    """The compiler itself, not the chooser of versions in front of it: that one wants a home directory."""
+    try:
+        prefix = _said(["lean", "--print-prefix"], project)
+        libraries = _said(["lake", "env", "printenv", "LEAN_PATH"], project) if project else ""
+    except (OSError, subprocess.SubprocessError) as error:
+        return _Toolchain("", "", f"Lean is installed but does not run ({error}); see that `lean --version` works")
+    for folder in filter(None, [prefix, *libraries.split(os.pathsep)]):
+        if not os.path.realpath(folder).startswith("/usr/"):
+            return _Toolchain(
+                "", "", f"Lean is in {folder}, and the sandbox shows only what is under /usr; put it there"
+            )
+    return _Toolchain(f"{prefix}/bin/lean", os.pathsep.join(filter(None, [libraries, "."])))
+
+
+def _said(command: list[str], folder: str) -> str:
+    program = installed(command[0]) or command[0]
+    return subprocess.run(
+        [program, *command[1:]], cwd=folder or None, check=True, capture_output=True, text=True, timeout=60
+    ).stdout.strip()
+
+
+_REFUSED = {
+    "leaves something unproved": r"sorry|sorryAx|admit|axiom",
+    "goes around the kernel": r"unsafe|implemented_by|extern|native_decide|skipKernelTC|debug\.\w+|csimp",
+    "extends the language or runs code, which a proof may not": (
+        r"notation3?|infix[lr]?|prefix|postfix|macro(?:_rules)?|syntax|elab(?:_rules)?|declare_syntax_cat|run_\w+|by_elab"
+        r"|#eval!?|#exec|initialize|builtin_\w+|d?simproc(?:_decl)?|register_\w+|export|unif_hint|meta|include_str"
+    ),
+    "is given with the problem; leave it out": r"import|prelude|Judged",
+}
+_FENCES = {why: re.compile(rf"(?<![A-Za-z0-9_.'])(?:{words})(?![A-Za-z0-9_'?!])") for why, words in _REFUSED.items()}
+_ATTRIBUTES = re.compile(r"(?:@|attribute)\s*\[([^\]]*)\]?")
+_HARMLESS = frozenset(
+    ("simp", "ext", "reducible", "irreducible", "inline", "instance", "refl", "symm", "trans", "congr", "norm_num",
+     "gcongr", "specialize", "elab_as_elim")
+)  # fmt: skip
+_OUTSIDE = re.compile(r'/-|--[^\n]*|"(?:[^"\\]|\\.)*(?:"|\\?\Z)', re.DOTALL)  # what may stand outside of a comment
+_INSIDE = re.compile(r"/-|-/")
+
+
+def fenced(source: str) -> tuple[str, str]:
+    """The proof with its comments blanked, so that nothing hides in one; and why it is refused, or nothing."""
+    kept: list[str] = []
+    depth = at = 0
+    while mark := (_INSIDE if depth else _OUTSIDE).search(source, at):
+        before, at = source[at : mark.start()], mark.end()
+        commented = depth > 0 or mark[0][0] != '"'
+        kept += [_blank(before) if depth else before, _blank(mark[0]) if commented else mark[0]]
+        depth += {"/-": 1, "-/": -1}.get(mark[0], 0)
+    if depth:
+        return "", "malformed: a comment is never closed"
+    text = "".join(kept) + source[at:]
+    for why, fence in _FENCES.items():
+        if found := fence.search(text):
+            return "", f"refused: line {text.count(chr(10), 0, found.start()) + 1}: {found[0]!r} {why}"
+    for listed in _ATTRIBUTES.findall(text):
+        for item in listed.split(","):
+            words = [word for word in re.findall(r"\w+", item) if word not in ("local", "scoped")]
+            if words and words[0] not in _HARMLESS:
+                return "", f"refused: the attribute {words[0]!r} may change more than the proof"
+    return text, ""
+
+
+def _blank(text: str) -> str:
+    return re.sub(r"[^\n]", " ", text)
+
+
+_ERROR = re.compile(r"^[^:\n]*\.lean:(\d+):(\d+): error(?:\([^)\n]*\))?: ", re.MULTILINE)
+_NEXT = re.compile(r"^[^:\n]*\.lean:\d+:\d+: ", re.MULTILINE)
+
+
+def message(output: str, prefix: int = 0) -> str:
+    """The first error Lean reported, its line counted from the start of the proof."""
+    found = _ERROR.search(output)
+    if not found:
+        return shortened(output) or "no message"
+    said = _NEXT.split(output[found.end() :])[0]
+    return f"line {int(found[1]) - prefix}, column {found[2]}: {shortened(said)}"
+
+
+_AXIOMS = re.compile(r"'Judged\.verdict' (?:(does not depend on any axioms)|depends on axioms: \[([^\]]*)\])")
+
+
+def axioms(output: str) -> tuple[str, ...]:
+    """What #print axioms lists."""
+    found = _AXIOMS.findall(output)
+    if len(found) != 1:
+        raise Undecided(f"crashed: #print axioms cannot be read: {shortened(output)}")
+    none, listed = found[0]
+    return () if none else tuple(name.strip() for name in listed.split(","))

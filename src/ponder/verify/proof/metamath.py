@@ -1,0 +1,224 @@
+"""Metamath: the database and the statement are ours; a proof may bring lemmas, and nothing that is taken for granted.
+
+The proof is read into tokens and written out again between the trusted parts, so no token can reach outside of its
+place. It is then checked by the `metamath` program of the machine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ponder.types import Score
+from ponder.verify.proof.process import bounds, missing, run
+from ponder.verify.proof.scorer import ProofScorer, Undecided, given, names, settled, shortened
+from ponder.verify.sandbox import Limits
+from ponder.verify.scoring import bad_data, shown
+
+_VERIFY = ("metamath", "set scroll continuous", 'read "judged.mm"', "verify proof *", "exit")
+_LABEL = re.compile(r"[A-Za-z0-9._-]+")
+_SYMBOL = re.compile(r"[!-#%-~]+")  # printable, no dollar sign
+_ENDS = {"$p": "$=", "$=": "$.", "$e": "$.", "$d": "$."}
+
+
+class Malformed(Exception):
+    """Why a text is no proof."""
+
+
+@dataclass(frozen=True)
+class Metamath(ProofScorer):
+    """1 where the proof derives the statement from the trusted database.
+
+    The problem's answer holds
+    `statement`: its symbols, such as "|- ( ph -> ph )";
+    `database`: the text it is proved from (or name a file for all problems in the field `database`);
+    `hypotheses` (optional): {"solution.1": "|- ph"}; `distinct` (optional): ["x y"]: both hold for the statement;
+    `theorem` (optional): its label, `solution`.
+
+    The code block holds the proof alone (labels, or the compressed form), or lemmas and then the theorem:
+    `lemma $p |- ... $= ... $.  solution $p |- ... $= ... $.`, with `${ $e $d $}` around lemmas where needed.
+    """
+
+    database: str = ""
+    limits: Limits = bounds(20)
+
+    def ready(self) -> str:
+        return missing("Metamath", ("metamath",), "try apt-get install metamath")
+
+    def check(self, proof: str, gold: Mapping[str, Any]) -> Score:
+        theorem, statement = given(gold, "theorem", "solution"), given(gold, "statement").split()
+        database = given(gold, "database") if "database" in gold or not self.database else _read(self.database)
+        try:
+            lemmas, claimed, steps = parts(proof, theorem)
+        except Malformed as fault:
+            return Score(0.0, f"malformed: {fault}")
+        if claimed is not None and claimed != statement:
+            return Score(0.0, f"wrong: {theorem} states {shortened(' '.join(claimed))}")
+        premises, claim = _premises(gold), [theorem, "$p", *statement]
+        _vouch(database, theorem, " ".join([*premises, *claim]), self.limits)
+        closing = [*premises, *claim, "$=", *steps, "$."]
+        source = "\n".join([database, *_lines(lemmas), "${", *_lines(closing), "$}", ""])
+        outcome = run(_VERIFY, {"judged.mm": source.encode()}, self.limits)
+        if score := settled(outcome, "the proof"):
+            return score
+        return verdict(outcome.output)
+
+
+def parts(proof: str, theorem: str) -> tuple[list[str], list[str] | None, list[str]]:
+    """Tokens of the lemmas, the statement the theorem claims (None: only its proof is given), and its proof."""
+    tokens = list(_tokens(proof))
+    if not any(token.startswith("$") for token in tokens):
+        return [], None, _steps(tokens)
+    lemmas: list[str] = []
+    depth = at = 0
+    while at < len(tokens):
+        token = tokens[at]
+        if token in ("${", "$}"):
+            depth += 1 if token == "${" else -1
+            if depth < 0:
+                raise Malformed("a $} without its ${")
+            lemmas.append(token)
+            at += 1
+        elif token == "$d":
+            end = _span(tokens, at, depth)
+            lemmas += tokens[at:end]
+            at = end
+        else:
+            end = _labelled(tokens, at, depth)
+            if token == theorem:
+                return _last(tokens, at, end, depth, lemmas)
+            lemmas += tokens[at:end]
+            at = end
+    raise Malformed(f"nothing is labelled {theorem}")
+
+
+def _last(
+    tokens: list[str], at: int, end: int, depth: int, lemmas: list[str]
+) -> tuple[list[str], list[str] | None, list[str]]:
+    if depth or tokens[at + 1] != "$p":
+        raise Malformed(f"{tokens[at]} must be a $p outside of any ${{ $}}: its hypotheses are given")
+    if end < len(tokens):
+        raise Malformed(f"something stands after {tokens[at]}")
+    middle = tokens.index("$=", at)
+    return lemmas, tokens[at + 2 : middle], _steps(tokens[middle + 1 : end - 1])
+
+
+def _labelled(tokens: list[str], at: int, depth: int) -> int:
+    """The end of a labelled statement that begins here."""
+    kind = tokens[at + 1] if at + 1 < len(tokens) else ""
+    if not _LABEL.fullmatch(tokens[at]) or kind not in ("$p", "$e"):
+        raise Malformed(
+            f"{shown(tokens[at])} {shown(kind)}: a proof may hold only $p, $e and $d, and ${{ $}} around them"
+        )
+    return _span(tokens, at + 1, depth)
+
+
+def _span(tokens: list[str], at: int, depth: int) -> int:
+    """The end of the statement whose keyword stands here, its symbols looked at one by one."""
+    keyword = tokens[at]
+    if keyword in ("$e", "$d") and depth == 0:
+        raise Malformed(f"{keyword} outside of ${{ $}} would change the statement")
+    end = at + 1
+    while end < len(tokens) and tokens[end] != _ENDS[keyword]:
+        if not _SYMBOL.fullmatch(tokens[end]):
+            raise Malformed(f"{shown(tokens[end])} inside of {keyword}")
+        end += 1
+    if end == len(tokens):
+        raise Malformed(f"{keyword} without its {_ENDS[keyword]}")
+    if keyword == "$=":
+        _steps(tokens[at + 1 : end])
+    return _span(tokens, end, depth) if keyword == "$p" else end + 1
+
+
+def _steps(tokens: list[str]) -> list[str]:
+    """The steps of a proof, none of them left open."""
+    compressed = tokens.index(")") if tokens[:1] == ["("] and ")" in tokens else 0
+    for n, token in enumerate(tokens):
+        if not (_LABEL.fullmatch(token) or (compressed and n in (0, compressed))):
+            raise Malformed("a step is left open" if "?" in token else f"{shown(token)} is no step of a proof")
+    if not tokens:
+        raise Malformed("an empty proof")
+    return tokens
+
+
+def _tokens(text: str) -> Iterator[str]:
+    """The text's tokens without its comments."""
+    commented = False
+    for token in text.split():
+        if token == ("$)" if commented else "$("):
+            commented = not commented
+        elif not commented:
+            yield token
+    if commented:
+        raise Malformed("a comment is never closed")
+
+
+def _premises(gold: Mapping[str, Any]) -> list[str]:
+    """The trusted hypotheses and distinct variables, as tokens."""
+    hypotheses = gold.get("hypotheses", {})
+    if not isinstance(hypotheses, Mapping) or not all(isinstance(text, str) for text in hypotheses.values()):
+        bad_data(f"the gold answer's 'hypotheses' is {shown(hypotheses)}; it must map labels to statements")
+    tokens = [token for pair in names(gold, "distinct") for token in ("$d", *pair.split(), "$.")]
+    return tokens + [token for label, text in hypotheses.items() for token in (str(label), "$e", *text.split(), "$.")]
+
+
+def _lines(tokens: list[str]) -> Iterator[str]:
+    """One statement to a line: the program shows the line of an error."""
+    line: list[str] = []
+    for token in tokens:
+        line.append(token)
+        if token in ("$.", "${", "$}", "$="):
+            yield " ".join(line)
+            line = []
+    if line:
+        yield " ".join(line)
+
+
+_ERROR = re.compile(r"^\?Error on line \d+ of file[^:]*:$", re.MULTILINE)
+_CARETS = re.compile(r"^[ \n]*\^[\^ \n]*\n", re.MULTILINE)  # below the line of the error, which may be wrapped
+_READ = re.compile(r"^No errors were found\.", re.MULTILINE)
+_VERIFIED = re.compile(r"^All proofs in the database were verified in [0-9.]+ s\.$", re.MULTILINE)
+
+
+def verdict(output: str) -> Score:
+    """What the program says. It echoes lines of the proof only below one that begins with a question mark."""
+    if complaint := re.search(r"^(?:\?|Warning:)", output, re.MULTILINE):
+        return Score(0.0, f"rejected: {message(output[complaint.start() :])}")
+    if not (_READ.search(output) and _VERIFIED.search(output)):
+        raise Undecided(f"crashed: metamath's output cannot be read: {shortened(output[-500:])}")
+    return Score(1.0, "proved")
+
+
+def message(complaint: str) -> str:
+    """The first thing the program objects to, without the place in a file the reader does not have."""
+    said = _ERROR.sub("", complaint, count=1)
+    if marked := _CARETS.search(said):
+        said = said[marked.end() :]
+    return shortened(re.split(r"\n\n|\n\?|\nMM>|\n\.\.\.|Type\s\"SHOW", said.lstrip("?\n"))[0])
+
+
+@lru_cache(maxsize=64)
+def _vouch(database: str, theorem: str, claim: str, limits: Limits) -> None:
+    """See that the trusted part can be read, and lacks no proof but this one, so that no proof is blamed for it."""
+    source = f"{database}\n${{ {claim} $= ? $. $}}\n"
+    outcome = run(_VERIFY, {"judged.mm": source.encode()}, limits)
+    settled(outcome, "the database", blamed=False)
+    complaint = re.search(r"^\?", outcome.output, re.MULTILINE)
+    if complaint or not _READ.search(outcome.output):
+        said = outcome.output[complaint.start() :] if complaint else outcome.output
+        bad_data(f"the database or the statement is not accepted: {message(said)}")
+    unproved = re.search(r"^Warning: .* not proved:([^?]*?)\nMM>", outcome.output, re.MULTILINE)
+    if unproved is None or unproved[1].split() != [theorem]:
+        bad_data(f"the database leaves proofs open: {shortened(unproved[1] if unproved else outcome.output[-300:])}")
+
+
+@lru_cache(maxsize=4)
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        bad_data(f"the database {path} cannot be read ({error}); name a Metamath file")

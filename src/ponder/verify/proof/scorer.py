@@ -1,0 +1,117 @@
+"""What every proof checker has in common: where the proof is, who may be blamed, and how a verdict is worded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ponder.types import Score, Trace
+from ponder.verify.answer import Found, after_thinking
+from ponder.verify.proof.process import Outcome
+from ponder.verify.reading import read_one
+from ponder.verify.scoring import TextScorer, bad_data, shown
+
+LONGEST = 50_000  # characters of a proof
+_LONGEST_MESSAGE = 1_000  # characters of a checker's message, as feedback
+
+
+class Undecided(Exception):
+    """The checker itself failed: nothing is known about the proof."""
+
+
+class ProofScorer(TextScorer):
+    """1 where the checker accepts the proof of the problem's statement. The reason is feedback to refine from.
+
+    The problem's answer is a mapping that holds at least the trusted statement. The proof is what stands in the one
+    code block after the thinking, or in the one `<answer>`.
+    """
+
+    @property
+    def name(self) -> str:
+        return "accuracy"
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        """In threads, since each waits for processes of its own."""
+        texts, gold = [trace.text(step) for step in steps], trace.problem.answer
+        return await asyncio.gather(*(asyncio.to_thread(self.judge, text, gold) for text in texts))
+
+    def verdict(self, text: str, gold: Any) -> Score:
+        if absent := self.ready():
+            return Score(None, absent)
+        if not isinstance(gold, Mapping):
+            bad_data(f"the gold answer {shown(gold)} is not a mapping that holds the statement")
+        found = proof_in(text)
+        if found.answer is None:
+            return Score(0.0, found.reason)
+        try:
+            return self.check(found.answer, gold)
+        except Undecided as fault:  # the sandbox has run it again already, where a worker died
+            return Score(None, str(fault))
+
+    def ready(self) -> str:
+        """Why nothing can be judged here, and what to install; empty where the checker is there."""
+        raise NotImplementedError(f"{type(self).__name__} must say whether its checker is installed")
+
+    def check(self, proof: str, gold: Mapping[str, Any]) -> Score:
+        """One proof, as it was written, against the trusted statement."""
+        raise NotImplementedError(f"{type(self).__name__} must say how to check a proof")
+
+
+def proof_in(text: str) -> Found:
+    """The one proof a completion gives."""
+    found = read_one(text, ("tag",), LONGEST)
+    if found.reason != "no answer":
+        return found
+    blocks = _blocks(after_thinking(text) or "")
+    if len(blocks) != 1:
+        return Found(None, "several answers" if blocks else "no answer")
+    if len(blocks[0]) > LONGEST:
+        return Found(None, "too long")
+    return Found(blocks[0]) if blocks[0].strip() else Found(None, "no answer")
+
+
+def _blocks(said: str) -> list[str]:
+    """What stands between fences, each on a line of its own; a block that never ends is none."""
+    blocks: list[str] = []
+    opened: int | None = None
+    lines = said.split("\n")
+    for at, line in enumerate(lines):
+        mark = line.strip()
+        if opened is None and mark.startswith("```") and "`" not in mark[3:]:
+            opened = at
+        elif opened is not None and mark == "```":
+            blocks.append("\n".join(lines[opened + 1 : at]))
+            opened = None
+    return blocks
+
+
+def given(gold: Mapping[str, Any], key: str, default: str | None = None) -> str:
+    """A text of the gold answer."""
+    value = gold.get(key, default)
+    if not isinstance(value, str) or (default is None and not value.strip()):
+        bad_data(f"the gold answer's {key!r} is {shown(value)}; it must be a text")
+    return value
+
+
+def names(gold: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    """A list of names in the gold answer; none where it is absent."""
+    value = gold.get(key, ())
+    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
+        bad_data(f"the gold answer's {key!r} is {shown(value)}; it must be a list of names")
+    return tuple(value)
+
+
+def settled(outcome: Outcome, what: str, blamed: bool = True) -> Score | None:
+    """None where a process came to its end; else the score, or `Undecided` where the proof is not to blame."""
+    if outcome.fate == "ended":
+        return None
+    if outcome.fate not in ("starved", "crashed") and blamed:
+        return Score(0.0, f"{outcome.fate}: {what} used all that it may")
+    raise Undecided(f"{outcome.fate}: {what} did not come to its end ({outcome.detail})")
+
+
+def shortened(message: str) -> str:
+    """A checker's message without trailing blanks, cut where it is long."""
+    message = "\n".join(line.rstrip() for line in message.strip().splitlines())
+    return message if len(message) <= _LONGEST_MESSAGE else message[:_LONGEST_MESSAGE] + "..."

@@ -1,0 +1,250 @@
+"""Z3 for goals without quantifiers: does an assignment satisfy a formula, is an invariant one?
+
+What the answer says is read here, symbol by symbol, and written out again into a file of ours; Z3 never reads the
+answer itself. What Z3 cannot decide in its time is undecided.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from importlib.util import find_spec
+from types import MappingProxyType
+from typing import Any
+
+from ponder.types import Score
+from ponder.verify.proof.process import bounds
+from ponder.verify.proof.scorer import ProofScorer, Undecided, given, shortened
+from ponder.verify.sandbox import Limits, Sandbox
+from ponder.verify.scoring import bad_data, shown
+
+Tree = str | list[Any]  # an atom, or a list of trees
+
+_TOKEN = re.compile(r"""[()]|;[^\n]*|"[^"]*"|\|[^|]*\||[^\s()";|]+""")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,60}")
+_NUMERAL = re.compile(r"(?:0|[1-9][0-9]{0,200})(?:\.[0-9]{1,200})?")
+_DEEPEST = 200
+_OPERATORS = frozenset(
+    ("and", "or", "not", "=>", "xor", "=", "distinct", "ite", "<", "<=", ">", ">=", "+", "-", "*", "/", "div", "mod",
+     "abs", "to_real", "to_int", "true", "false")
+)  # fmt: skip
+
+
+class Malformed(Exception):
+    """Why a text is not what was asked for."""
+
+
+@dataclass(frozen=True)
+class _Z3(ProofScorer):
+    limits: Limits = bounds(10)
+
+    def ready(self) -> str:
+        return "" if find_spec("z3") else "Z3 is not installed: try pip install z3-solver"
+
+    def ask(self, script: str) -> list[str]:
+        """Lines of Z3's answer to a script, the first of which is `sat`, `unsat` or a complaint."""
+        ran = _jail(self.limits).script(_PROGRAM, script)
+        lines = ran.stdout.strip().splitlines() or [""]
+        if ran.end != "done":
+            raise Undecided(f"{ran.end}: Z3 did not come to an answer: {shortened(ran.detail)}")
+        if lines[0] in ("unknown", "timeout", ""):
+            raise Undecided("unknown: Z3 cannot decide it")
+        return lines
+
+
+_PROGRAM = """
+import sys, z3
+try:
+    print(z3.Z3_eval_smtlib2_string(z3.main_ctx().ref(), sys.stdin.read()))
+except z3.Z3Exception as error:
+    said = error.args[0]
+    print(said.decode() if isinstance(said, bytes) else said)
+"""
+
+
+@lru_cache(maxsize=8)
+def _jail(limits: Limits) -> Sandbox:
+    return Sandbox(limits=limits, preload=("z3",))
+
+
+@dataclass(frozen=True)
+class Satisfies(_Z3):
+    """1 where the assignment satisfies the problem's formula.
+
+    The problem's answer is {"formula": SMT-LIB text: (declare-const x Int) ... (assert ...) ...}, without quantifiers.
+    The code block gives each declared constant one value: lines such as `x = -3`, `y = 1/2`, `p = true`, `b = 12`.
+    """
+
+    def check(self, proof: str, gold: Mapping[str, Any]) -> Score:
+        formula = given(gold, "formula")
+        sorts = declared(trusted(formula))
+        try:
+            values = assigned(proof, sorts)
+        except Malformed as fault:
+            return Score(0.0, f"malformed: {fault}")
+        equations = "\n".join(f"(assert (= {name} {value}))" for name, value in values.items())
+        answer = self.ask(f"{formula}\n{equations}\n(check-sat)\n")[0]
+        if answer not in ("sat", "unsat"):
+            bad_data(f"Z3 does not accept the formula: {shortened(answer)}")
+        return Score(1.0, "right") if answer == "sat" else Score(0.0, "wrong: the formula does not hold")
+
+
+@dataclass(frozen=True)
+class Invariant(_Z3):
+    """1 where the formula holds at the start, is kept by every step, and rules out what must not happen.
+
+    The problem's answer holds `state`: {"x": "Int", ...}, and three formulas in SMT-LIB without quantifiers:
+    `initial` and `safe` over the state, `step` over the state and the next one, in which x is `x.next`.
+    The code block gives one formula over the state, of Boolean and arithmetic operators: `(and (>= x 0) (< x n))`.
+    """
+
+    def check(self, proof: str, gold: Mapping[str, Any]) -> Score:
+        state = gold.get("state")
+        if not isinstance(state, Mapping) or not all(_NAME.fullmatch(str(name)) for name in state):
+            bad_data(f"the gold answer's 'state' is {shown(state)}; it must map names to sorts")
+        initial, step, safe = (given(gold, key) for key in ("initial", "step", "safe"))
+        trusted(f"{initial} {step} {safe}")
+        try:
+            claim = formula_over(proof, frozenset(state))
+        except Malformed as fault:
+            return Score(0.0, f"malformed: {fault}")
+        for part in (initial, step, safe):
+            if (said := self._ask(state, f"(assert {part})")[0]) not in ("sat", "unsat"):
+                bad_data(f"Z3 does not accept the gold formula {shown(part)}: {shortened(said)}")
+        here, after = written(claim), written(claim, {name: f"{name}.next" for name in state})
+        for what, query in {
+            "it does not hold at the start": f"(assert {initial}) (assert (not {here}))",
+            "a step does not keep it": f"(assert {here}) (assert {step}) (assert (not {after}))",
+            "it allows what is not safe": f"(assert {here}) (assert (not {safe}))",
+        }.items():
+            if found := self._counterexample(state, query):
+                return Score(0.0, f"wrong: {what}: {found}")
+        return Score(1.0, "right")
+
+    def _counterexample(self, state: Mapping[str, Any], query: str) -> str:
+        """Empty where there is none."""
+        verdict = self._ask(state, query)[0]
+        if verdict != "sat":
+            return "" if verdict == "unsat" else shortened(verdict)
+        symbols = " ".join(f"{name} {name}.next" for name in state)
+        return shortened(" ".join(self._ask(state, query, f"(get-value ({symbols}))")[1:]))
+
+    def _ask(self, state: Mapping[str, Any], query: str, more: str = "") -> list[str]:
+        sorts = {each: sort for name, sort in state.items() for each in (str(name), f"{name}.next")}
+        consts = "\n".join(f"(declare-const {name} {sort})" for name, sort in sorts.items())
+        return self.ask(f"{consts}\n{query}\n(check-sat)\n{more}\n")
+
+
+def trees(text: str) -> list[Tree]:
+    """S-expressions; atoms as they are written."""
+    stack: list[list[Tree]] = [[]]
+    at = 0
+    for token in _TOKEN.finditer(text):
+        if text[at : token.start()].strip():
+            raise Malformed(f"{shown(text[at : token.start()].strip())} is no symbol")
+        at = token.end()
+        if token[0] == "(":
+            stack.append([])
+        elif token[0] == ")":
+            if len(stack) == 1:
+                raise Malformed("a ) without its (")
+            closed = stack.pop()
+            stack[-1].append(closed)
+        elif not token[0].startswith(";"):
+            stack[-1].append(token[0])
+        if len(stack) > _DEEPEST:
+            raise Malformed("too deep")
+    if text[at:].strip() or len(stack) > 1:
+        raise Malformed("a ( without its )")
+    return stack[0]
+
+
+def trusted(text: str) -> list[Tree]:
+    """The problem's own formulas: readable, and without quantifiers."""
+    try:
+        found = trees(text)
+    except Malformed as fault:
+        bad_data(f"the gold formula cannot be read: {fault}")
+    for atom in _atoms(found):
+        if atom in ("forall", "exists"):
+            bad_data(f"the gold formula has the quantifier {atom!r}; only quantifier-free goals can be decided")
+    return found
+
+
+def declared(commands: list[Tree]) -> dict[str, str]:
+    """The constants of a formula and their sorts."""
+    sorts: dict[str, str] = {}
+    for command in commands:
+        match command:
+            case ["declare-const", str(name), sort] | ["declare-fun", str(name), [], sort]:
+                sorts[name] = written(sort)
+            case ["assert", _] | ["set-logic", _] | ["set-info", *_]:
+                pass
+            case _:
+                bad_data(f"the gold formula says {shown(written(command))}; give declarations of constants and asserts")
+    return sorts
+
+
+def assigned(text: str, sorts: Mapping[str, str]) -> dict[str, str]:
+    """One literal for each constant."""
+    values: dict[str, str] = {}
+    for line in filter(None, (line.strip() for line in text.splitlines())):
+        name, equals, value = (part.strip() for part in line.partition("="))
+        if not equals or name not in sorts:
+            raise Malformed(f"{shown(line)} gives no value to a constant of the formula")
+        if name in values:
+            raise Malformed(f"{name} has two values")
+        values[name] = _literal(value, sorts[name])
+    if missing := [name for name in sorts if name not in values]:
+        raise Malformed(f"{missing[0]} has no value")
+    return values
+
+
+def _literal(value: str, sort: str) -> str:
+    """A value as SMT-LIB writes it."""
+    bits = re.fullmatch(r"\(_ BitVec (\d+)\)", sort)
+    if sort not in ("Bool", "Int", "Real") and not bits:
+        bad_data(f"the gold formula has a constant of sort {sort}; use Bool, Int, Real or bit vectors")
+    if sort == "Bool" and value in ("true", "false"):
+        return value
+    if sort == "Int" and re.fullmatch(r"-?[0-9]{1,200}", value):
+        return _number(int(value))
+    if sort == "Real" and re.fullmatch(r"-?[0-9]{1,200}(?:\.[0-9]{1,200}|/0*[1-9][0-9]{0,199})?", value):
+        exact = Fraction(value)
+        return f"(/ {_number(exact.numerator)} {exact.denominator})"
+    if bits and re.fullmatch(r"[0-9]{1,200}", value) and int(value) < 1 << int(bits[1]):
+        return f"(_ bv{int(value)} {bits[1]})"
+    raise Malformed(f"{shown(value)} is no {sort}")
+
+
+def _number(value: int) -> str:
+    return str(value) if value >= 0 else f"(- {-value})"
+
+
+def formula_over(text: str, names: frozenset[str]) -> Tree:
+    """One formula of these names, numbers and known operators."""
+    found = trees(text)
+    if len(found) != 1:
+        raise Malformed("several formulas" if found else "no formula")
+    for atom in _atoms(found):
+        if atom not in names and atom not in _OPERATORS and not _NUMERAL.fullmatch(atom):
+            raise Malformed(f"{shown(atom)} is neither of the state, nor a number, nor an operator")
+    return found[0]
+
+
+def _atoms(tree: Tree) -> Iterator[str]:
+    if isinstance(tree, str):
+        yield tree
+    else:
+        for part in tree:
+            yield from _atoms(part)
+
+
+def written(tree: Tree, renamed: Mapping[str, str] = MappingProxyType({})) -> str:
+    """A tree as text, with some atoms under other names."""
+    if isinstance(tree, str):
+        return renamed.get(tree, tree)
+    return "(" + " ".join(written(part, renamed) for part in tree) + ")"

@@ -1,0 +1,80 @@
+"""What a Coq proof may not say. A first fence, for a quick and clear answer: kernel and jail stand behind it.
+
+Comments are blanked out before Coq sees the text, so nothing hides in what only one of the two takes for a comment.
+Words are looked for in strings too, since a notation can make Coq see a string elsewhere than we do.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class Text(NamedTuple):
+    source: str  # with every comment blanked, lines where they were
+    fault: str  # why it is refused; empty if it is not
+
+
+_MARK = re.compile(r'\(\*|\*\)|"')
+
+
+def without_comments(source: str) -> str | None:
+    """The text with comments replaced by blanks; None where a comment never ends."""
+    kept: list[str] = []
+    depth = at = 0
+    while mark := _MARK.search(source, at):
+        if mark[0] == '"':
+            closed = source.find('"', mark.end())  # a doubled quote reads as two strings, which does no harm
+            end = len(source) if closed < 0 else closed + 1
+        else:
+            end = mark.end()
+        if depth == 0 and mark[0] != "(*":
+            kept.append(source[at:end])
+        else:
+            kept.append(_blank(source[at : mark.start()]) if depth else source[at : mark.start()])
+            kept.append(_blank(source[mark.start() : end]))
+            depth += {"(*": 1, "*)": -1}.get(mark[0], 0)
+        at = end
+    return None if depth else "".join(kept) + source[at:]
+
+
+def _blank(text: str) -> str:
+    return re.sub(r"[^\n]", " ", text)
+
+
+# Words, by what they would do.
+_REFUSED = {
+    "leaves something unproved": (
+        r"Admitted|admit|give_up|Axioms?|Parameters?|Conjectures?|Admit\s+Obligations|Declare\s+Module"
+    ),
+    "turns off a check of the kernel": (
+        r"bypass_check|(?:Guard|Positivity|Universe)\s+Checking|Typing\s+Flags|Definitional\s+UIP|Register"
+        r"|Primitive(?!\s+Projections)"
+    ),
+    "reaches outside the proof": (
+        r"Load|LoadPath|ML|Cd|Drop|Quit|Redirect|Extract|Extraction|Dump|(?:Write|Restore)\s+State"
+        r"|Print\s+(?:Sorted\s+)?Universes|Add\s+Rec"
+    ),
+}
+_EDGES = r"(?:(?<![A-Za-z_])|(?<=[0-9]_))(?:{})(?![A-Za-z0-9_'])"
+_FENCES = {why: re.compile(_EDGES.format(words)) for why, words in _REFUSED.items()}
+
+
+def read(source: str, trusted: str = "") -> Text:
+    """The text as Coq may see it, or why it may not. Words that the trusted part uses may be used in the proof."""
+    if "\x00" in source:
+        return Text("", "malformed: a null character")
+    stripped = without_comments(source)
+    if stripped is None:
+        return Text("", "malformed: a comment is never closed")
+    for why, fence in _FENCES.items():
+        spoken = {_joined(word) for word in fence.findall(trusted)}
+        found = next((word for word in fence.finditer(stripped) if _joined(word[0]) not in spoken), None)
+        if found:
+            line = stripped.count("\n", 0, found.start()) + 1
+            return Text("", f"refused: line {line}: {_joined(found[0])!r} {why}; leave it out")
+    return Text(stripped, "")
+
+
+def _joined(words: str) -> str:
+    return " ".join(words.split())

@@ -1,0 +1,1 @@
+"""Puzzles: an answer is checked against the rules, whatever way it was found."""

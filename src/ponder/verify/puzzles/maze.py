@@ -1,0 +1,113 @@
+"""Does a path lead through a maze? Walked move by move."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from ponder.types import Score
+from ponder.verify.reading import read_one
+from ponder.verify.scoring import TextScorer, bad_data, shown
+
+MOVES = {"u": (-1, 0), "d": (1, 0), "l": (0, -1), "r": (0, 1)}
+_NAMES = {"up": "u", "down": "d", "left": "l", "right": "r", "north": "u", "south": "d", "west": "l", "east": "r",
+          "↑": "u", "↓": "d", "←": "l", "→": "r"}  # fmt: skip
+_WORD = re.compile(r"[^\s,;\[\]()\"'>.-]+")
+_NUMBERED = re.compile(r"^[ \t]{0,8}[0-9]{1,4}[.)][ \t]", re.MULTILINE)
+
+LARGEST = 40_000  # cells of a maze
+
+
+class Cell(NamedTuple):
+    row: int
+    column: int
+
+
+@dataclass(frozen=True)
+class Maze(TextScorer):
+    """1 where the moves lead from S to G without meeting a wall; `shortest`: with no more moves than needed.
+
+    The problem's answer is the maze as lines: `#` is a wall, `S` the start, `G` (or `E`) the goal, anything else is
+    free. The completion lists moves as words (up, down, left, right; north, ...), as arrows, or as letters (`RRDU`).
+    """
+
+    shortest: bool = False
+
+    @property
+    def name(self) -> str:
+        return "accuracy"
+
+    def verdict(self, text: str, gold: Any) -> Score:
+        lines, start, goal = _maze(gold)
+        least = distance(tuple(lines), start, goal)
+        if least is None:
+            bad_data("no path leads from S to G")
+        found = read_one(text)
+        if found.answer is None:
+            return Score(0.0, found.reason)
+        moves = read_moves(found.answer)
+        if moves is None:
+            return Score(0.0, "malformed: not a list of moves up, down, left and right")
+        at = start
+        for n, move in enumerate(moves, 1):
+            at = Cell(at.row + MOVES[move][0], at.column + MOVES[move][1])
+            if _wall(lines, at):
+                return Score(0.0, f"wrong: move {n} walks into a wall")
+        if at != goal:
+            return Score(0.0, f"wrong: ends in row {at.row + 1}, column {at.column + 1}, not at the goal")
+        if self.shortest and len(moves) > least:
+            return Score(0.0, f"wrong: {len(moves)} moves where {least} are enough")
+        return Score(1.0, "right")
+
+
+def read_moves(written: str) -> list[str] | None:
+    """Moves as u, d, l and r."""
+    written = _NUMBERED.sub("", written)
+    if re.search("[A-Za-z]", written):
+        written = written.replace("→", " ")  # "right → down": between words an arrow says "then"
+    words = [word.lower() for word in _WORD.findall(written)]
+    moves: list[str] = []
+    for word in words:
+        if word in _NAMES:
+            moves.append(_NAMES[word])
+        else:
+            moves += [_NAMES.get(letter, letter) for letter in word]
+    return moves if moves and all(move in MOVES for move in moves) else None
+
+
+@lru_cache(maxsize=1024)
+def distance(lines: tuple[str, ...], start: Cell, goal: Cell) -> int | None:
+    """Moves of a shortest path; None where there is none."""
+    seen, edge = {start}, deque([(start, 0)])
+    while edge:
+        at, moves = edge.popleft()
+        if at == goal:
+            return moves
+        for down, across in MOVES.values():
+            step = Cell(at.row + down, at.column + across)
+            if step not in seen and not _wall(lines, step):
+                seen.add(step)
+                edge.append((step, moves + 1))
+    return None
+
+
+def _wall(lines: Sequence[str], at: Cell) -> bool:
+    """Outside is a wall as well."""
+    return not (0 <= at.row < len(lines) and 0 <= at.column < len(lines[at.row])) or lines[at.row][at.column] == "#"
+
+
+def _maze(gold: Any) -> tuple[list[str], Cell, Cell]:
+    lines = gold.splitlines() if isinstance(gold, str) else gold
+    if not isinstance(lines, Sequence) or not lines or not all(isinstance(line, str) for line in lines):
+        bad_data(f"{shown(gold)} is not a maze as lines of text")
+    if sum(map(len, lines)) > LARGEST:
+        bad_data(f"a maze of more than {LARGEST} cells")
+    where = {sign: [Cell(r, c) for r, line in enumerate(lines) for c, s in enumerate(line) if s in sign]
+             for sign in ("S", "GE")}  # fmt: skip
+    if len(where["S"]) != 1 or len(where["GE"]) != 1:
+        bad_data("a maze needs one S and one G (or E)")
+    return list(lines), where["S"][0], where["GE"][0]

@@ -1,0 +1,89 @@
+"""Does an assignment satisfy every clause of a formula in conjunctive normal form?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ponder.types import Score
+from ponder.verify.reading import read_one
+from ponder.verify.scoring import TextScorer, bad_data, shown
+
+_UNSATISFIABLE = re.compile(r"unsat(?:isfiable)?\.?", re.IGNORECASE | re.ASCII)
+# "-3", "x3", "not x3", "~x3", "x3 = true", '"x3": false', "x3 is 0"
+_LITERAL = re.compile(
+    r"(?P<not>-|−|~|¬|!|not\s{1,4})?\s{0,4}[\"']?(?P<x>x_?)?(?P<index>[1-9][0-9]{0,5})[\"']?"
+    r"(?:\s{0,4}(?:=|:|is)\s{0,4}(?P<value>true|false|t|f|1|0))?",
+    re.IGNORECASE | re.ASCII,
+)
+_BETWEEN = re.compile(r"[\s,;{}\[\]()∧&]+|and\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Satisfiability(TextScorer):
+    """1 where every clause has a true literal, or where "unsatisfiable" is said of a formula that is.
+
+    The problem's answer is `{"clauses": [[1, -2], [2, 3]]}` as in DIMACS, with `"satisfiable": False` where no
+    assignment exists. The completion lists literals (`1 -2 3`) or values (`x1 = true, x2 = false`). A variable
+    left out satisfies nothing; one that stands twice makes the answer malformed.
+    """
+
+    @property
+    def name(self) -> str:
+        return "accuracy"
+
+    def verdict(self, text: str, gold: Any) -> Score:
+        clauses = _clauses(gold)
+        satisfiable = gold.get("satisfiable", True) is not False
+        found = read_one(text)
+        if found.answer is None:
+            return Score(0.0, found.reason)
+        if _UNSATISFIABLE.fullmatch(found.answer):
+            return Score(0.0, "wrong: it is satisfiable") if satisfiable else Score(1.0, "right")
+        literals = read_literals(found.answer)
+        if literals is None:
+            return Score(0.0, "malformed: not a list of literals or of variables with one value each")
+        if unknown := {abs(n) for n in literals} - {abs(n) for clause in clauses for n in clause}:
+            return Score(0.0, f"malformed: there is no variable {min(unknown)}")
+        failed = next((clause for clause in clauses if not literals.intersection(clause)), None)
+        if failed is not None:
+            return Score(0.0, f"wrong: clause {shown(list(failed))} is not satisfied")
+        if not satisfiable:
+            bad_data("the formula is said to be unsatisfiable, and this assignment satisfies it")
+        return Score(1.0, "right")
+
+
+def read_literals(written: str) -> frozenset[int] | None:
+    """The literals said to be true; None where something else is written, or a variable stands twice."""
+    literals: set[int] = set()
+    at = 0
+    while at < len(written):
+        if between := _BETWEEN.match(written, at):
+            at = between.end()
+            continue
+        literal = _LITERAL.match(written, at)
+        if literal is None or (literal["value"] and not literal["x"]):
+            return None
+        true = (literal["value"] or "t").lower() in ("t", "true", "1")
+        if literal["not"]:
+            true = not true
+        index = int(literal["index"])
+        if index in literals or -index in literals:
+            return None
+        literals.add(index if true else -index)
+        at = literal.end()
+        if at < len(written) and not _BETWEEN.match(written, at):
+            return None
+    return frozenset(literals) or None
+
+
+def _clauses(gold: Any) -> list[tuple[int, ...]]:
+    clauses = gold.get("clauses") if isinstance(gold, Mapping) else None
+    if not isinstance(clauses, Sequence) or not clauses:
+        bad_data(f"{shown(gold)} does not hold 'clauses'")
+    for clause in clauses:
+        if not isinstance(clause, Sequence) or not all(type(n) is int and n for n in clause):
+            bad_data(f"the clause {shown(clause)} is not a list of whole numbers other than 0")
+    return [tuple(clause) for clause in clauses]

@@ -1,0 +1,122 @@
+"""Read a structured answer: exactly one `<answer>` or box after the thinking, its content as it was written.
+
+`answer.extract` reads one value and refuses lists; a grid, a path or a JSON document is a list by nature. The rule
+about several answers is the same: a reader never has to choose, and nothing said afterwards can change the answer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ponder.verify.answer import Form, Found, after_thinking, boxes, tags
+from ponder.verify.around import denied
+
+LONGEST = 20_000  # characters; a 25 x 25 sudoku has less than 2,000
+DEEPEST = 64  # brackets within brackets
+DELIMITED: tuple[Form, ...] = ("tag", "boxed")
+
+
+def read_one(text: str, forms: Sequence[Form] = DELIMITED, longest: int = LONGEST) -> Found:
+    """The content of the one `<answer>` or box after the thinking, without white space or a code fence around it."""
+    said = after_thinking(text)
+    if said is None:
+        return Found(None, "no answer")
+    spans = list(tags(said)) if "tag" in forms else []
+    boxed = list(boxes(said)) if "boxed" in forms else []
+    spans += [box for box in boxed if not any(span.start <= box.start < span.end for span in spans)]
+    if not spans:
+        return Found(None, "no answer")
+    if len(spans) > 1:
+        return Found(None, "several answers")
+    content = spans[0].content
+    if content is None:
+        return Found(None, "malformed")
+    if any(char.isalnum() for char in said[spans[0].end :]):
+        return Found(None, "goes on after the answer")
+    if denied(said[max(0, spans[0].start - 120) : spans[0].start]):
+        return Found(None, "hedged")
+    if len(content) > longest:
+        return Found(None, "too long")
+    content = _unfenced(_unboxed(content.strip()))
+    return Found(content) if content else Found(None, "no answer")
+
+
+def read_all(text: str, longest: int = LONGEST) -> Found:
+    """All that is said after the thinking, without white space or a code fence around it."""
+    said = after_thinking(text)
+    if said is None or not said.strip():
+        return Found(None, "no answer")
+    return Found(_unfenced(said.strip())) if len(said) <= longest else Found(None, "too long")
+
+
+def _unboxed(content: str) -> str:
+    box = next(boxes(content), None)
+    whole = box is not None and box.content is not None and (box.start, box.end) == (0, len(content))
+    return box.content.strip() if box and box.content is not None and whole else content
+
+
+_FENCE = re.compile(r"```[A-Za-z]{0,12}[ \t]*\n(.*)\n[ \t]*```", re.DOTALL)
+
+
+def _unfenced(content: str) -> str:
+    fenced = _FENCE.fullmatch(content)
+    return fenced[1].strip() if fenced and "```" not in fenced[1] else content
+
+
+class NotJson(ValueError):
+    """Why a text is not one JSON document."""
+
+
+def read_json(text: str) -> Any:
+    """One JSON document: no NaN, no key twice, no number past a float, no depth that could exhaust the stack."""
+    if len(text) > LONGEST:
+        raise NotJson("too long")
+    if _depth(text) > DEEPEST:
+        raise NotJson("too deep")
+    try:
+        return json.loads(
+            text, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_short, object_pairs_hook=_once
+        )
+    except NotJson:
+        raise
+    except ValueError:
+        raise NotJson("not JSON") from None
+
+
+def _depth(text: str) -> int:
+    """How deep brackets nest. Those in strings count too: a bound, not the truth."""
+    deepest = depth = 0
+    for bracket in _BRACKET.finditer(text):
+        depth += 1 if bracket[0] in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+_BRACKET = re.compile(r"[\[\]{}]")
+
+
+def _refuse_constant(name: str) -> Any:
+    raise NotJson(f"{name} is not a JSON number")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if abs(number) == float("inf"):
+        raise NotJson("a number is too large")
+    return number
+
+
+def _short(digits: str) -> int:
+    if len(digits) > 300:
+        raise NotJson("a number is too large")
+    return int(digits)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise NotJson("a key stands twice")
+    return found

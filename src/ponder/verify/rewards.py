@@ -1,0 +1,36 @@
+"""A reward put together by name and weight: `{"accuracy": 1.0, "format": 0.2}`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ponder.errors import UsageError
+from ponder.names import find
+from ponder.protocols import Scorer
+from ponder.verify.combine import Weighted
+from ponder.verify.form.format import ThinkFormat
+from ponder.verify.form.language import Language
+from ponder.verify.form.repetition import Repetition
+from ponder.verify.form.steps import StepArithmetic
+
+REWARDS: dict[str, Callable[[], Scorer]] = {
+    "format": ThinkFormat,
+    "language": Language,
+    "repetition": Repetition,
+    "steps": StepArithmetic,
+}
+
+
+def weighted(weights: Mapping[str, float], verifier: Scorer) -> Weighted:
+    """The verifier by its own name, others from `REWARDS`, from `module:object`, or from a plug-in."""
+    return Weighted(tuple((_named(name, verifier), float(weight)) for name, weight in weights.items()))
+
+
+def _named(name: str, verifier: Scorer) -> Scorer:
+    if name == verifier.name:
+        return verifier
+    found = find("reward", name, REWARDS | {verifier.name: lambda: verifier})
+    scorer = found() if isinstance(found, type) else found
+    if not isinstance(scorer, Scorer):
+        raise UsageError(f"the reward {name!r} is a {type(scorer).__name__}, which does not score traces")
+    return scorer

@@ -1,0 +1,98 @@
+"""A control group below our own, where the machine lets us make one: memory and processes of a worker, all together.
+
+Without one, resource limits bound each process on its own, and a Python program cannot start a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path("/sys/fs/cgroup")
+_count = itertools.count()
+
+
+class Group:
+    """Empty of folders where control groups are not ours to make."""
+
+    def __init__(self, memory: int, processes: int) -> None:
+        name = f"ponder-{os.getpid()}-{next(_count)}"
+        self.folders: list[str] = []
+        self._memory: Path | None = None
+        for parent, limits in _parents(memory, processes):
+            if not (parent / "cgroup.procs").exists():  # a path that is seen from elsewhere
+                self.close()
+                return
+            _sweep(parent)
+            folder = parent / name
+            try:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()  # of a killed host that had our number
+                folder.mkdir()
+                self.folders.append(str(folder))
+                for file, value in limits.items():
+                    if (folder / file).exists():
+                        (folder / file).write_text(str(value))
+            except OSError:
+                self.close()
+                return
+            if any(file.startswith("memory") for file in limits):
+                self._memory = folder
+
+    def kills(self) -> int:
+        """How often the kernel killed a process in here for its memory."""
+        if self._memory is None:
+            return 0
+        for file in ("memory.events", "memory.oom_control"):
+            with contextlib.suppress(OSError, ValueError):
+                rows = dict(line.split() for line in (self._memory / file).read_text().splitlines())
+                return int(rows.get("oom_kill", 0))
+        return 0
+
+    def close(self) -> None:
+        """Remove the folders; a process that is just being buried keeps one for a moment."""
+        for folder in self.folders:
+            for _ in range(200):
+                try:
+                    os.rmdir(folder)
+                    break
+                except FileNotFoundError:
+                    break
+                except OSError:
+                    time.sleep(0.01)
+        self.folders = []
+
+
+def _parents(memory: int, processes: int) -> Iterator[tuple[Path, dict[str, int]]]:
+    """Our own groups, and what to write into a new one below them."""
+    try:
+        ours = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    except OSError:
+        return
+    for number, controllers, path in ours:
+        below = path.lstrip("/")
+        if number == "0" and (ROOT / "cgroup.controllers").exists():  # version 2: one tree
+            parent = ROOT / below
+            try:
+                delegated = (parent / "cgroup.subtree_control").read_text().split()
+            except OSError:
+                continue
+            if {"memory", "pids"} <= set(delegated):
+                yield parent, {"memory.max": memory, "memory.swap.max": 0, "pids.max": processes}
+        elif controllers == "memory":
+            yield ROOT / "memory" / below, {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory}
+        elif controllers == "pids":
+            yield ROOT / "pids" / below, {"pids.max": processes}
+
+
+def _sweep(parent: Path) -> None:
+    """Remove what a killed host left."""
+    for folder in parent.glob("ponder-*-*"):
+        pid = folder.name.split("-")[1]
+        if pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+            with contextlib.suppress(OSError):
+                folder.rmdir()

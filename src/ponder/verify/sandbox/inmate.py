@@ -1,0 +1,279 @@
+"""What a run does once it is locked in, by mode. It speaks to the host over descriptor 3, in frames.
+
+A frame is its length (4 bytes), a letter that says what it is, and a tree as JSON. Whatever comes out of here may have
+been written by the program itself: the host believes none of it beyond "this is the answer it gave".
+"""
+
+from __future__ import annotations
+
+import _sitebuiltins
+import ast
+import builtins
+import contextlib
+import importlib
+import io
+import itertools
+import linecache
+import os
+import sys
+import traceback
+import types
+from collections.abc import Callable
+from typing import Any
+
+from ponder.verify.sandbox.codec import NotPlain, Tree, decode, dumps, encode, loads
+
+CHANNEL = 3
+LONGEST_ITERATOR = 10_000
+MUTABLE = (list, dict, set, bytearray)
+
+
+def frame(letter: str, tree: Tree) -> bytes:
+    body = letter.encode() + dumps(tree)
+    return len(body).to_bytes(4, "big") + body
+
+
+def send(letter: str, tree: Tree, write: Callable[[int, memoryview], int] = os.write) -> None:
+    data = memoryview(frame(letter, tree))
+    while data:
+        data = data[write(CHANNEL, data) :]
+
+
+def receive(read: Callable[[int, int], bytes] = os.read) -> Tree:
+    """The next frame's tree. The host has closed its end where there is none, and nothing is left to do."""
+    size = int.from_bytes(_exactly(4, read), "big")
+    return loads(_exactly(size, read)[1:])
+
+
+def _exactly(count: int, read: Callable[[int, int], bytes]) -> bytes:
+    pieces = []
+    while count:
+        piece = read(CHANNEL, min(count, 1 << 20))
+        if not piece:
+            os._exit(0)
+        pieces.append(piece)
+        count -= len(piece)
+    return b"".join(pieces)
+
+
+def load(preload: list[str]) -> None:
+    """Import modules before any run, and call the function named with one ("module:function"), to warm it up."""
+    for named in preload:
+        module, _, function = named.partition(":")
+        found = importlib.import_module(module)
+        if function:
+            getattr(found, function)()
+    for name in ("exit", "quit"):  # scripts expect them; the `site` module, which would add them, is left out
+        setattr(builtins, name, _sitebuiltins.Quitter(name, "end of file"))
+
+
+def calls() -> None:
+    """Call trusted functions on untrusted data, until the host has no more."""
+    while True:
+        name, arguments = receive()
+        try:
+            module, _, function = name.partition(":")
+            value = getattr(sys.modules[module], function)(*decode(arguments, safe=False))
+            answer = ["ok", encode(value)]
+        except NotPlain as error:
+            answer = ["not plain", str(error)]
+        except BaseException as error:
+            answer = _raised(error)
+        send("a", answer)
+
+
+def candidate() -> None:
+    """Run a program as a module, then answer for what it defines, until the host has no more."""
+    source, entry = receive()
+    try:
+        module = execute(source, "solution")
+        if entry:
+            _find(module, entry)
+        send("r", ["ok"])
+    except BaseException as error:
+        send("r", _raised(error))
+        os._exit(1)
+    handles = _Handles()
+    while True:
+        request = receive()
+        try:
+            answer = ["ok", *_OPERATIONS[request[0]](module, handles, *request[1:])]
+        except NotPlain as error:
+            answer = ["not plain", str(error)]
+        except BaseException as error:
+            answer = _raised(error)
+        send("a", answer)
+
+
+def execute(source: str, name: str) -> types.ModuleType:
+    """Run source text as a module of this name."""
+    module = types.ModuleType(name)
+    sys.modules[name] = module
+    file = f"{name.strip('_')}.py"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)
+    return module
+
+
+def _raised(error: BaseException) -> Tree:
+    """What was raised, by the name of the builtin class it belongs to."""
+    kind = next((k.__name__ for k in type(error).__mro__ if k.__module__ == "builtins"), "Exception")
+    try:
+        text = str(error)[:300]
+    except BaseException:
+        text = ""
+    return ["raised", kind, text if kind == type(error).__name__ else f"{type(error).__name__}: {text}"[:300]]
+
+
+def _find(module: types.ModuleType, path: str) -> Any:
+    """What a dotted name stands for; a method of a class is taken from an instance of it."""
+    found: Any = module
+    for part in path.split("."):
+        if isinstance(found, type):
+            found = found()
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise NameError(f"the program defines no {path!r}") from None
+    return found
+
+
+class _Handles:
+    """Things that cannot leave: each gets a number, by which the tests can hand it back."""
+
+    def __init__(self) -> None:
+        self.objects: list[Any] = []
+
+    def out(self, value: Any) -> Tree:
+        if hasattr(value, "__next__"):
+            items = list(itertools.islice(value, LONGEST_ITERATOR + 1))
+            if len(items) > LONGEST_ITERATOR:
+                raise NotPlain(f"an iterator of more than {LONGEST_ITERATOR} items")
+            return ["g", *[encode(item, 1, self.out) for item in items]]
+        self.objects.append(value)
+        return ["h", len(self.objects) - 1]
+
+    def back(self, tree: Tree) -> Any:
+        return _builtin_type(tree[1]) if tree[0] == "y" else self.objects[tree[1]]
+
+
+def _builtin_type(name: str) -> type:
+    found = getattr(builtins, name, None)
+    if not isinstance(found, type):
+        raise NotPlain(f"no builtin type is called {name!r}")
+    return found
+
+
+def _call_plain(module: types.ModuleType, handles: _Handles, name: str, arguments: Tree, named: Tree) -> list[Tree]:
+    """A call whose answer must be plain data."""
+    return [encode(_find(module, name)(*decode(arguments, safe=False), **decode(named, safe=False)))]
+
+
+def _call(module: types.ModuleType, handles: _Handles, target: Tree, arguments: Tree, named: Tree) -> list[Tree]:
+    """A call whose answer may stay here; it also gives back the arguments, if the call changed them."""
+    given = decode(arguments, 0, handles.back, safe=False)
+    function = handles.back(target) if isinstance(target, list) else _find(module, target)
+    value = function(*given, **decode(named, 0, handles.back, safe=False))
+    answer = encode(value, 0, handles.out)
+    after = encode(given, 0, handles.out) if any(isinstance(g, MUTABLE) for g in given) else arguments
+    return [answer, None if after == arguments else after]
+
+
+def _attribute(module: types.ModuleType, handles: _Handles, target: Tree, name: str) -> list[Tree]:
+    return [encode(getattr(handles.back(target), name), 0, handles.out), None]
+
+
+def _assign(module: types.ModuleType, handles: _Handles, target: Tree, name: str, value: Tree) -> list[Tree]:
+    setattr(handles.back(target), name, decode(value, 0, handles.back, safe=False))
+    return [None, None]
+
+
+def _truth(module: types.ModuleType, handles: _Handles, target: Tree) -> list[Tree]:
+    return [bool(handles.back(target)), None]
+
+
+_OPERATIONS: dict[str, Callable[..., list[Tree]]] = {
+    "plain": _call_plain, "call": _call, "attribute": _attribute, "assign": _assign, "truth": _truth,
+}  # fmt: skip
+
+
+def script() -> None:
+    """Be a program that reads stdin and writes stdout."""
+    (source,) = receive()
+    os.close(CHANNEL)
+    _open_streams()
+    sys.argv = ["main.py"]
+    status = 0
+    try:
+        execute(source, "__main__")
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
+    except BaseException as error:
+        status = 1
+        _complain(error)
+    _flush()
+    os._exit(status & 255)
+
+
+def notebook() -> None:
+    """Run a cell for a model that uses tools: what it prints, and the value of its last line, if it has one."""
+    (source,) = receive()
+    os.close(CHANNEL)
+    _open_streams()
+    sys.stderr = sys.stdout  # in the order in which it was said
+    status = 0
+    try:
+        tree = ast.parse(source, "main.py")
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        module = execute(ast.unparse(tree) if last else source, "__main__")
+        if isinstance(last, ast.Expr):
+            value = eval(compile(ast.Expression(last.value), "main.py", "eval"), module.__dict__)
+            if value is not None:
+                print(repr(value))
+    except SystemExit:
+        pass
+    except BaseException as error:
+        status = 1
+        _complain(error)
+    _flush()
+    os._exit(status)
+
+
+def program(environment: dict[str, str]) -> None:
+    """Be another program, with what it needs beside itself, written where it starts."""
+    command, files = decode(receive(), safe=False)
+    for name, data in files.items():
+        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+    os.set_inheritable(CHANNEL, False)
+    os.execve(command[0], command, environment)
+
+
+def _open_streams() -> None:
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "r", closefd=False)), "utf-8", "surrogateescape")
+    sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)), "utf-8", "surrogateescape")
+    sys.stderr = io.TextIOWrapper(io.BufferedWriter(io.FileIO(2, "w", closefd=False)), "utf-8", "backslashreplace")
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
+
+
+def _complain(error: BaseException) -> None:
+    """A traceback that begins in the program, not in here."""
+    try:
+        frames = error.__traceback__
+        while frames and frames.tb_frame.f_code.co_filename == __file__:
+            frames = frames.tb_next
+        traceback.print_exception(type(error), error, frames, limit=20, file=sys.stderr)
+    except BaseException:
+        pass
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BaseException):
+            stream.flush()
+
+
+MODES: dict[str, Callable[[], None]] = {
+    "calls": calls, "candidate": candidate, "script": script, "notebook": notebook,
+}  # fmt: skip

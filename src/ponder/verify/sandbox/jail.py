@@ -1,0 +1,173 @@
+"""Building the jail around this process, and confining one run in it. Runs inside, with the standard library only."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from ponder.verify.sandbox import kernel, landlock, seccomp
+
+# A worker's settings and a run's request are plain JSON objects, written by the host: see worker.py.
+Settings = dict[str, Any]
+DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
+PRIVATE = kernel.CLONE_NEWPID | kernel.CLONE_NEWNS  # fresh for every run, beside those of the worker
+
+
+def enter_namespaces(settings: Settings) -> list[str]:
+    """Leave for a world of our own: new namespaces, and a read-only tree that holds only what `visible` names.
+
+    Returns what was reached. The caller is then the second process of a pid namespace; the first waits outside.
+    """
+    opened, reached = _enter_user_namespace(settings)
+    links = {path: os.readlink(path) for path in settings["links"]}
+    _build("/tmp", opened, links, settings["scratch"])
+    kernel.enter_root("/tmp")
+    _remount("/", kernel.MS_NOSUID | kernel.MS_NODEV)
+    _become_first()
+    return reached
+
+
+def _enter_user_namespace(settings: Settings) -> tuple[list[tuple[str, int]], list[str]]:
+    """As root: two users of our own, neither of them root outside. Otherwise only oneself can be mapped.
+
+    Returns what will be visible, opened while we are still who we were: the new user may not get through to it.
+    """
+    flags = kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC
+    flags |= kernel.CLONE_NEWUTS | kernel.CLONE_NEWUSER
+    uid, gid, me = os.getuid(), os.getgid(), os.getpid()
+    ready, mapped = os.pipe(), os.pipe()
+    helper = os.fork() if uid == 0 else -1
+    if helper == 0:
+        _map_users(me, settings["uid"], ready, mapped)
+    kernel.unshare(flags)
+    opened = [(path, os.open(path, os.O_PATH)) for path in (*settings["visible"], *DEVICES)]
+    two = False
+    if uid == 0:
+        os.write(ready[1], b"x")
+        two = os.read(mapped[0], 1) == b"y"
+        os.waitpid(helper, 0)
+    for end in (*ready, *mapped):
+        os.close(end)
+    if two:
+        os.setgroups([])
+        os.setresgid(0, 0, 0)
+        os.setresuid(0, 0, 0)
+        return opened, ["namespaces", "another user"]
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"0 {uid} 1")
+    _write("/proc/self/gid_map", f"0 {gid} 1")
+    return opened, ["namespaces"]
+
+
+def _map_users(pid: int, first: int, ready: tuple[int, int], mapped: tuple[int, int]) -> NoReturn:
+    """In a helper that stays outside: only from there can users be mapped that are not one's own."""
+    os.close(ready[1])
+    if not os.read(ready[0], 1):  # who asked for it is gone
+        os._exit(1)
+    try:
+        for kind in ("uid", "gid"):
+            _write(f"/proc/{pid}/{kind}_map", f"0 {first} 2")
+        os.write(mapped[1], b"y")
+    except OSError:
+        os.write(mapped[1], b"n")
+    finally:
+        os._exit(0)
+
+
+def _build(root: str, opened: Sequence[tuple[str, int]], links: dict[str, str], scratch: str) -> None:
+    """A small tree in memory, mounted over a folder that every machine has; what was opened before lies in it."""
+    kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+    kernel.mount("tmpfs", root, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=1m,mode=0755")
+    for path, link in links.items():
+        os.symlink(link, root + path)
+    for path, descriptor in opened:
+        target, source = root + path, f"/proc/self/fd/{descriptor}"
+        if os.path.isdir(source):
+            os.makedirs(target, exist_ok=True)
+        else:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o444))
+        kernel.mount(source, target, None, kernel.MS_BIND | kernel.MS_REC)
+        _remount(target, kernel.MS_NOSUID | (0 if path in DEVICES else kernel.MS_NODEV))
+        os.close(descriptor)
+    os.makedirs(root + scratch, exist_ok=True)
+
+
+def _remount(target: str, flags: int) -> None:
+    """Read-only. Flags that were set outside are locked, so they are asked for again."""
+    had = os.statvfs(target).f_flag
+    flags |= had & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC | os.ST_NOATIME | os.ST_RELATIME | os.ST_NODIRATIME)
+    kernel.mount("none", target, None, kernel.MS_BIND | kernel.MS_REMOUNT | kernel.MS_RDONLY | flags)
+
+
+def _become_first() -> None:
+    """Go on as the first process of the new pid namespace: when it ends, the kernel ends all that live there."""
+    child = os.fork()
+    if child:
+        kernel.close_from(3)  # or the host would wait for a word from here
+        _, status = os.waitpid(child, 0)
+        os._exit(0 if status == 0 else 1)
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def open_rules(settings: Settings) -> list[bytes]:
+    """What every run may read, as rules for Landlock; what it may write is its own, and made with it."""
+    if not settings["landlock"]:
+        return []
+    wanted = [(path, landlock.READ) for path in settings["visible"]]
+    wanted += [(path, landlock.DEVICE) for path in DEVICES]
+    return [landlock.rule(kernel.high(os.open(path, os.O_PATH)), rights) for path, rights in wanted]
+
+
+def confine(settings: Settings, request: dict[str, Any]) -> None:
+    """Lock this process in, for good, just before it runs what nobody trusts."""
+    rung, scratch, programs = settings["rung"], settings["scratch"], request["mode"] == "program"
+    if rung == "namespaces":
+        noexec = 0 if programs else kernel.MS_NOEXEC
+        size = f"size={request['disk']},nr_inodes={settings['inodes']},mode=1777"
+        kernel.mount("tmpfs", scratch, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV | noexec, size)
+        os.chdir(scratch)
+    elif rung == "unsafe":
+        os.chdir(settings["work"])
+    _limit(request)
+    if rung == "unsafe":
+        return
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    if settings["landlock"]:
+        own = [landlock.rule(os.open(scratch, os.O_PATH), landlock.ANYTHING)] if rung == "namespaces" else []
+        landlock.restrict(settings["rules"] + own)
+    if (user := settings["run_as"]) is not None:
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    kernel.drop_capabilities()
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # after the change of user, which clears it
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+    seccomp.install(seccomp.for_process(os.getpid(), programs, alone=rung == "namespaces"))
+
+
+def _limit(request: dict[str, Any]) -> None:
+    bounds = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_CPU: max(1, int(request["seconds"] + 0.999)),
+        resource.RLIMIT_FSIZE: request["disk"],
+        resource.RLIMIT_NOFILE: 64 if request["mode"] != "program" else 256,
+        resource.RLIMIT_DATA if request["reserves"] else resource.RLIMIT_AS: request["memory"],
+        resource.RLIMIT_MEMLOCK: 0,
+    }
+    if request["processes"] is not None:
+        bounds[resource.RLIMIT_NPROC] = request["processes"]
+    for which, most in bounds.items():
+        try:
+            resource.setrlimit(which, (most, most))
+        except ValueError:  # the machine's own limit is lower, and only root could raise it
+            hard = resource.getrlimit(which)[1]
+            resource.setrlimit(which, (hard, hard))
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)

@@ -1,0 +1,110 @@
+"""Which jail this machine can build. Each rung is tried for real, once, and the first that holds is taken."""
+
+from __future__ import annotations
+
+import functools
+import platform
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ponder.verify.sandbox import landlock
+from ponder.verify.sandbox.kernel import MACHINES
+from ponder.verify.sandbox.outcome import Limits, Rung, SandboxError
+from ponder.verify.sandbox.run import Ended, WorkerLost, read_tree
+from ponder.verify.sandbox.worker import Worker, missing_calls
+
+ADVICE = (
+    "Allow unprivileged user namespaces (sysctl user.max_user_namespaces=10000, and on Ubuntu"
+    " kernel.apparmor_restrict_unprivileged_userns=0), use Linux 5.13 or newer with Landlock, or start the container"
+    " with --security-opt seccomp=unconfined. Or choose rung='unsafe' (--unsafe-sandbox), which gives up the jail and"
+    " says so."
+)
+UNSAFE = (
+    "rung='unsafe' runs programs without a jail: they can read and delete your files, use the network, start processes"
+    " that outlive them and fill memory and disk. Scores are still computed outside of them."
+)
+
+
+@dataclass(frozen=True)
+class Level:
+    """The rung runs stand on, what holds them there, and why no higher one does. `rung=None`: none holds."""
+
+    rung: Rung | None
+    layers: tuple[str, ...] = ()
+    why_not: tuple[tuple[str, str], ...] = ()  # a higher rung, and what was in its way
+
+    def __str__(self) -> str:
+        held = f"{self.rung} ({', '.join(self.layers)})" if self.rung else "no jail"
+        return held + "".join(f"; not {rung}: {reason}" for rung, reason in self.why_not)
+
+
+@functools.cache
+def level() -> Level:
+    """What this machine can do. Found out once in a process, in about a tenth of a second."""
+    if missing := missing_calls():
+        return Level(None, (), (("namespaces", missing),))
+    if platform.machine() not in MACHINES:
+        known = " and ".join(MACHINES)
+        return Level(None, (), (("namespaces", f"processor {platform.machine()!r} is not known here, only {known}"),))
+    obstacles: list[tuple[str, str]] = []
+    rungs: dict[Rung, Callable[[], str]] = {"namespaces": lambda: "", "landlock": _no_landlock}
+    for rung, obstacle in rungs.items():
+        reason = obstacle()
+        if not reason:
+            try:
+                return Level(rung, tuple(_try(rung)), tuple(obstacles))
+            except WorkerLost as lost:
+                reason = str(lost)
+        obstacles.append((rung, reason))
+    return Level(None, (), tuple(obstacles))
+
+
+_without = False  # somebody said that programs may run where no jail can be built
+
+
+def allow_unsafe() -> None:
+    """From now on in this process: where no jail can be built, programs run without one, and a warning says so."""
+    global _without
+    _without = True
+
+
+def choose(rung: Rung | None) -> Rung:
+    """The rung asked for, or the best there is; `SandboxError` says why there is none."""
+    if rung is None and _without and level().rung is None:
+        rung = "unsafe"
+    if rung is not None:
+        if missing := missing_calls():
+            raise SandboxError(f"no code can be run here: {missing}")
+        if rung == "unsafe":
+            warnings.warn(UNSAFE, RuntimeWarning, stacklevel=3)
+        return rung
+    found = level()
+    if found.rung is None:
+        raise SandboxError(f"no code is run, since nothing here would hold it: {found}. {ADVICE}")
+    return found.rung
+
+
+def _no_landlock() -> str:
+    return "" if landlock.version() else "the kernel has no Landlock, or has it switched off"
+
+
+def _try(rung: Rung) -> list[str]:
+    """Start a worker, let a program answer in it, and see that it is held."""
+    worker = Worker(rung)
+    try:
+        run = worker.launch("candidate", Limits())
+        try:
+            run.send(["import os\ndef probe():\n    try: os.fork()\n    except OSError: return 'held'", "probe"])
+            run.receive()
+            run.send(["plain", "probe", ["l"], ["d"]])
+            answer = read_tree(run.receive(time.monotonic() + 10)[1])
+        except Ended as ended:
+            raise WorkerLost(f"a first program {ended.end or 'died'} {ended}") from None
+        run.finish(stop=True)
+        if answer != ["ok", "held"]:
+            raise WorkerLost(f"a first program was not held: {answer!r}"[:200])
+        return worker.layers()
+    finally:
+        worker.close()

@@ -1,0 +1,89 @@
+"""What a run may use, and how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ponder.errors import PonderError, UsageError
+
+Rung = Literal["namespaces", "landlock", "unsafe"]
+
+# How a run ended. Only "lost" is the jail's fault, not the program's: it died twice, or would not start.
+End = Literal[
+    "done", "raised", "timed out", "out of memory", "too much output", "crashed", "malformed", "lost",
+]  # fmt: skip
+
+
+def legible(text: str) -> str:
+    """What a program said of itself, in one line that any terminal and any file can take."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+class SandboxError(PonderError):
+    """No jail can be had here, or what was asked of it makes no sense."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one run may use. `seconds` is processor time; `wall` is the clock's, None: twice that and a second."""
+
+    seconds: float = 5.0
+    wall: float | None = None
+    memory: int = 512 << 20  # bytes of address space of each process, and of all together where there are cgroups
+    disk: int = 16 << 20  # bytes in /tmp, which is empty at first and gone afterwards
+    processes: int = 32  # threads of a Python program; processes of any other
+    output: int = 1 << 20  # bytes of stdout, of stderr, or of one reply
+
+    def __post_init__(self) -> None:
+        for name in ("seconds", "wall", "memory", "disk", "processes", "output"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < 1 << 50:
+                raise UsageError(f"the limit {name!r} is {value}; it must be positive and finite")
+        if self.memory < 64 << 20:
+            raise UsageError(f"the memory limit is {self.memory} bytes; an interpreter alone needs 64 MiB")
+
+    @property
+    def deadline(self) -> float:
+        """Seconds by the clock after which a run is killed."""
+        return self.wall if self.wall is not None else 2 * self.seconds + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a function gave back: its value where `end` is "done", else None and what went wrong."""
+
+    end: End
+    value: Any = None
+    detail: str = ""
+
+    @property
+    def why(self) -> str:
+        """For people: how it ended."""
+        return f"{self.end}: {self.detail}" if self.detail else self.end
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """What tests found: how many of them passed (-1: they cannot be run), and how the program or the tests ended."""
+
+    end: End
+    passed: int = 0
+    total: int = 0
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a program wrote and how it ended. "done" is an exit with status 0, "raised" with another."""
+
+    end: End
+    stdout: str = ""
+    stderr: str = ""
+    status: int | None = None  # None: it was killed
+    seconds: float = 0.0  # processor time
+    detail: str = ""
+
+    @property
+    def why(self) -> str:
+        return f"{self.end}: {self.detail}" if self.detail else self.end

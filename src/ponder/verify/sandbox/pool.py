@@ -1,0 +1,280 @@
+"""The sandbox: warm workers, lent out one run at a time, to any thread and any event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import os
+import sysconfig
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
+from typing import ParamSpec, TypeVar
+
+from ponder.errors import UsageError
+from ponder.verify.sandbox import talks
+from ponder.verify.sandbox.codec import Plain, Tree, encode
+from ponder.verify.sandbox.ladder import choose
+from ponder.verify.sandbox.outcome import Limits, Ran, Reply, Rung, SandboxError, Tested
+from ponder.verify.sandbox.run import WorkerLost
+from ponder.verify.sandbox.worker import Kind, Mode, Worker
+
+P = ParamSpec("P")
+T = TypeVar("T")
+NO_FILES: Mapping[str, bytes] = MappingProxyType({})
+
+
+class Sandbox:
+    """Runs what nobody trusts. `slots`: runs at once (default: one for each processor); `paths`: folders of modules."""
+
+    def __init__(
+        self,
+        slots: int | None = None,
+        *,
+        limits: Limits = Limits(),
+        preload: Sequence[str] = (),
+        paths: Sequence[str] = (),
+        rung: Rung | None = None,
+        reuse: int = 1,
+    ) -> None:
+        if (slots is not None and slots < 1) or reuse < 1:
+            raise UsageError(f"slots is {slots} and reuse is {reuse}; each must be at least 1")
+        self.slots = slots or os.cpu_count() or 1
+        self.limits, self.preload, self.paths, self.reuse = limits, tuple(preload), tuple(paths), reuse
+        self.rung = choose(rung)
+        self.closed = False
+        self._fresh()
+        _all.add(self)
+
+    def _fresh(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: dict[Kind, list[Worker]] = {"python": [], "programs": []}
+        self._free = threading.BoundedSemaphore(self.slots)
+        self._threads: ThreadPoolExecutor | None = None
+
+    def call(self, function: str, *arguments: Plain, limits: Limits | None = None) -> Reply:
+        """Call a trusted function ("module:function" of a preloaded module) on untrusted plain data."""
+        module = function.partition(":")[0]
+        if module not in {name.partition(":")[0] for name in self.preload}:
+            raise UsageError(f"{module!r} is not preloaded; make the sandbox with preload=({module!r},)")
+        request, bounds = [function, encode(list(arguments))], limits or self.limits
+
+        def work(fresh: bool) -> Reply:
+            with self._worker("python", fresh) as worker:
+                return talks.call(worker, request, bounds, self.reuse)
+
+        try:
+            return self._twice(work)
+        except WorkerLost as lost:
+            return Reply("lost", None, str(lost))
+
+    async def acall(self, function: str, *arguments: Plain, limits: Limits | None = None) -> Reply:
+        """`call`, without holding up the event loop."""
+        return await self.later(self.call, function, *arguments, limits=limits)
+
+    def script(self, source: str, stdin: str = "", limits: Limits | None = None) -> Ran:
+        """Run a Python program that reads stdin and writes stdout."""
+        return self._stream("python", "script", [source], stdin.encode("utf-8", "surrogateescape"), limits)[1]
+
+    def notebook(self, source: str, limits: Limits | None = None) -> Ran:
+        """Run a Python cell: stdout is all it printed, errors included, and the value of its last line."""
+        return self._stream("python", "notebook", [source], b"", limits)[1]
+
+    def program(
+        self,
+        command: Sequence[str],
+        stdin: bytes = b"",
+        files: Mapping[str, bytes] = NO_FILES,
+        limits: Limits | None = None,
+        reserves: bool = False,
+    ) -> tuple[bytes, Ran]:
+        """Run any program of this machine, with these files beside it, in a folder of its own: its stdout as bytes too.
+
+        `reserves`: it takes far more address space than it uses, as Node and Java do.
+        """
+        if self.rung == "landlock" and files:
+            raise SandboxError(f"a program with files ({', '.join(files)}) needs namespaces, and here is only Landlock")
+        given = encode([list(command), dict(files)])
+        return self._stream("programs", "program", given, stdin, limits, reserves)
+
+    def answers(
+        self,
+        source: str,
+        entry: str,
+        calls: Sequence[tuple[Sequence[Plain], Mapping[str, Plain]]],
+        limits: Limits | None = None,
+    ) -> list[Reply]:
+        """Call a function of an untrusted program, once for each case: one reply each, its value as a tree (`codec`).
+
+        The tree is what the program says it is; nothing of it has been built yet. After a call that ends the program,
+        the cases that are left end the same way.
+        """
+        requests = [["plain", entry, encode(list(given)), encode(dict(named))] for given, named in calls]
+
+        def work(fresh: bool) -> list[Reply]:
+            with self._worker("python", fresh) as worker:
+                return talks.answers(worker, source, entry, requests, limits or self.limits)
+
+        try:
+            return self._twice(work)
+        except WorkerLost as lost:
+            return [Reply("lost", None, str(lost))] * len(requests)
+
+    def tests(
+        self,
+        source: str,
+        tests: Sequence[str],
+        entry: str = "",
+        setup: str = "",
+        count_each: bool = False,
+        limits: Limits | None = None,
+    ) -> Tested:
+        """Run trusted tests against an untrusted program: each in a jail of its own, and only plain data between them.
+
+        Names that the tests do not define stand for the program's. `count_each` counts every assert on its own.
+        """
+        request = [setup, list(tests), entry, count_each]
+
+        def work(fresh: bool) -> Tested:
+            with self._worker("python", fresh) as worker, self._worker("python", fresh) as other:
+                return talks.tests(worker, other, source, entry, request, limits or self.limits)
+
+        try:
+            return self._twice(work)
+        except WorkerLost as lost:
+            return Tested("lost", 0, 0, str(lost))
+
+    async def later(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """Do any of the above without holding up the event loop: `await jail.later(jail.script, source)`."""
+        with self._lock:
+            self._check_open()
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(self.slots, "sandbox")
+            future = self._threads.submit(work, *arguments, **named)
+        return await asyncio.wrap_future(future)
+
+    def close(self) -> None:
+        """End every worker and wait until all are gone. Runs in progress end first."""
+        with self._lock:
+            self.closed = True
+            threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(cancel_futures=True)
+        for _ in range(self.slots):  # whoever still runs something closes its own worker
+            self._free.acquire()
+        for _ in range(self.slots):
+            self._free.release()
+        with self._lock:
+            idle, self._idle = self._idle, {"python": [], "programs": []}
+        for worker in (*idle["python"], *idle["programs"]):
+            worker.close()
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise SandboxError("the sandbox is closed; make another")
+
+    def _twice(self, work: Callable[[bool], T]) -> T:
+        """Once more, with fresh workers, where the jail broke. No more at once than there are slots."""
+        with self._free:
+            try:
+                return work(False)
+            except WorkerLost:
+                return work(True)
+
+    @contextlib.contextmanager
+    def _worker(self, kind: Kind, fresh: bool = False) -> Iterator[Worker]:
+        """A worker to oneself. One that breaks is closed and never lent again."""
+        with self._lock:
+            self._check_open()
+            worker = None if fresh else self._next(self._idle[kind])
+        if worker is None:
+            preload, paths = (self.preload, self._paths()) if kind == "python" else ((), [])
+            worker = Worker(self.rung, kind, self.limits, preload, paths)
+        try:
+            yield worker
+        except BaseException:
+            worker.close()
+            raise
+        with self._lock:
+            if not self.closed:
+                self._idle[kind].append(worker)
+                return
+        worker.close()
+
+    def _next(self, idle: list[Worker]) -> Worker | None:
+        """The first that could start at once; none, where another worker would be quicker than waiting."""
+        at = next((n for n, worker in enumerate(idle) if worker.ready), None)
+        if at is None and len(idle) < self.slots:
+            return None
+        return idle.pop(at or 0)
+
+    def _paths(self) -> list[str]:
+        """Where preloaded modules, and what they import, are found."""
+        if not self.preload:
+            return list(self.paths)
+        folders = sysconfig.get_paths()
+        return [*self.paths, *dict.fromkeys((folders["purelib"], folders["platlib"]))]
+
+    def _stream(
+        self,
+        kind: Kind,
+        mode: Mode,
+        given: Tree,
+        stdin: bytes,
+        limits: Limits | None,
+        reserves: bool = False,
+    ) -> tuple[bytes, Ran]:
+        def work(fresh: bool) -> tuple[bytes, Ran]:
+            with self._worker(kind, fresh) as worker:
+                if reserves and not worker.counted and self.rung != "unsafe":
+                    raise SandboxError("only a control group can bound this program, and none can be made here")
+                return talks.stream(worker, mode, given, stdin, limits or self.limits, reserves)
+
+        try:
+            return self._twice(work)
+        except WorkerLost as lost:
+            return b"", Ran("lost", detail=str(lost))
+
+
+_all: weakref.WeakSet[Sandbox] = weakref.WeakSet()
+_shared: dict[tuple[Limits, Rung | None], Sandbox] = {}
+_sharing = threading.Lock()
+
+
+def shared(limits: Limits = Limits(), rung: Rung | None = None) -> Sandbox:
+    """The one sandbox of this process for these limits, made when it is first needed and closed at exit."""
+    with _sharing:
+        found = _shared.get((limits, rung))
+        if found is None or found.closed:
+            found = _shared[limits, rung] = Sandbox(limits=limits, rung=rung)
+        return found
+
+
+def _close_all() -> None:
+    for sandbox in list(_all):
+        if not sandbox.closed:
+            sandbox.close()
+
+
+def _after_fork() -> None:
+    """A forked child has its parent's workers in memory, but they are not its own: it starts others."""
+    global _sharing
+    _sharing = threading.Lock()
+    for sandbox in list(_all):
+        for workers in sandbox._idle.values():
+            for worker in workers:
+                worker.forget()
+        sandbox._fresh()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,183 @@
+"""One run, seen from outside: what is sent to it, what it says, and how it ended."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from ponder.verify.sandbox.codec import NotPlain, Tree, dumps, loads
+from ponder.verify.sandbox.outcome import End, Limits
+
+if TYPE_CHECKING:
+    from ponder.verify.sandbox.worker import Worker
+
+STARTED = b"\0\0\0\5snull"  # the frame that zygote.run sends once a run is locked in
+GRACE = 10.0  # seconds after a run's deadline in which the worker must have ended it, or is taken for dead
+
+
+class WorkerLost(Exception):
+    """The jail broke, not the program in it."""
+
+
+class Ended(Exception):
+    """There is no more to be had from the program: it left, said nothing in time, or said too much."""
+
+    def __init__(self, end: End | None, detail: str = "") -> None:
+        super().__init__(detail)
+        self.end = end  # None: its process ended, and how is for the zygote to say
+
+
+class Report(NamedTuple):
+    """How the zygote says a run ended."""
+
+    end: End
+    status: int | None
+    seconds: float
+    detail: str
+
+
+class Run:
+    """One run: frames to and from it, and in the end how it ended."""
+
+    def __init__(self, worker: Worker, channel: socket.socket, number: int, limits: Limits, deadline: float) -> None:
+        self.worker, self.channel, self.number, self.limits, self.deadline = worker, channel, number, limits, deadline
+        self.served = 0
+        self._held = bytearray()
+        self._confined = False
+
+    def send(self, tree: Tree, until: float | None = None) -> None:
+        """A frame to the program; letters matter only on the way out."""
+        self.send_body(dumps(tree), until)
+
+    def send_body(self, body: bytes, until: float | None = None) -> None:
+        """The same for a tree that is bytes already."""
+        view = memoryview((len(body) + 1).to_bytes(4, "big") + b"h" + body)
+        while view:
+            self._patience(until)
+            try:
+                view = view[self.channel.send(view) :]
+            except TimeoutError:
+                raise Ended("timed out", "it did not listen") from None
+            except OSError:
+                raise Ended(None) from None
+
+    def receive(self, until: float | None = None) -> tuple[str, bytes]:
+        """The next frame: its letter, and its tree as bytes nobody has looked at."""
+        self.confirm()
+        return self._frame(until)
+
+    def confirm(self) -> None:
+        """See that trusted code said, before the program began, that the lock is on; else the jail is at fault."""
+        if self._confined:
+            return
+        self.channel.settimeout(max(GRACE, self.deadline - time.monotonic()))
+        try:
+            while len(self._held) < len(STARTED) and (piece := self.channel.recv(1 << 16)):
+                self._held += piece
+        except OSError:
+            pass
+        if not self._held.startswith(STARTED):
+            raise WorkerLost(f"a run could not be locked in: {self._held[5:300].decode(errors='replace')}")
+        del self._held[: len(STARTED)]
+        self._confined = True
+
+    def _frame(self, until: float | None) -> tuple[str, bytes]:
+        size = int.from_bytes(self._take(4, until), "big")
+        if not 1 <= size <= self.limits.output:
+            raise Ended("too much output", f"a reply of {size} bytes") if size else Ended("malformed", "an empty reply")
+        body = self._take(size, until)
+        return chr(body[0]), body[1:]
+
+    def _take(self, count: int, until: float | None) -> bytes:
+        while len(self._held) < count:
+            self._patience(until)
+            try:
+                piece = self.channel.recv(1 << 16)
+            except TimeoutError:
+                raise Ended("timed out") from None
+            except OSError:
+                raise Ended(None) from None
+            if not piece:
+                raise Ended(None)
+            self._held += piece
+        taken = bytes(self._held[:count])
+        del self._held[:count]
+        return taken
+
+    def _patience(self, until: float | None) -> None:
+        left = min(self.deadline, until if until is not None else self.deadline) - time.monotonic()
+        if left <= 0:
+            raise Ended("timed out")
+        self.channel.settimeout(left)
+
+    def pump(self, feed: bytes, stdin: int, outputs: Sequence[int]) -> tuple[bytes, bytes, bool]:
+        """Feed stdin and gather stdout and stderr until they are closed; True where there was too much of it.
+
+        Closes the descriptors.
+        """
+        gathered = {fd: bytearray() for fd in outputs}
+        reading, feeding = set(outputs), True
+        events = select.poll()  # which, unlike select, takes descriptors beyond 1023
+        for fd in (stdin, *outputs):
+            os.set_blocking(fd, False)
+            events.register(fd, select.POLLOUT if fd == stdin else select.POLLIN)
+        view, over = memoryview(feed), False
+        try:
+            while reading and not over and (left := self.deadline - time.monotonic()) > 0:
+                if feeding and not view:
+                    feeding = False
+                    events.unregister(stdin)
+                    os.close(stdin)
+                for fd, _ in events.poll(left * 1000 + 1):
+                    if fd == stdin:
+                        view = view[_write(stdin, view) :]
+                        continue
+                    piece = os.read(fd, 1 << 16)
+                    gathered[fd] += piece
+                    over = over or len(gathered[fd]) > self.limits.output
+                    if not piece:
+                        reading.discard(fd)
+                        events.unregister(fd)
+        finally:
+            for fd in (*outputs, *([stdin] if feeding else [])):
+                os.close(fd)
+        out, err = (bytes(gathered[fd]) for fd in (outputs[0], outputs[-1]))
+        return out, err if len(outputs) > 1 else b"", over
+
+    def leave(self) -> None:
+        """It has said all that was wanted: end it, and do not wait until it is gone."""
+        try:
+            self.worker.bury(self.number, self.limits)
+        finally:
+            self.channel.close()
+
+    def finish(self, stop: bool) -> Report:
+        """How it ended; with `stop`, end it first."""
+        try:
+            if stop:
+                self.worker.stop()
+            return self.worker.report(self.number, self.limits, max(self.deadline, time.monotonic()) + GRACE)
+        finally:
+            self.channel.close()
+
+
+def _write(descriptor: int, view: memoryview) -> int:
+    """How much of this is no longer to be written: all, where nobody reads any more."""
+    try:
+        return os.write(descriptor, view[: 1 << 16])
+    except BlockingIOError:
+        return 0
+    except OSError:
+        return len(view)
+
+
+def read_tree(body: bytes) -> Tree:
+    """The tree in a frame, or `Ended` as malformed."""
+    try:
+        return loads(body)
+    except NotPlain as error:
+        raise Ended("malformed", str(error)) from None

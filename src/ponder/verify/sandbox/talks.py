@@ -1,0 +1,166 @@
+"""What is said between the host and a run, in each mode. Every function here holds its workers alone.
+
+`Ended` (the program has no more to say) is turned into an outcome here; `WorkerLost` (the jail broke) goes through.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ponder.verify.sandbox.codec import NotPlain, Tree, decode
+from ponder.verify.sandbox.outcome import End, Limits, Ran, Reply, Tested, legible
+from ponder.verify.sandbox.run import Ended, Report, Run, read_tree
+from ponder.verify.sandbox.worker import Mode, Worker
+
+QUESTION = 64 << 20  # bytes of one question that trusted tests may ask: an argument may be long
+
+
+def call(worker: Worker, request: Tree, limits: Limits, reuse: int) -> Reply:
+    """One call of a trusted function, in a run that may be kept for the next."""
+    run, worker.run = worker.run, None
+    if run is None:
+        run = worker.launch("calls", limits, kept=None if reuse == 1 else limits.deadline * reuse)
+    run.limits, run.served = limits, run.served + 1
+    until = time.monotonic() + limits.deadline
+    try:
+        run.send(request, until)
+        reply = _reply(run.receive(until)[1])
+        reply = Reply(reply.end, decode(reply.value), reply.detail)
+    except NotPlain as error:
+        reply = Reply("malformed", None, str(error))
+    except Ended as ended:
+        return _ended(ended, run.finish(stop=ended.end is not None))
+    if run.served < reuse and time.monotonic() + limits.deadline < run.deadline:
+        worker.run = run
+    else:
+        run.leave()
+    return reply
+
+
+def answers(worker: Worker, source: str, entry: str, requests: Sequence[Tree], limits: Limits) -> list[Reply]:
+    """What a program's function answers to each request; a value is still a tree."""
+    replies: list[Reply] = []
+    run = worker.launch("candidate", limits)
+    try:
+        run.send([source, entry])
+        loaded = _reply(run.receive()[1])
+        for request in requests if loaded.end == "done" else ():
+            run.send(request)
+            replies.append(_reply(run.receive()[1]))
+        last = loaded
+        run.leave()
+    except Ended as ended:
+        last = _ended(ended, run.finish(stop=ended.end is not None))
+    return replies + [last] * (len(requests) - len(replies))
+
+
+def tests(worker: Worker, other: Worker, source: str, entry: str, request: Tree, limits: Limits) -> Tested:
+    """Tests in one worker, the program they test in another. Between them go frames that nobody here looks into."""
+    run = worker.launch("candidate", limits)
+    judge = other.launch("tests", replace(limits, output=max(limits.output, QUESTION)))
+    try:
+        run.send([source, entry])
+        loaded = _reply(run.receive()[1])
+        tested = _relay(run, judge, request) if loaded.end == "done" else Tested(loaded.end, detail=loaded.detail)
+        run.leave()
+    except Ended as ended:
+        last = _ended(ended, run.finish(stop=ended.end is not None))
+        tested = Tested(last.end, detail=last.detail)
+    judge.leave()
+    return tested
+
+
+def _relay(run: Run, judge: Run, request: Tree) -> Tested:
+    """Carry the tests' questions to the program and its answers back, until the tests give their verdict."""
+    try:
+        judge.send(request)
+        letter, body = judge.receive()
+    except Ended as ended:
+        return Tested(ended.end or "crashed", detail=f"the tests ended: {ended}")
+    while letter == "c":
+        run.send_body(body)
+        _, answer = run.receive()
+        try:
+            judge.send_body(answer)
+            letter, body = judge.receive()
+        except Ended as ended:
+            return Tested(ended.end or "crashed", detail=f"the tests ended: {ended}")
+    if letter != "v":
+        return Tested("lost", detail=f"the tests broke: {legible(str(read_tree(body)))}")
+    passed, total, why = read_tree(body)
+    return Tested("done", passed, total, legible(why))
+
+
+def stream(
+    worker: Worker,
+    mode: Mode,
+    given: Tree,
+    stdin: bytes,
+    limits: Limits,
+    reserves: bool = False,
+) -> tuple[bytes, Ran]:
+    """A program with stdin, stdout and stderr: what it wrote to stdout, and all of how it went."""
+    ends = [os.pipe() for _ in range(2 if mode == "notebook" else 3)]  # a cell's errors go where it prints
+    theirs = [ends[0][0], ends[1][1], ends[-1][1]]
+    ours = [ends[0][1], *(pair[0] for pair in ends[1:])]
+    try:
+        run = worker.launch(mode, limits, theirs, reserves=reserves)
+    except BaseException:
+        for fd in ours:
+            os.close(fd)
+        raise
+    finally:
+        for fd in set(theirs):
+            os.close(fd)
+    unheard = False
+    try:
+        run.send(given)
+    except Ended:
+        unheard = True
+    out, err, over = run.pump(stdin, ours[0], ours[1:])
+    run.confirm()
+    failed = _failure(run) if mode == "program" else ""
+    report = run.finish(stop=over or unheard)
+    if failed:
+        return b"", Ran("crashed", detail=failed)
+    texts = (out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+    if over:
+        return out, Ran("too much output", *texts, None, report.seconds, f"more than {limits.output} bytes")
+    return out, Ran(report.end, *texts, report.status, report.seconds, report.detail)
+
+
+def _failure(run: Run) -> str:
+    """Why a program could not even be started; empty where it could."""
+    try:
+        letter, body = run.receive(time.monotonic() + 0.2)
+        return legible(str(read_tree(body))[:300]) if letter == "!" else ""
+    except Ended:
+        return ""
+
+
+_STATUS: dict[str, End] = {"ok": "done", "raised": "raised", "not plain": "malformed"}
+
+
+def _reply(body: bytes) -> Reply:
+    """A reply as the program gave it; its value is still a tree."""
+    tree = read_tree(body)
+    if type(tree) is not list or not tree or type(tree[0]) is not str or tree[0] not in _STATUS:
+        raise Ended("malformed", "the reply is none")
+    end, rest = _STATUS[tree[0]], tree[1:]
+    if end == "done":
+        return Reply(end, rest[0] if rest else None)
+    told = [legible(part[:300]) for part in rest if type(part) is str]
+    if told[:1] == ["MemoryError"]:
+        return Reply("out of memory")
+    return Reply(end, None, ": ".join(part for part in told if part))
+
+
+def _ended(ended: Ended, report: Report) -> Reply:
+    """How a run ended that gave no answer: by its own words, or where it had none, by the zygote's."""
+    if ended.end is not None:
+        return Reply(ended.end, None, str(ended))
+    end = "crashed" if report.end in ("done", "raised") else report.end  # it left without answering
+    return Reply(end, None, report.detail or "it left without an answer")

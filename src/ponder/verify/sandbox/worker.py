@@ -1,0 +1,305 @@
+"""One worker: a zygote in its jail, seen from outside. One run at a time; whoever holds the worker holds it alone."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import fcntl
+import itertools
+import json
+import os
+import random
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from ponder.verify.sandbox import landlock
+from ponder.verify.sandbox.cgroup import Group
+from ponder.verify.sandbox.outcome import Limits, Rung
+from ponder.verify.sandbox.run import GRACE, Report, Run, WorkerLost
+
+Kind = Literal["python", "programs"]
+Mode = Literal["calls", "candidate", "tests", "script", "notebook", "program"]
+
+HERE = Path(__file__).resolve().parent
+# Packages of ponder exist inside as bare names, so that their modules load without all that their __init__ imports.
+BOOT = """
+import json, sys, types
+settings = json.loads(sys.argv[2])
+for name, folder in settings["packages"]:
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = [folder]
+from ponder.verify.sandbox.zygote import main
+main(int(sys.argv[1]), settings)
+"""
+LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/usr/share/zoneinfo")
+PROGRAMS = ("/bin", "/lib", "/lib64", "/usr", "/etc/ld.so.cache", "/etc/alternatives")
+ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8"}
+# The same program meets the same hashes every time, writes no bytecode, and starts no threads behind our back.
+INSIDE = {
+    "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
+}  # fmt: skip
+STARTING = 60.0
+SPARE = 256 << 20  # bytes of the control group for the zygote itself
+
+
+class Worker:
+    """Starts at once, and raises `WorkerLost` with the reason where it cannot."""
+
+    def __init__(
+        self,
+        rung: Rung,
+        kind: Kind = "python",
+        limits: Limits = Limits(),
+        preload: Sequence[str] = (),
+        paths: Sequence[str] = (),
+    ) -> None:
+        self.rung, self.kind = rung, kind
+        self.run: Run | None = None  # one that is kept open for more calls
+        self._numbers = itertools.count()
+        self._burying: tuple[int, Limits] | None = None  # a run that was told to end, and its limits
+        memory = limits.memory if kind == "python" else max(limits.memory, 1 << 30)  # a compiler needs more
+        self._group = Group(memory + limits.disk + SPARE, max(limits.processes, 64) + 8)
+        self._kills = self._group.kills()
+        other = random.SystemRandom().randrange(1 << 20, 1 << 30) * 2  # nobody's number, and the next one's as well
+        visible = _visible(kind, paths, preload)
+        self._work = tempfile.mkdtemp(prefix="ponder-unsafe-") if rung == "unsafe" else None
+        self._settings: dict[str, Any] = {
+            "rung": rung,
+            "kind": kind,
+            "host": os.getpid(),
+            "packages": [("ponder", str(HERE.parents[1])), ("ponder.verify", str(HERE.parent)),
+                         ("ponder.verify.sandbox", str(HERE))],
+            "visible": visible,
+            "scratch": "/scratch" if any(f"{path}/".startswith("/tmp/") for path in visible) else "/tmp",
+            "links": [p for p in ("/bin", "/lib", "/lib64") if os.path.islink(p)],
+            "paths": list(paths),
+            "preload": list(preload),
+            "cgroups": self._group.folders,
+            "landlock": landlock.version() > 0,
+            "inodes": 4096,
+            "environment": ENVIRONMENT,
+            "work": self._work,
+            "uid": other,
+            "run_as": other if rung == "landlock" and os.getuid() == 0 and _world_readable() else None,
+        }  # fmt: skip
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs:
+                self._process = self._spawn(theirs)
+            self.reached = self._greeting()
+        except (OSError, ValueError, WorkerLost) as error:
+            self.close()
+            raise WorkerLost(str(error)) from None
+
+    def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
+        number = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 3)  # a host without stdin may have it at 0
+        python = [os.path.realpath(sys.executable), "-S", "-s", "-P", "-c", BOOT]
+        command = [*python, str(number), json.dumps(self._settings)]
+        try:
+            return subprocess.Popen(
+                command, pass_fds=[number], env=INSIDE, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE, cwd="/", start_new_session=True,
+            )  # fmt: skip
+        finally:
+            os.close(number)
+
+    def _greeting(self) -> list[str]:
+        """What the zygote reached, once it is ready."""
+        self._control.settimeout(STARTING)
+        data = self._control.recv(65536)
+        assert self._process.stderr is not None
+        if not data:
+            said = self._process.stderr.read(4000).decode(errors="replace").strip()
+            raise WorkerLost(said.splitlines()[-1] if said else "the interpreter ended at once")
+        self._process.stderr.close()
+        greeting = json.loads(data)
+        if "error" in greeting:
+            raise WorkerLost(greeting["error"])
+        return list(greeting["reached"])
+
+    def layers(self) -> list[str]:
+        """Everything that holds a run here, for people."""
+        if self.rung == "unsafe":
+            return ["resource limits"]
+        return [
+            *(["another user"] if self._settings["run_as"] is not None else []),
+            *self.reached,
+            *(["landlock"] if self._settings["landlock"] else []),
+            "seccomp",
+            "resource limits",
+        ]
+
+    @property
+    def counted(self) -> bool:
+        """Whether a control group bounds all that a run holds in memory."""
+        return "control group" in self.reached
+
+    def launch(
+        self,
+        mode: Mode,
+        limits: Limits,
+        streams: Sequence[int] = (),
+        kept: float | None = None,
+        reserves: bool = False,
+    ) -> Run:
+        """Start a run. `streams` are its stdin, stdout and stderr; the caller closes its own copies.
+
+        `kept`: how many seconds to keep it for many calls, each of which the caller bounds. `reserves`: it takes far
+        more address space than it uses, so the limit is on what it writes to.
+        """
+        if self._burying is not None:
+            self.report(*self._burying, time.monotonic() + GRACE)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        number, wall = next(self._numbers), limits.deadline if kept is None else kept
+        request = {
+            "run": number, "mode": mode,
+            "wall": wall, "seconds": limits.seconds if kept is None else kept,
+            "memory": limits.memory, "reserves": reserves,
+            "disk": limits.disk, "processes": self._processes(mode, limits),
+        }  # fmt: skip
+        rights = array.array("i", [theirs.fileno(), *streams])
+        try:
+            self._control.settimeout(GRACE)
+            self._control.sendmsg([json.dumps(request).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        except OSError as error:
+            ours.close()
+            raise WorkerLost(f"the worker does not listen: {error}") from None
+        finally:
+            theirs.close()
+        return Run(self, ours, number, limits, time.monotonic() + wall)
+
+    def _processes(self, mode: Mode, limits: Limits) -> int | None:
+        """The limit counts all of a user's processes, so it can be set only where the user is the run's alone."""
+        if self.rung == "namespaces" or self._settings["run_as"] is not None:
+            return limits.processes
+        return _own_tasks() + limits.processes if mode == "program" else None
+
+    @property
+    def ready(self) -> bool:
+        """Whether a run would start at once: the last one is buried."""
+        if self._burying is None:
+            return True
+        events = select.poll()
+        events.register(self._control, select.POLLIN)
+        return bool(events.poll(0))
+
+    def bury(self, run: int, limits: Limits) -> None:
+        """End a run of which nothing more is wanted, without waiting for the zygote's word on it."""
+        self.stop()
+        self._burying = (run, limits)
+
+    def stop(self) -> None:
+        """Tell the zygote to end the run."""
+        try:
+            self._control.send(b'{"stop": 1}')
+        except OSError as error:
+            raise WorkerLost(str(error)) from None
+
+    def report(self, run: int, limits: Limits, until: float) -> Report:
+        """The zygote's word on how a run ended."""
+        self._burying = None
+        try:
+            self._control.settimeout(max(0.1, until - time.monotonic()))
+            data = self._control.recv(65536)
+            said = json.loads(data) if data else {}
+        except (OSError, ValueError) as error:
+            raise WorkerLost(f"the worker does not answer: {error}") from None
+        if said.get("run") != run:
+            raise WorkerLost("the worker ended" if not said else "the worker is out of step")
+        return self._read(said, limits)
+
+    def _read(self, said: dict[str, Any], limits: Limits) -> Report:
+        status, seconds = said["status"], float(said["seconds"])
+        if said["end"] == "late":
+            return Report("timed out", None, seconds, f"{limits.deadline:g} s by the clock")
+        if os.WIFEXITED(status):
+            code = os.WEXITSTATUS(status)
+            return Report("raised" if code else "done", code, seconds, f"exit status {code}" if code else "")
+        number = os.WTERMSIG(status)
+        kills = self._group.kills()
+        if kills > self._kills:
+            self._kills = kills
+            return Report("out of memory", None, seconds, "")
+        # The kernel kills by its count of ticks, which on a busy machine runs ahead of the time that it reports.
+        if number in (signal.SIGXCPU, signal.SIGKILL) and seconds >= 0.5 * limits.seconds:
+            return Report("timed out", None, seconds, f"{limits.seconds:g} s of processor time")
+        return Report("crashed", None, seconds, signal.Signals(number).name if number < 65 else str(number))
+
+    def close(self) -> None:
+        """End the zygote and all it started, and wait until they are gone."""
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+        self._control.close()
+        process = getattr(self, "_process", None)
+        if process is not None:
+            try:
+                process.wait(GRACE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if process.stderr is not None:
+                process.stderr.close()
+        if self.run is not None:
+            self.run.channel.close()
+        self._group.close()
+        if self._work is not None:
+            shutil.rmtree(self._work, ignore_errors=True)
+
+    def forget(self) -> None:
+        """In a forked child: the worker belongs to the parent, so only let go of it."""
+        self._control.close()
+        self._process.returncode = 0
+        if self.run is not None:
+            self.run.channel.close()
+
+
+def _visible(kind: Kind, paths: Sequence[str], preload: Sequence[str]) -> list[str]:
+    """The files that exist inside."""
+    if kind == "programs":
+        return [p for p in PROGRAMS if os.path.exists(p) and not os.path.islink(p)]
+    library = os.path.join(os.path.realpath(sys.base_prefix), "lib")
+    wanted = [*LIBRARIES, library, sysconfig.get_paths()["stdlib"], *paths]
+    if any(name.split(".")[0] == "ponder" for name in preload):
+        wanted.append(str(HERE.parents[1]))
+    found: list[str] = []
+    for path in sorted({os.path.abspath(p) for p in wanted if os.path.exists(p) and not os.path.islink(p)}):
+        if not any(path.startswith(above + "/") for above in found):  # a folder brings all that lies below it
+            found.append(path)
+    return found
+
+
+def _world_readable() -> bool:
+    """Whether another user can read this Python's library."""
+    library = Path(sysconfig.get_paths()["stdlib"]).resolve()
+    return all(folder.stat().st_mode & 0o005 == 0o005 for folder in (library, *library.parents))
+
+
+def _own_tasks() -> int:
+    """How many threads this user has now."""
+    mine, count = os.getuid(), 0
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and folder.stat().st_uid == mine:
+                count += len(os.listdir(folder / "task"))
+        except OSError:
+            pass
+    return count
+
+
+def missing_calls() -> str:
+    """What this machine lacks before anything is tried; empty where nothing is."""
+    if sys.platform != "linux":
+        return "the sandbox is made of Linux's own means; run ponder in Docker (python:3.12 will do) to use it here"
+    if not hasattr(os, "pidfd_open"):
+        return "Python was built without pidfd_open; use one for Linux 5.3 or newer"
+    return ""

@@ -1,0 +1,159 @@
+"""The warm interpreter inside the jail: one clone of it is one run. Started by worker.py, which speaks to it over a
+socket; it holds no tests, no expected values and no secrets, since every run begins as a copy of it.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+from ponder.verify.sandbox import inmate, jail, kernel, seccomp, tester
+
+# Loaded before the first run, so that no run has to. Without `random`, which draws a new seed in every clone.
+COMMON = [
+    "abc", "bisect", "cmath", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions",
+    "functools", "heapq", "io", "itertools", "math", "operator", "re", "string", "struct", "textwrap",
+    "threading", "types", "typing",
+]  # fmt: skip
+CHANNEL = inmate.CHANNEL
+MODES = {**inmate.MODES, "tests": tester.tests}
+RIGHTS = 4 * 8  # bytes of descriptors that may come with one request
+
+
+def main(descriptor: int, settings: jail.Settings) -> None:
+    """Enter the jail, load what was asked for, and serve until the host is gone."""
+    os.environ.clear()
+    host = kernel.high(_host(settings["host"]))
+    control = socket.socket(fileno=kernel.high(descriptor))
+    try:
+        reached = ["control group"] if settings["cgroups"] and _join(settings["cgroups"]) else []
+        if settings["rung"] == "namespaces":
+            reached += jail.enter_namespaces(settings)
+            settings["run_as"] = 1 if "another user" in reached else None
+        if settings["rung"] != "unsafe":
+            kernel.bound_capabilities()
+            seccomp.for_process(1, settings["kind"] == "programs", settings["rung"] == "namespaces")  # built once
+        settings["rules"] = jail.open_rules(settings)
+        sys.path.extend(settings["paths"])
+        inmate.load([*COMMON, *settings["preload"]] if settings["kind"] == "python" else [])
+    except BaseException as error:
+        control.send(json.dumps({"error": f"{type(error).__name__}: {error}"[:2000]}).encode())
+        raise SystemExit(1) from None
+    null = os.open("/dev/null", os.O_RDWR)  # the jail's own: a run could change the times of the one outside
+    for stream in (0, 1, 2):  # nobody listens to complaints any more
+        os.dup2(null, stream)
+    os.close(null)
+    gc.collect()
+    gc.freeze()  # so that a run's collections do not touch, and so copy, what it shares with this process
+    control.send(json.dumps({"reached": reached}).encode())
+    serve(control, host, settings)
+
+
+def _join(folders: list[str]) -> bool:
+    """Enter the control groups made for us; a machine may let us make one and yet not enter it."""
+    try:
+        for folder in folders:
+            with open(os.path.join(folder, "cgroup.procs"), "r+") as members:
+                members.write("0")
+        return True
+    except OSError:
+        return False
+
+
+def _host(pid: int) -> int:
+    """A descriptor that becomes readable when the host dies. (A death signal would follow its thread instead.)"""
+    found = os.pidfd_open(pid)
+    if os.getppid() != pid:  # it died before we looked, and another may have its number
+        os._exit(0)
+    return found
+
+
+def serve(control: socket.socket, host: int, settings: jail.Settings) -> None:
+    """One run after the other."""
+    while True:
+        ready, _, _ = select.select([control.fileno(), host], [], [])
+        if host in ready:
+            os._exit(0)
+        request, descriptors = _receive(control)
+        if "stop" in request:  # for a run that ended by itself meanwhile
+            continue
+        begun = time.monotonic()
+        pid = kernel.clone(jail.PRIVATE if settings["rung"] == "namespaces" else 0)
+        if pid == 0:
+            run(settings, request, descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        ended = _watch(control, host, pid, begun + request["wall"])
+        control.send(json.dumps({"run": request["run"], **ended}).encode())
+
+
+def _receive(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    data, ancillary, _, _ = control.recvmsg(65536, socket.CMSG_SPACE(RIGHTS))
+    if not data:
+        os._exit(0)  # the host closed its end
+    descriptors = array.array("i")
+    for level, kind, rights in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(rights[: len(rights) - len(rights) % descriptors.itemsize])
+    return json.loads(data), list(descriptors)
+
+
+def _watch(control: socket.socket, host: int, pid: int, deadline: float) -> dict[str, Any]:
+    """Wait for the run, end it at its deadline or on the host's word, and say how it went."""
+    process = os.pidfd_open(pid)
+    end = "exited"
+    watched = [process, control.fileno(), host]
+    ready, _, _ = select.select(watched, [], [], max(0.0, deadline - time.monotonic()))
+    if process not in ready:
+        end = "stopped" if ready else "late"
+        if host in ready or (ready and not control.recv(256)):
+            _kill(pid)
+            os.waitpid(pid, 0)
+            os._exit(0)
+    _kill(pid)  # and what it started, where that could outlive it
+    _, status, used = os.wait4(pid, 0)
+    os.close(process)
+    return {"end": end, "status": status, "seconds": used.ru_utime + used.ru_stime, "peak": used.ru_maxrss << 10}
+
+
+def _kill(pid: int) -> None:
+    """The process and its group. It cannot leave its group, and is not reaped yet, so the numbers are still its own."""
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(OSError):
+            kill(pid, signal.SIGKILL)
+
+
+def run(settings: jail.Settings, request: dict[str, Any], descriptors: list[int]) -> None:
+    """In the clone: lock up, then be the program. Never returns."""
+    try:
+        os.setsid()
+        _arrange(descriptors)
+        jail.confine(settings, request)
+        kernel.close_from(CHANNEL + 1)
+        inmate.send("s", None)  # the lock is on; nothing untrusted has run yet
+        if request["mode"] == "program":
+            inmate.program(settings["environment"])
+        MODES[request["mode"]]()
+    except BaseException as error:
+        with contextlib.suppress(BaseException):
+            inmate.send("!", f"{type(error).__name__}: {error}"[:500])
+    finally:
+        os._exit(125)
+
+
+def _arrange(descriptors: list[int]) -> None:
+    """The channel to the host at 3, and stdin, stdout and stderr at 0, 1 and 2, where /dev/null lies without them."""
+    channel, *streams = descriptors
+    for target, source in enumerate(streams):
+        os.dup2(source, target, inheritable=True)
+    if channel != CHANNEL:
+        os.dup2(channel, CHANNEL)

@@ -1,0 +1,139 @@
+"""Is the final text, or the final list, exactly the one that is right?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ponder.types import Score
+from ponder.verify.answer import Form, Found, after_thinking, known_forms
+from ponder.verify.around import denied
+from ponder.verify.reading import DELIMITED, read_one
+from ponder.verify.scoring import TextScorer, bad_data, shown
+
+LONGEST = 4_000  # characters
+
+# "So the answer is X." as the end of what is said; the form in which few-shot examples often answer.
+_LINE = re.compile(r"\banswer(?: is\b:?|:)(?:\*\*)?[ \t]{0,4}(\S[^\n]*)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class FinalText(TextScorer):
+    """1 where the one text given is the problem's answer; runs of spaces count as one, or not at all."""
+
+    forms: tuple[Form, ...] = DELIMITED
+    ignore_case: bool = False
+    ignore_spaces: bool = False
+
+    def __post_init__(self) -> None:
+        known_forms(self.forms)
+
+    @property
+    def name(self) -> str:
+        return "accuracy"
+
+    def read(self, text: str) -> str | None:
+        """The text a completion gives, as votes count it; None where it gives none."""
+        found = read_text(text, self.forms)
+        return None if found.answer is None else self._plain(found.answer)
+
+    def verdict(self, text: str, gold: Any) -> Score:
+        if not isinstance(gold, str) or not gold.strip():
+            bad_data(f"the gold answer {shown(gold)} is not a text")
+        found = read_text(text, self.forms)
+        if found.answer is None:
+            return Score(0.0, found.reason)
+        said, right = self._plain(found.answer), self._plain(gold)
+        # A full stop ends a sentence; it is a part of the answer only where the gold has one.
+        right_but_stop = said.endswith(".") and said[:-1] == right
+        return Score(1.0, "right") if said == right or right_but_stop else Score(0.0, "wrong")
+
+    def _plain(self, text: str) -> str:
+        folded = ("" if self.ignore_spaces else " ").join(unquoted(text).split())
+        return folded.casefold() if self.ignore_case else folded
+
+
+@dataclass(frozen=True)
+class FinalList(TextScorer):
+    """1 where the items given are the problem's, in order: `a, b`, `a b`, `[a, b]`, `["a", "b"]` or one per line."""
+
+    forms: tuple[Form, ...] = DELIMITED
+
+    def __post_init__(self) -> None:
+        known_forms(self.forms)
+
+    @property
+    def name(self) -> str:
+        return "accuracy"
+
+    def read(self, text: str) -> str | None:
+        found = read_text(text, self.forms)
+        return None if found.answer is None else ", ".join(items(found.answer))
+
+    def verdict(self, text: str, gold: Any) -> Score:
+        if isinstance(gold, str) or not isinstance(gold, Sequence) or not gold:
+            bad_data(f"the gold answer {shown(gold)} is not a list")
+        found = read_text(text, self.forms)
+        if found.answer is None:
+            return Score(0.0, found.reason)
+        given, right = items(found.answer), [str(item) for item in gold]
+        if given == right:
+            return Score(1.0, "right")
+        return Score(0.0, "other order" if sorted(given) == sorted(right) else "wrong")
+
+
+def read_text(text: str, forms: Sequence[Form]) -> Found:
+    """The one answer in a tag or box; or, where `line` is a form and there is neither, the last line's."""
+    found = read_one(text, forms, LONGEST)
+    if found.answer is not None or found.reason != "no answer":
+        return found
+    said = (after_thinking(text) or "").strip()
+    if "line" in forms and len(lines := list(_LINE.finditer(said))) == 1 and lines[0].end() == len(said):
+        if denied(said[max(0, lines[0].start() - 120) : lines[0].start(1)]):
+            return Found(None, "hedged")
+        found = Found(_stripped(lines[0][1]))
+    elif "bare" in forms and said and "\n" not in said:
+        found = Found(said)
+    if found.answer and len(found.answer) > LONGEST:
+        return Found(None, "too long")
+    return found if found.answer else Found(None, "no answer")
+
+
+def _stripped(line: str) -> str:
+    """The end of a line without its full stop and what is left of the emphasis around it."""
+    line = line.strip().removesuffix(".").rstrip()
+    return line.removesuffix("**").rstrip().removesuffix(".") if line.count("**") == 1 else line
+
+
+_QUOTES = {'"': '"', "'": "'", "`": "`", "“": "”"}
+_EMPHASIS = re.compile(r"\*\*([^*]+)\*\*")
+_TYPESET = re.compile(r"\\(?:text|texttt|mathrm|textbf)\{([^{}]*)\}")
+
+
+def unquoted(text: str) -> str:
+    """Without the emphasis, the quotation marks or the LaTeX command around all of it."""
+    text = text.strip()
+    if emphasised := _EMPHASIS.fullmatch(text):
+        text = emphasised[1].strip()
+    if typeset := _TYPESET.fullmatch(text):
+        text = typeset[1].strip()
+    return text[1:-1] if len(text) > 1 and _QUOTES.get(text[0]) == text[-1] else text
+
+
+def items(text: str) -> list[str]:
+    """The items of a list as people write it."""
+    text = unquoted(text) if _TYPESET.fullmatch(text.strip()) else text.strip()
+    text = text.removesuffix(".")
+    if len(text) > 1 and text[0] + text[-1] in ("[]", "()", "{}"):
+        text = text[1:-1]
+    if not re.search(r"[,;\n]", text.strip()):
+        return [unquoted(part) for part in text.split()]
+    parts = [part.strip() for part in re.split(r"[,;\n]", text) if part.strip()]
+    if "\n" in text:
+        parts = [_POINT.sub("", part) for part in parts]
+    return [unquoted(part) for part in [*parts[:-1], parts[-1].removeprefix("and ")]] if parts else []
+
+
+_POINT = re.compile(r"(?:[-*•]|[0-9]{1,3}[.)])[ \t]+(?=\S)")  # of a list with one item to a line

@@ -1,0 +1,84 @@
+"""Are so many answers left without a verdict that a run should stop? With its most frequent reasons and what to do."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ponder.types import Score
+
+SHARE = 0.2  # of the latest verdicts; a working grader leaves a few in a thousand
+ENOUGH = 50  # verdicts before a share says something
+NONE_AT_ALL = 8  # verdicts in a row, all undecided: no reason to wait for more
+SHOWN = 3  # reasons named
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The verdicts of one step of a run: how many, and why some were left undecided."""
+
+    verdicts: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)  # only of undecided ones, by kind of reason
+
+    @property
+    def undecided(self) -> int:
+        return sum(self.reasons.values())
+
+
+def tally(scores: Iterable[Score]) -> Tally:
+    """Count verdicts; reasons that differ only in their figures and quotations are one."""
+    verdicts, reasons = 0, Counter[str]()
+    for score in scores:
+        verdicts += 1
+        if score.value is None:
+            reasons[_kind(score.reason)] += 1
+    return Tally(verdicts, dict(reasons))
+
+
+def too_many_undecided(steps: Sequence[Tally], share: float = SHARE, enough: int = ENOUGH) -> str | None:
+    """Why a run should stop, from its steps so far, oldest first; None where it may go on.
+
+    It should where more than `share` of the latest verdicts (as few of the last steps as hold `enough`) are undecided,
+    or where all of the latest `NONE_AT_ALL` or more are.
+    """
+    total, reasons = 0, Counter[str]()
+    for step in reversed(steps):
+        total += step.verdicts
+        reasons.update(step.reasons)
+        undecided = reasons.total()
+        if undecided == total and total >= NONE_AT_ALL:
+            return _message(undecided, total, reasons)
+        if total >= enough:
+            return _message(undecided, total, reasons) if undecided > share * total else None
+    return None
+
+
+def _message(undecided: int, total: int, reasons: Counter[str]) -> str:
+    named = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(SHOWN))
+    more = f"; {len(reasons) - SHOWN} other reasons" if len(reasons) > SHOWN else ""
+    what = dict.fromkeys(_advice(reason) for reason, _ in reasons.most_common(SHOWN))
+    return f"{undecided} of the last {total} answers could not be judged: {named}{more}. {' '.join(what)}"
+
+
+_ADVICE = (
+    (re.compile("bad data|gold answer"), "Check the task's data: `ponder plan` judges its gold answers."),
+    (re.compile("pip install"), "Install what is missing."),
+    (
+        re.compile("tim(?:ed|e) ?out|too slow", re.IGNORECASE),
+        "Raise the verifier's time limit, or lower the number of workers.",
+    ),
+    (re.compile("sandbox|refused", re.IGNORECASE), "`ponder doctor` says which sandbox this machine allows."),
+    (re.compile("judge"), "The judge does not answer as asked: try another model or a larger max_tokens."),
+)
+_OTHERWISE = "The run's traces.jsonl holds each answer with its reason; the run can go on from its last checkpoint."
+
+
+def _advice(reason: str) -> str:
+    return next((what for pattern, what in _ADVICE if pattern.search(reason)), _OTHERWISE)
+
+
+def _kind(reason: str) -> str:
+    kind = re.sub(r"'[^']{0,80}'|\"[^\"]{0,80}\"", "'...'", reason[:200])
+    return re.sub(r"[0-9]+", "N", kind)[:100] or "no reason given"

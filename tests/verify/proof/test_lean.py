@@ -1,0 +1,170 @@
+"""Lean is not run here: the files that would be compiled, and what its documented output means."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from ponder.types import Score
+from ponder.verify.proof import Lean, process
+from ponder.verify.proof import lean as module
+from ponder.verify.proof.lean import axioms, fenced, message
+from ponder.verify.proof.process import Outcome
+from ponder.verify.proof.scorer import Undecided
+from verify.proof.judging import block
+
+GOLD = {
+    "statement": "∀ n : Nat, double n = n + n",
+    "header": "open Nat",
+    "definitions": "def double (n : Nat) := 2 * n",
+}
+PROOF = "theorem solution : ∀ n : Nat, double n = n + n := by\n  intro n; unfold double; omega"
+CLEAN = "'Judged.verdict' does not depend on any axioms\n"
+RESTS = "'Judged.verdict' depends on axioms: [propext,\n Classical.choice,\n Quot.sound]\n"
+
+
+class Compiler:
+    """Stands in for Lean: says what it is told to, and remembers what it was given."""
+
+    def __init__(self, **said: Outcome) -> None:
+        self.said, self.sources, self.beside = said, {}, {}
+
+    def __call__(self, command, files, limits, keep, env):
+        name = command[-1].removesuffix(".lean")
+        assert command == ["/lean/bin/lean", "-o", f"{name}.olean", f"{name}.lean"] and env == {"LEAN_PATH": "/libs:."}
+        assert list(keep) == [f"{name}.olean"]
+        self.sources[name] = files[f"{name}.lean"].decode()
+        self.beside[name] = {file for file in files if file.endswith(".olean")}
+        made = {f"{name}.olean": name.encode()}
+        return self.said.get(name, Outcome("ended", 0, CLEAN if name == "Check" else "", "", made))
+
+
+@pytest.fixture
+def judged(monkeypatch):
+    def judge(proof=PROOF, gold=GOLD, **said):
+        compiler = Compiler(**said)
+        monkeypatch.setattr(module, "run", compiler)
+        monkeypatch.setattr(process, "installed", lambda program: f"/bin/{program}")
+        monkeypatch.setattr(module, "_toolchain", lambda project: module._Toolchain("/lean/bin/lean", "/libs:."))
+        return Lean().judge(block(proof), gold), compiler
+
+    return judge
+
+
+def test_the_files(judged):
+    score, compiler = judged()
+    assert score == Score(1.0, "proved")
+    assert compiler.sources == {
+        "Goal": "open Nat\ndef double (n : Nat) := 2 * n\n"
+        "def Judged.statement : Prop :=\n  ∀ n : Nat, double n = n + n\n",
+        "Candidate": f"import Goal\nopen Nat\n{PROOF}\n",
+        "Check": "import Candidate\ntheorem Judged.verdict : _root_.Judged.statement := @_root_.solution\n"
+        "#print axioms Judged.verdict\n",
+    }
+    assert compiler.beside == {"Goal": set(), "Candidate": {"Goal.olean"}, "Check": {"Goal.olean", "Candidate.olean"}}
+
+
+def ended(code: int, output: str) -> Outcome:
+    return Outcome("ended", code, output, "", {"Check.olean": b"", "Candidate.olean": b""})
+
+
+def test_axioms_must_be_allowed(judged):
+    assert judged(Check=ended(0, RESTS))[0].value == 1.0
+    assert judged(gold={**GOLD, "axioms": []}, Check=ended(0, RESTS))[0].value == 0.0
+    score = judged(Check=ended(0, "'Judged.verdict' depends on axioms: [propext, sorryAx]\n"))[0]
+    assert score == Score(0.0, "wrong: the proof rests on sorryAx, which is not allowed")
+    assert judged(Check=ended(0, "'Judged.verdict' depends on axioms: [Lean.ofReduceBool]\n"))[0].value == 0.0
+    assert judged(Check=ended(0, ""))[0].value is None
+
+
+def test_errors_are_feedback(judged):
+    said = "Candidate.lean:4:12: error: unknown identifier 'omegaa'\nCandidate.lean:9:0: warning: w\n"
+    assert judged(Candidate=ended(1, said))[0] == Score(
+        0.0, "rejected: line 2, column 12: unknown identifier 'omegaa'"
+    )  # fmt: skip
+    mismatch = "Check.lean:2:55: error: type mismatch\n  solution\nhas type\n  True : Prop\n"
+    score = judged(Check=ended(1, mismatch))[0]
+    assert score.value == 0.0 and score.reason.startswith("wrong: solution does not prove the statement: ")
+    score = judged(Goal=ended(1, "Goal.lean:2:1: error: unknown identifier 'x'\n"))[0]
+    assert score.value is None and score.reason.startswith("bad data: the statement does not compile")
+    assert judged(Candidate=Outcome("timed out"))[0].value == 0.0
+    assert judged(Goal=Outcome("timed out"))[0].value is None
+    assert judged(Candidate=Outcome("crashed"))[0].value is None
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["theorem solution : False := sorry", "axiom f : False", "theorem t : 1 = 2 := by native_decide", "import Lean",
+     'notation "∀" x => True', 'infixl:65 " + " => fun _ _ => 0', 'macro "x" : term => `(1)',
+     'local macro "x" : term => `(1)', 'elab "#print" "axioms" x:ident : command => return', 'syntax "x" : term',
+     "macro_rules | `(1) => `(2)", "run_cmd Lean.logInfo \"'Judged.verdict' does not depend on any axioms\"", "#eval 1",
+     "#eval! 1", "by run_tac x", "set_option debug.skipKernelTC true in\ntheorem t : True := trivial",
+     "unsafe def f := 1", "initialize x", "@[implemented_by f] def g := 1", '@[extern "c"] def g := 1',
+     "@[command_elab x] def g := 1", "attribute [simp, init f] g", "@[simp, term_elab x] def g := 1",
+     "namespace Judged\ndef statement := True", "export Foo (goal)", "builtin_initialize x", "/- -/ sorry /- -/",
+     "/-/ sorry /-/ -/ sorry", '-- "\nsorry', '"--" sorry', "/- unclosed", "@[\nsimp\n,\n csimp\n] x",
+     "simproc x (1) := fun _ => 1", "meta def f := 1", "theorem solution : False := by admit"],
+)  # fmt: skip
+def test_refused(judged, source):
+    score, compiler = judged(source)
+    assert score.value == 0.0 and score.reason.startswith(("refused: ", "malformed: ")) and not compiler.sources
+
+
+@pytest.mark.parametrize("piece", ['"\\', '"', "/-", "-/", "--", "@[", "sorr", "\n", "attribute [", "\\"])
+def test_no_text_takes_long(piece):
+    before = time.process_time()
+    fenced(piece * (50_000 // len(piece)))
+    assert time.process_time() - before < 8
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["/-- doc -- with dashes -/ theorem t : True := trivial", '/- a " quote -/ theorem t : True := trivial',
+     "-- no sorry, no axiom\ntheorem t : True := trivial", "/- sorry /- nested -/ sorry -/ theorem t : True := trivial",
+     "@[simp] theorem t : True := trivial", "theorem axiom_free : True := trivial", "open Nat in\n#check 1",
+     "set_option maxHeartbeats 400000 in\ntheorem t : True := trivial", "theorem t : l.prefix = 1 := by simp?",
+     "instance : Inhabited Nat := ⟨0⟩", "theorem t := Nat.rec (motive := fun _ => True) trivial (fun _ h => h)"],
+)  # fmt: skip
+def test_honest_text_passes_the_fence(source):
+    text, fault = fenced(source)
+    assert not fault and len(text) == len(source) and text.count("\n") == source.count("\n")
+
+
+def test_documented_output():
+    assert axioms(CLEAN) == () and axioms(f"Check.lean:3:0: info: {CLEAN}") == ()
+    assert axioms(RESTS) == module.STANDARD
+    for unreadable in ("", "'other' does not depend on any axioms", CLEAN + CLEAN):
+        with pytest.raises(Undecided):
+            axioms(unreadable)
+    assert (
+        message("x/A.lean:3:7: error(lean.unknown): bad\n more\nA.lean:4:0: warning: w", 2)
+        == "line 1, column 7: bad\n more"
+    )
+    assert message("") == "no message"
+
+
+def test_where_lean_is_missing_nothing_is_decided(monkeypatch):
+    monkeypatch.setattr(process, "installed", lambda program: "")
+    score = Lean(project="p").judge(block(PROOF), GOLD)
+    assert score.value is None and score.reason.startswith("Lean is not installed: no lean and no lake under /usr")
+
+
+def test_a_toolchain_must_be_where_the_sandbox_sees_it(monkeypatch):
+    said = {"lean": "/usr/local/lean", "lake": "/usr/local/project/lib:/usr/local/mathlib"}
+    monkeypatch.setattr(module, "_said", lambda command, folder: said[command[0]])
+    find = module._toolchain.__wrapped__
+    assert find("") == ("/usr/local/lean/bin/lean", ".", "")
+    assert find("p").path == "/usr/local/project/lib:/usr/local/mathlib:."
+    said["lake"] = "/root/mathlib"
+    assert "/root/mathlib" in find("p").fault
+    said["lean"] = "/root/.elan"
+    assert "/root/.elan" in find("").fault
+
+
+def test_a_toolchain_that_does_not_run(tmp_path, monkeypatch):
+    broken = tmp_path / "lean"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(module, "installed", lambda program: str(broken))
+    assert "does not run" in module._toolchain.__wrapped__("").fault

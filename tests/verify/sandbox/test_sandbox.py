@@ -1,0 +1,557 @@
+"""The sandbox as its users see it: what comes back, what is bounded, what survives, what is left behind."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from ponder.errors import UsageError
+from ponder.verify.sandbox import (
+    Level,
+    Limits,
+    Reply,
+    Sandbox,
+    SandboxError,
+    cgroup,
+    ladder,
+    level,
+    outcome,
+    run,
+    shared,
+    worker,
+)
+from verify.sandbox.siege import children
+
+HERE = str(Path(__file__).parent)
+QUICK = Limits(seconds=1, wall=3)
+ADD = "def f(x): return x + 1"
+
+
+def rungs():
+    found = level()
+    return [] if found.rung is None else ["namespaces", "landlock"] if found.rung == "namespaces" else ["landlock"]
+
+
+@pytest.fixture(scope="module", params=rungs())
+def jail(request):
+    with Sandbox(2, limits=QUICK, rung=request.param) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def best():
+    with Sandbox(2, limits=QUICK) as found:
+        yield found
+
+
+def groups():
+    """Control groups of this process that still exist."""
+    return [f for parent, _ in cgroup._parents(1, 1) for f in parent.glob(f"ponder-{os.getpid()}-*")]
+
+
+def test_a_script(jail):
+    ran = jail.script("import sys\nprint(input()[::-1])\nprint('e', file=sys.stderr)", "héllo\n")
+    assert (ran.end, ran.stdout, ran.stderr, ran.status) == ("done", "olléh\n", "e\n", 0)
+    assert 0 < ran.seconds < 1
+
+
+def test_a_script_that_fails_says_where(jail):
+    ran = jail.script("x = 1\ndef g(): return x / 0\ng()")
+    assert ran.end == "raised" and ran.status == 1
+    assert 'File "main.py", line 2, in g' in ran.stderr and "def g(): return x / 0" in ran.stderr
+    assert "ZeroDivisionError" in ran.stderr and "inmate" not in ran.stderr
+    assert jail.script("raise SystemExit(7)").status == 7
+    assert jail.script("import sys; sys.exit()").end == "done"
+    assert jail.script("print(1").end == "raised"
+
+
+def test_what_programs_commonly_need_is_there(jail):
+    source = """
+    from __future__ import annotations
+    import asyncio, collections, dataclasses, json, random, sqlite3, sys, threading, unittest.mock, zoneinfo
+    @dataclasses.dataclass
+    class P:
+        x: int = 1
+    async def main():
+        return await asyncio.gather(asyncio.sleep(0, 1), asyncio.to_thread(lambda: 2))
+    done = []
+    t = threading.Thread(target=done.append, args=[P()]); t.start(); t.join()
+    print(asyncio.run(main()), done, __name__, len(sys.argv), random.random() < 1)
+    """
+    ran = jail.script(textwrap.dedent(source))
+    assert ran.stdout == "[1, 2] [P(x=1)] __main__ 1 True\n", ran
+
+
+def test_a_notebook_cell(jail):
+    assert jail.notebook("x = 20\nprint('a')\nx + 1").stdout == "a\n21\n"
+    assert jail.notebook("x = 20").stdout == "" and jail.notebook("None").stdout == ""
+    assert "ZeroDivisionError" in jail.notebook("print('a')\n1 / 0").stdout
+
+
+def test_answers_are_trees(jail):
+    replies = jail.answers("def f(x, k=0): return {x: (x, k)}", "f", [((1,), {}), ((2,), {"k": 3})])
+    assert replies == [Reply("done", ["d", [1, ["t", 1, 0]]]), Reply("done", ["d", [2, ["t", 2, 3]]])]
+    method = jail.answers("class S:\n    def f(self, x): return x + 1", "S.f", [((1,), {})])
+    assert method == [Reply("done", 2)]
+
+
+@pytest.mark.parametrize(
+    ("source", "end", "detail"),
+    [
+        ("def f(x): return y", "raised", "NameError"),
+        ("def g(x): pass", "raised", "defines no 'f'"),
+        ("def f(x) return", "raised", "SyntaxError"),
+        ("def f(x):\n    while True: pass", "timed out", ""),
+        ("import time\ntime.sleep(9)\ndef f(x): pass", "timed out", ""),
+        ("def f(x): return bytearray(1 << 31)", "out of memory", ""),
+        ("import os\ndef f(x): os._exit(0)", "crashed", "without an answer"),
+        ("import ctypes\ndef f(x): ctypes.string_at(0)", "crashed", "SIGSEGV"),
+        ("def f(x): return object()", "malformed", "object"),
+        ("def f(x): return 'x' * (2 << 20)", "too much output", ""),
+    ],
+)
+def test_how_a_program_can_end(jail, source, end, detail):
+    (reply,) = jail.answers(source, "f", [((1,), {})], Limits(seconds=1, wall=1))
+    assert reply.end == end and detail in reply.detail, reply
+
+
+def test_limits(jail):
+    assert jail.script("print('x' * (2 << 20))").end == "too much output"
+    assert jail.script("import time; time.sleep(9)", limits=Limits(wall=0.3)).end == "timed out"
+    spun = jail.script("while True: pass", limits=Limits(seconds=1, wall=30))
+    assert (spun.end, spun.detail) == ("timed out", "1 s of processor time")
+    lots = jail.script("import sys\nsys.stdout.write(str(len(sys.stdin.read())))", "x" * (1 << 20), Limits())
+    assert lots.stdout == str(1 << 20)
+    ignored = jail.script("print(1)", "x" * (1 << 20))
+    assert (ignored.end, ignored.stdout) == ("done", "1\n")
+
+
+def test_files_last_as_long_as_a_run(best):
+    if best.rung != "namespaces":
+        pytest.skip("without namespaces there is nowhere to write")
+    wrote = best.script("open('a', 'w').write('1'); import os, tempfile; tempfile.mkstemp(); print(os.listdir('.'))")
+    assert wrote.end == "done" and "'a'" in wrote.stdout
+    assert best.script("import os; print(os.listdir('.'), os.getcwd())").stdout == "[] /tmp\n"
+    full = best.script("open('a', 'wb').write(b'x' * (64 << 20))")
+    assert full.end != "done"
+
+
+def test_tests_run_elsewhere(jail):
+    tested = jail.tests(ADD, ["assert f(1) == 2", "assert f(2) == 4", "x = f(3)\nassert x == 4"])
+    assert (tested.end, tested.passed, tested.total) == ("done", 2, 3)
+    assert tested.detail == "AssertionError"
+    counted = jail.tests(ADD, ["for i in range(4):\n    assert f(i) != 2"], count_each=True)
+    assert (counted.passed, counted.total) == (3, 4)
+
+
+def test_what_tests_may_do_with_a_program(jail):
+    source = """
+    class Node:
+        def __init__(self, v): self.v, self.next = v, None
+        def total(self): return self.v + (self.next.total() if self.next else 0)
+    def grow(node): return node.total()
+    def add(items, n): items.append(n); items.sort(); return items
+    def gen(n):
+        for i in range(n): yield i
+    def fail(): raise KeyError("k")
+    class Odd(ValueError): pass
+    def odd(): raise Odd("o")
+    def kind(v, t): return isinstance(v, t)
+    def bag(): return Node(0)
+    def sum(a, b): return a * b
+    """
+    tests = """
+    a = Node(1); a.next = Node(5)
+    assert grow(a) == 6 and a.total() == 6 and a.next.v == 5
+    items = [3, 1]
+    assert add(items, 2) == [1, 2, 3] and items == [1, 2, 3]
+    assert list(gen(3)) == [0, 1, 2]
+    for call, error in ((fail, KeyError), (odd, ValueError)):
+        try: call()
+        except error: pass
+        else: assert False
+    assert kind(1, int) and not kind("", int)
+    assert math.floor(2.5) == 2
+    assert bag()
+    assert sum(2, 5) == 10
+    """
+    tested = jail.tests(textwrap.dedent(source), [textwrap.dedent(tests)], entry="sum")
+    assert tested == outcome.Tested("done", 1, 1, "")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class T:\n    def __eq__(s, o): return True\ndef f(x): return T()",
+        "class T:\n    def __eq__(s, o): return True\n    def __ne__(s, o): return False\ndef f(x): return [T()]",
+        "def len(x): return 2\ndef f(x): return []",
+        "def f(x): raise SystemExit(0)",
+        "def f(x): raise AssertionError",
+        "import os\nos._exit(0)",
+    ],
+)
+def test_a_program_does_not_sway_the_tests(jail, source):
+    tested = jail.tests(source, ["assert f(1) == 2", "assert len(f(2)) == 2"])
+    assert tested.passed == 0
+
+
+def test_a_trusted_function(best):
+    with Sandbox(1, preload=("trusted:warm",), paths=(HERE,), limits=Limits(seconds=1, wall=2), rung=best.rung) as jail:
+        hostile = {"a": [1.5, None, (2, 3), {4}, b"5", "\ud800"], 6: 7 + 8j, "inf": float("inf")}
+        assert jail.call("trusted:echo", hostile) == Reply("done", hostile)
+        assert [jail.call("trusted:count").value for _ in range(3)] == [(1, 1)] * 3
+        assert jail.call("trusted:work", "raise") == Reply("raised", None, "ValueError: no such luck")
+        ends = [jail.call("trusted:work", what).end for what in ("hang", "die", "object", "bloat", "flood", "x")]
+        assert ends == ["timed out", "crashed", "malformed", "out of memory", "too much output", "done"]
+        assert asyncio.run(jail.acall("trusted:echo", 1)).value == 1
+        assert jail.call("trusted:nothing").end == "raised"
+        with pytest.raises(UsageError, match="preload"):
+            jail.call("os:getcwd")
+
+
+def test_reuse_keeps_a_clone_until_it_fails(best):
+    with Sandbox(1, preload=("trusted",), paths=(HERE,), limits=Limits(wall=0.5), rung=best.rung, reuse=3) as jail:
+        assert [jail.call("trusted:count").value[0] for _ in range(5)] == [1, 2, 3, 1, 2]
+        assert jail.call("trusted:work", "hang").end == "timed out"
+        assert jail.call("trusted:count").value[0] == 1
+        assert jail.call("trusted:work", "die").end == "crashed"
+        assert jail.call("trusted:count").value[0] == 1
+
+
+def test_a_module_that_cannot_be_loaded_is_named(best):
+    with Sandbox(1, preload=("no_such_module",), rung=best.rung) as jail:
+        reply = jail.call("no_such_module:f")
+    assert reply.end == "lost" and "no_such_module" in reply.detail
+
+
+def test_many_threads_and_event_loops(best):
+    def loop(n):
+        async def all_of_them():
+            return await asyncio.gather(*(best.later(best.answers, ADD, "f", [((n * 10 + i,), {})]) for i in range(4)))
+
+        return [replies[0].value for replies in asyncio.run(all_of_them())]
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(loop, range(4))) == [[n * 10 + i + 1 for i in range(4)] for n in range(4)]
+
+
+def test_one_hostile_run_costs_the_others_nothing(best):
+    def one(n):
+        source = ADD if n % 3 else "import os\ndef f(x):\n    while True: os.write(3, b'\\0\\0\\0\\2a1')"
+        return best.answers(source, "f", [((n,), {})], Limits(seconds=1, wall=5))[0]
+
+    with ThreadPoolExecutor(4) as threads:
+        replies = list(threads.map(one, range(12)))
+    assert [r.value for n, r in enumerate(replies) if n % 3] == [n + 1 for n in range(12) if n % 3]
+
+
+def test_a_dead_worker_is_replaced_and_its_run_repeated(jail):
+    jail.answers(ADD, "f", [])
+    for idle in jail._idle["python"]:
+        idle._process.kill()
+        idle._process.wait()
+    assert jail.answers(ADD, "f", [((1,), {})]) == [Reply("done", 2)]
+
+
+@pytest.mark.parametrize("rung", rungs())
+def test_a_worker_that_dies_during_a_run(rung):
+    with Sandbox(1, rung=rung) as jail:
+        jail.answers(ADD, "f", [])
+        (first,) = jail._idle["python"]
+        killer = threading.Timer(0.3, first._process.kill)
+        killer.start()
+        source = "import time\ndef f(x): time.sleep(0.6); return x + 1"
+        assert jail.answers(source, "f", [((1,), {})]) == [Reply("done", 2)]
+        killer.join()
+        assert first not in jail._idle["python"]
+
+
+def test_a_run_that_breaks_every_worker_is_lost_not_zero(best, monkeypatch):
+    def broken(*_):
+        raise run.WorkerLost("the wall fell down")
+
+    monkeypatch.setattr("ponder.verify.sandbox.talks.answers", broken)
+    assert best.answers(ADD, "f", [((1,), {})] * 2) == [Reply("lost", None, "the wall fell down")] * 2
+
+
+def test_a_lock_that_does_not_close_is_lost_not_run(best, monkeypatch):
+    monkeypatch.setattr(run, "STARTED", b"something else")
+    assert best.answers(ADD, "f", [((1,), {})])[0].end == "lost"
+    assert best.script("print(1)").end == "lost"
+
+
+def zygotes():
+    """Processes that were started as workers of this one, whoever their parent is now."""
+    mark, found = f'"host": {os.getpid()}'.encode(), []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if mark in entry.read_bytes():
+                found.append(entry.parent.name)
+    return found
+
+
+def test_closing_leaves_nothing(best):
+    before, grouped = zygotes(), groups()
+    with Sandbox(3, rung=best.rung) as jail:
+        with ThreadPoolExecutor(3) as threads:
+            list(threads.map(lambda n: jail.tests(ADD, ["assert f(1) == 2"]), range(6)))
+        assert len(zygotes()) > len(before)
+    assert zygotes() == before and groups() == grouped
+    with pytest.raises(SandboxError, match="closed"):
+        jail.script("")
+    jail.close()
+
+
+@pytest.mark.parametrize("rung", rungs())
+def test_a_worker_that_cannot_start_leaves_nothing(rung, monkeypatch):
+    before, grouped = zygotes(), groups()
+    monkeypatch.setattr(worker, "_visible", lambda *_: ["/no/such/folder"])
+    monkeypatch.setattr(worker, "STARTING", 5.0)
+    if rung == "landlock":  # which takes what there is
+        monkeypatch.setattr(worker, "BOOT", "raise OSError('no such luck')")
+    with Sandbox(1, rung=rung) as jail:
+        ran = jail.script("")
+    assert ran.end == "lost" and "no such" in ran.detail.lower()
+    assert zygotes() == before and groups() == grouped
+
+
+def test_a_forked_child_has_workers_of_its_own(best):
+    best.answers(ADD, "f", [])
+    child = os.fork()
+    if child == 0:
+        good = best.answers(ADD, "f", [((1,), {})]) == [Reply("done", 2)]
+        best.close()
+        os._exit(0 if good and not children() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert best.answers(ADD, "f", [((5,), {})]) == [Reply("done", 6)]
+
+
+@pytest.mark.parametrize("rung", rungs())
+def test_a_killed_host_takes_its_workers_along(rung):
+    program = f"""
+    import os, sys, time, threading
+    sys.path.insert(0, {HERE!r})
+    from ponder.verify.sandbox import Sandbox, Limits
+    jail = Sandbox(1, rung={rung!r}, limits=Limits(seconds=50))
+    jail.script("")
+    threading.Thread(target=jail.script, args=("import time; time.sleep(60)",), daemon=True).start()
+    time.sleep(0.5)
+    print(" ".join(os.listdir(f"/proc/self/task")), flush=True)
+    time.sleep(60)
+    """
+    source = str(Path(HERE).parents[2] / "src")
+    host = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": source},
+    )
+    assert host.stdout is not None and host.stdout.readline()
+
+    def descendants(root):
+        found, mine = set(), {root}
+        for stat in sorted(Path("/proc").glob("[0-9]*/stat"), key=lambda p: int(p.parent.name)):
+            try:
+                if int(stat.read_text().rpartition(")")[2].split()[1]) in mine:
+                    mine.add(int(stat.parent.name))
+                    found.add(int(stat.parent.name))
+            except OSError:
+                pass
+        return found
+
+    workers = descendants(host.pid)
+    assert len(workers) >= 2
+    host.kill()
+    host.wait()
+    host.stdout.close()
+    until = time.monotonic() + 5
+    while time.monotonic() < until and any(os.path.exists(f"/proc/{pid}/exe") for pid in workers):
+        time.sleep(0.05)
+    assert not [pid for pid in workers if os.path.exists(f"/proc/{pid}/exe")]
+
+
+def test_other_programs(best):
+    if best.rung != "namespaces":
+        pytest.skip("programs with files need namespaces")
+    out, ran = best.program(["/bin/sh", "-c", "cat a; echo $0 $HOME; ls /; id -u"], files={"a": b"\0\xff"})
+    assert out.startswith(b"\0\xff") and ran.end == "done" and "root" not in ran.stdout.split()[3:]
+    missing = best.program(["/no/such/program"])[1]
+    assert missing.end == "crashed" and "No such file" in missing.detail
+    bomb = best.program(["/bin/sh", "-c", "f() { f | f & }; f; sleep 9"], limits=Limits(wall=0.5))[1]
+    assert bomb.end in ("timed out", "raised")
+    assert best.program(["/bin/sh", "-c", "echo fine"])[0] == b"fine\n"
+    left = best.program(["/bin/sh", "-c", "sleep 300 & echo $!"])[1]
+    assert left.end == "done" and left.seconds < 1
+
+
+SHELL = {
+    "read a file": "cat /etc/passwd",
+    "read by a link": "ln -s /etc/passwd l; cat l",
+    "list a home": "ls /root /home | grep .",
+    "write to the system": "echo x > /usr/planted || echo x > /planted",
+    "delete": "rm /usr/bin/env",
+    "connect": "exec 3<>/dev/tcp/127.0.0.1/PORT",
+    "send": "exec 3<>/dev/udp/127.0.0.1/PORT",
+    "mount": "mount -t tmpfs none /tmp",
+    "unshare": "unshare -U true || unshare -m true",
+    "enter": "nsenter -t 1 -m true || chroot / true",
+    "become root": "su -c true || setpriv --reuid 0 true",
+    "make a device": "mknod d c 1 1",
+    "give away": "touch f; chown 0 f",
+    "see processes": "ls /proc | grep .",
+    "read an environment": "cat /proc/1/environ",
+    "raise the time": "ulimit -t unlimited",
+    "raise the memory": "ulimit -v unlimited",
+    "fill memory": "perl -e '$x = \"a\" x (4 << 30)'",
+    "fill the disk": "dd if=/dev/zero of=big bs=1M count=200",
+    "many files": "for i in $(seq 6000); do : > f$i || exit 1; done",
+    "raise priority": "renice -n -5 $$",
+    "change the clock": "date -s 2001-01-01",
+    "name the host": "hostname owned",
+    "trace": "strace true",
+    "many processes": "for i in $(seq 200); do sleep 5 & done 2>/dev/null; [ $(jobs -r | wc -l) -gt 100 ]",
+}
+
+
+def test_what_a_shell_gets(jail):
+    """Each command succeeds only where it got out."""
+    bash = shutil.which("bash", path="/bin:/usr/bin")
+    if bash is None:
+        pytest.skip("no bash here")
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        port = str(listener.getsockname()[1])
+        for name, command in SHELL.items():
+            said = f"{{ {command.replace('PORT', port)}; }} 2>&1 && echo EV"
+            ran = jail.program([bash, "-c", said], limits=Limits(seconds=1, wall=1.5))[1]
+            assert "EV" not in ran.stdout, (name, ran)
+    for command in (
+        "kill -9 -1",
+        "kill -9 0",
+        "kill -9 $PPID",
+        "f() { f | f & }; f",
+        "yes",
+        "sleep 99 & disown; setsid sleep 99 &",
+    ):
+        jail.program([bash, "-c", command], limits=Limits(seconds=1, wall=0.4))
+    assert jail.program([bash, "-c", "echo fine"])[0] == b"fine\n"
+    sleepers = [p for p in Path("/proc").glob("[0-9]*/cmdline") if _read(p) in (b"sleep\x0099\0", b"yes\0")]
+    assert not sleepers
+
+
+def _read(path):
+    with contextlib.suppress(OSError):
+        return path.read_bytes()
+
+
+def test_files_are_refused_where_there_is_nowhere_to_write():
+    if "landlock" not in rungs():
+        pytest.skip("no Landlock here")
+    with Sandbox(1, rung="landlock") as jail:
+        with pytest.raises(SandboxError, match="namespaces"):
+            jail.program(["/bin/cat", "a"], files={"a": b""})
+        assert jail.program(["/bin/echo", "hi"])[0] == b"hi\n"
+
+
+def test_a_full_or_missing_temporary_folder_does_not_matter(best, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/no/such/folder")
+    with Sandbox(1, rung=best.rung) as jail:
+        assert jail.answers(ADD, "f", [((1,), {})]) == [Reply("done", 2)]
+
+
+def test_the_level_says_what_holds_and_why():
+    found = level()
+    assert found.rung in ("namespaces", "landlock", None)
+    assert str(found).startswith(str(found.rung or "no jail"))
+    if found.rung:
+        assert "seccomp" in found.layers
+
+
+@pytest.fixture
+def undecided():
+    level.cache_clear()
+    yield
+    level.cache_clear()
+
+
+def test_the_ladder_goes_down_and_then_refuses(monkeypatch, undecided):
+    broken = {"namespaces"}
+
+    def attempt(rung):
+        if rung in broken:
+            raise run.WorkerLost(f"unshare: not permitted ({rung})")
+        return ["seccomp"]
+
+    monkeypatch.setattr(ladder, "_try", attempt)
+    monkeypatch.setattr(ladder.landlock, "version", lambda: 1)
+    down = level()
+    assert down.rung == "landlock" and "not namespaces: unshare: not permitted" in str(down)
+    broken.add("landlock")
+    level.cache_clear()
+    with pytest.raises(SandboxError, match=r"not permitted \(landlock\).*max_user_namespaces.*unsafe"):
+        Sandbox()
+    monkeypatch.setattr(ladder.landlock, "version", lambda: 0)
+    level.cache_clear()
+    with pytest.raises(SandboxError, match="no Landlock"):
+        Sandbox()
+
+
+def test_other_systems_are_refused_with_a_hint(monkeypatch, undecided):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    for rung in (None, "unsafe"):
+        with pytest.raises(SandboxError, match="Docker"):
+            Sandbox(rung=rung)
+
+
+def test_other_processors_are_refused(monkeypatch, undecided):
+    monkeypatch.setattr(ladder.platform, "machine", lambda: "riscv64")
+    with pytest.raises(SandboxError, match="riscv64"):
+        Sandbox()
+
+
+def test_unsafe_runs_without_a_jail():
+    with pytest.warns(RuntimeWarning, match="delete your files"):
+        jail = Sandbox(1, rung="unsafe", limits=QUICK)
+    with jail:
+        assert jail.answers(ADD, "f", [((1,), {})]) == [Reply("done", 2)]
+        assert jail.script("print(open('/etc/hostname').name)").end == "done"
+        assert jail.script("import time; time.sleep(9)", limits=Limits(wall=0.3)).end == "timed out"
+
+
+@pytest.mark.parametrize("bad", [{"seconds": 0}, {"wall": -1}, {"memory": 1 << 20}, {"output": float("nan")}])
+def test_limits_that_make_no_sense(bad):
+    with pytest.raises(UsageError, match=next(iter(bad))):
+        Limits(**bad)
+
+
+def test_settings_that_make_no_sense():
+    for bad in ({"slots": 0}, {"reuse": 0}):
+        with pytest.raises(UsageError, match=next(iter(bad))):
+            Sandbox(**bad)
+
+
+def test_shared_is_one_for_each_limit():
+    assert shared(QUICK) is shared(QUICK) is not shared(Limits(seconds=2))
+    shared(QUICK).close()
+    assert not shared(QUICK).closed
+
+
+def test_a_machine_without_a_jail_runs_programs_on_your_word_only(monkeypatch):
+    monkeypatch.setattr(ladder, "level", lambda: Level(None, (), (("namespaces", "not permitted"),)))
+    monkeypatch.setattr(ladder, "_without", False)
+    with pytest.raises(SandboxError, match="--unsafe-sandbox"):
+        ladder.choose(None)
+    ladder.allow_unsafe()
+    with pytest.warns(RuntimeWarning, match="without a jail"):
+        assert ladder.choose(None) == "unsafe"
+    monkeypatch.setattr(ladder, "level", lambda: Level("landlock"))
+    assert ladder.choose(None) == "landlock", "where there is a jail, it is used"

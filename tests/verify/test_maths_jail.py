@@ -1,0 +1,102 @@
+"""What only math-verify can compare, in its jail: verdicts, patterns, and honest answers beside hostile ones."""
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from ponder.types import Problem, Step, Trace, ids, user
+from ponder.verify import MathAnswer
+from ponder.verify.sandbox import SandboxError, level
+
+pytest.importorskip("math_verify")
+try:
+    level()
+except SandboxError as error:
+    pytest.skip(f"no jail here: {error}", allow_module_level=True)
+
+JUDGE = MathAnswer()
+PATIENT = MathAnswer(seconds=20)  # a busy machine must not decide a test
+SUM = r"\sum_{k=1}^{n} k^2"
+HANGS = r"\binom{10^{9}}{5*10^{8}}"  # as a gold: math-verify works it out for minutes
+
+
+def boxed(answer):
+    return rf"\boxed{{{answer}}}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def started():
+    """Starting takes seconds, once for a process."""
+    assert PATIENT.judge(boxed(r"\sum_{j=1}^{n} j^2"), SUM).value == 1.0
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "value", "reason"),
+    [(SUM, r"\sum_{j=1}^{n} j^2", 1.0, "right"), (SUM, r"\sum_{k=1}^{n} k^3", 0.0, "wrong"),
+     (SUM, SUM + ", 1", 0.0, "several answers"), (SUM, SUM + " = 1", 0.0, "several answers"),
+     (SUM, "x", 0.0, "malformed"),
+     ("n!!", "n!", 0.0, "wrong")],
+)  # fmt: skip
+def test_what_the_grammar_does_not_read_is_compared_in_the_jail(gold, answer, value, reason):
+    score = PATIENT.judge(boxed(answer), gold)
+    assert (score.value, score.reason) == (value, reason)
+
+
+def test_a_gold_that_nothing_reads_is_undecided():
+    score = PATIENT.judge(boxed("4:30"), "4:30p..")
+    assert score.value is None and score.reason.startswith("bad data")
+
+
+def test_what_hangs_is_killed_and_undecided():
+    before = time.perf_counter()
+    score = MathAnswer(seconds=0.5).judge(boxed(r"\binom{6}{3}"), HANGS)
+    assert score.value is None and score.reason.startswith("timed out")
+    assert time.perf_counter() - before < 20
+    assert PATIENT.judge(boxed(r"\sum_{j=1}^{n} j^2"), SUM).value == 1.0
+
+
+def test_a_pattern_finds_the_answer_and_cannot_hang():
+    judge = MathAnswer(pattern=r"FINAL\((.*?)\)", seconds=20)
+    assert judge.judge("so FINAL(42)", "42").value == 1.0
+    assert judge.judge("FINAL(41) FINAL(42)", "42").reason == "several answers"
+    assert judge.judge("<think>FINAL(42)</think>", "42").reason == "no answer"
+    assert judge.judge(f"FINAL({'4' * 600})", "42").reason == "malformed"
+    assert judge.read("FINAL(0.5)") == "1/2"
+    score = MathAnswer(pattern="((?:a+)+)b", seconds=0.3).judge("a" * 60, "42")
+    assert score.value is None and score.reason.startswith("timed out")
+
+
+def test_honest_verdicts_beside_hostile_ones_from_many_threads():
+    hostile = MathAnswer(seconds=0.4)
+
+    def judge(number):
+        if number % 4 == 0:
+            return hostile.judge(boxed(r"\binom{6}{3}"), HANGS).value
+        return PATIENT.judge(boxed(r"\sum_{j=1}^{n} j^2" if number % 2 else SUM.replace("2", "3")), SUM).value
+
+    with ThreadPoolExecutor(6) as threads:
+        values = list(threads.map(judge, range(16)))
+    assert values == [None if n % 4 == 0 else float(n % 2) for n in range(16)]
+
+
+def test_from_event_loops_without_holding_them_up():
+    async def score():
+        steps = [Step(None, "", ids([])), *(Step(0, boxed(t), ids([])) for t in (SUM.replace("k", "j"), "x", SUM))]
+        ticks = 0
+
+        async def tick():
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0.001)
+                ticks += 1
+
+        ticking = asyncio.create_task(tick())
+        scores = await PATIENT(Trace(Problem("p", user("?"), SUM), steps), [1, 2, 3])
+        ticking.cancel()
+        return [s.value for s in scores], ticks
+
+    for _ in range(2):  # a second loop uses the same pool
+        values, ticks = asyncio.run(score())
+        assert values == [1.0, 0.0, 1.0] and ticks > 1

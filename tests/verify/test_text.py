@@ -1,0 +1,57 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ponder.errors import UsageError
+from ponder.verify import FinalList, FinalText
+
+
+@pytest.mark.parametrize(
+    ("said", "value"),
+    [("<answer>red fox</answer>", 1.0), ("so <answer> red  fox </answer>", 1.0), (r"\boxed{\text{red fox}}", 1.0),
+     ('<answer>"red fox"</answer>', 1.0), ("<think>blue</think><answer>red fox</answer>", 1.0),
+     ("<answer>Red fox</answer>", 0.0), ("<answer>red foxes</answer>", 0.0), ("<answer>redfox</answer>", 0.0),
+     ("red fox", 0.0), ("", 0.0), ("<answer>red fox", 0.0), ("<answer></answer>", 0.0),
+     ("<answer>red fox</answer><answer>red fox</answer>", 0.0), ("<answer>red fox</answer> or blue", 0.0),
+     ("<think><answer>red fox</answer></think>", 0.0), ("The answer is red fox.", 0.0),
+     (f"<answer>red fox{' ' * 5000}</answer>", 0.0)],
+)  # fmt: skip
+def test_final_text(said, value):
+    assert FinalText().judge(said, "red fox").value == value
+
+
+def test_settings_of_final_text():
+    assert FinalText(ignore_case=True).judge("<answer>Yes</answer>", "yes").value == 1.0
+    assert FinalText(ignore_spaces=True).judge("<answer>]] )</answer>", "] ] )").value == 1.0
+    line = FinalText(forms=("tag", "line"))
+    assert line.judge("A is 1.\nSo the answer is red fox.", "red fox").value == 1.0
+    for bad in ("The answer is red fox. Or blue.", "The answer is red fox.\nThe answer is red fox.", "red fox"):
+        assert line.judge(bad, "red fox").value == 0.0, bad
+    assert FinalText(forms=("bare",)).judge("red fox", "red fox").value == 1.0
+    with pytest.raises(UsageError):
+        FinalText(forms=())
+
+
+@pytest.mark.parametrize("said", ["a, b, c", "a b c", "[a, b, c]", '["a", "b", "c"]', "a\nb\nc", "(a; b; c)", "a,b,c,"])
+def test_lists_as_people_write_them(said):
+    assert FinalList().judge(f"<answer>{said}</answer>", ["a", "b", "c"]).value == 1.0
+    assert FinalList().read(f"<answer>{said}</answer>") == "a, b, c"
+
+
+@pytest.mark.parametrize("said", ["a, c, b", "a, b", "a, b, c, c", "a b, c", "abc", "A, b, c"])
+def test_other_lists_are_wrong(said):
+    assert FinalList().judge(f"<answer>{said}</answer>", ["a", "b", "c"]).value == 0.0
+
+
+@pytest.mark.parametrize("gold", [None, "", 3, [], ["x"]])
+def test_bad_gold_is_undecided(gold):
+    assert FinalText().judge("<answer>x</answer>", gold).value is None
+    if gold != ["x"]:
+        assert FinalList().judge("<answer>x</answer>", gold).value is None
+
+
+@given(st.text(max_size=80), st.text(min_size=1, max_size=20))
+def test_any_text_is_judged(said, gold):
+    for verifier in (FinalText(forms=("tag", "boxed", "line", "bare")), FinalList()):
+        verifier.read(said)
+        assert verifier.judge(said, gold if isinstance(verifier, FinalText) else [gold]).value in (0.0, 1.0, None)

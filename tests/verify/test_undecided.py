@@ -1,0 +1,86 @@
+"""When a run should stop because its grader does not judge."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ponder.types import Score
+from ponder.verify import Tally, tally, too_many_undecided
+
+
+def step(decided, undecided=0, reason="crashed: ValueError"):
+    return tally([Score(1.0, "right")] * decided + [Score(None, reason)] * undecided)
+
+
+def test_verdicts_are_counted_by_kind_of_reason():
+    scores = [
+        Score(1.0, ""),
+        Score(0.0, ""),
+        Score(None, "timed out after 3 s"),
+        Score(None, "timed out after 12 s"),
+        Score(None, "no package 'a'"),
+        Score(None, "no package 'b'"),
+        Score(None, ""),
+    ]
+    counted = tally(scores)
+    assert counted == Tally(7, {"timed out after N s": 2, "no package '...'": 2, "no reason given": 1})
+    assert counted.undecided == 5 and tally([]) == Tally(0, {})
+
+
+def test_a_run_goes_on_while_few_are_undecided():
+    assert too_many_undecided([]) is None
+    assert too_many_undecided([step(90, 10)] * 5) is None
+    assert too_many_undecided([step(40, 10)]) is None  # 20 % is not above 20 %
+    assert too_many_undecided([step(30, 10)]) is None  # 25 %, of too few
+    assert too_many_undecided([Tally()] * 10) is None
+
+
+def test_a_run_stops_when_too_many_are():
+    message = too_many_undecided([step(100), step(39, 11)])
+    assert message is not None and message.startswith("11 of the last 50 answers could not be judged: 11 x crashed")
+    assert too_many_undecided([step(10, 3)] * 4) is not None  # four steps hold enough
+    assert too_many_undecided([step(10, 30), step(50)]) is None  # it has healed
+    assert too_many_undecided([step(10, 30), step(50)], enough=51) is not None
+
+
+def test_a_run_stops_early_when_nothing_at_all_is_judged():
+    assert too_many_undecided([step(0, 7)]) is None
+    assert too_many_undecided([step(0, 8)]) is not None
+    assert too_many_undecided([step(50, 0), step(0, 4), step(0, 4)]) is not None
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("bad data: no 'clauses'", "Check the task's data"),
+        ("a JSON schema needs ...: pip install 'x'", "Install what is missing"),
+        ("timed out after 3 s", "time limit"),
+        ("the sandbox refused to start", "ponder doctor"),
+        ("crashed: KeyError", "traces.jsonl"),
+        ("the judge did not give exactly one verdict", "judge"),
+    ],
+)
+def test_the_message_says_what_to_do(reason, advice):
+    message = too_many_undecided([step(0, 60, reason)])
+    assert message is not None and advice in message
+
+
+def test_the_commonest_reasons_come_first():
+    mixed = Tally(60, {"a": 5, "b": 20, "c": 10, "d": 1})
+    assert "20 x b; 10 x c; 5 x a; 1 other reasons." in str(too_many_undecided([mixed]))
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12))
+def test_by_definition(counts):
+    steps = [step(*c) for c in counts]
+    decided = undecided = 0
+    expected = False
+    for good, bad in reversed(counts):
+        decided, undecided = decided + good, undecided + bad
+        if decided + undecided >= 8 and decided == 0:
+            expected = True
+            break
+        if decided + undecided >= 50:
+            expected = undecided / (decided + undecided) > 0.2
+            break
+    assert (too_many_undecided(steps) is not None) is expected
