@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ponder.errors import TaskError, UsageError
 from ponder.protocols import Task
 from ponder.tasks import TASKS, Addition, Arithmetic, Countdown
-from ponder.tasks.countdown import solve
+from ponder.tasks.drawn.countdown import solve
 from ponder.verify import FORMS, evaluate, state
 
 MADE = [Addition(), Addition(4), Arithmetic(), Arithmetic(5, brackets=False), Countdown(), Countdown(4, largest=12)]
@@ -103,10 +103,10 @@ def test_a_small_space_gives_fewer_problems():
 
 
 def test_a_space_without_test_problems_says_so(monkeypatch):
-    monkeypatch.setattr("ponder.tasks.procedural.held_out", lambda key, tenths: False)
+    monkeypatch.setattr("ponder.tasks.drawn.procedural.held_out", lambda key, tenths: False)
     with pytest.raises(TaskError, match="widen"):
         _ = Addition().test
-    monkeypatch.setattr("ponder.tasks.procedural.held_out", lambda key, tenths: True)
+    monkeypatch.setattr("ponder.tasks.drawn.procedural.held_out", lambda key, tenths: True)
     with pytest.raises(TaskError, match="widen"):
         Addition().train[0]
 

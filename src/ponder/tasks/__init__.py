@@ -1,17 +1,75 @@
-"""Problems, and which verifier judges them."""
+"""Problems, and which verifier judges them. `TASKS` has every task by its name on the command line.
 
-from ponder.tasks.addition import Addition
-from ponder.tasks.arithmetic import Arithmetic
-from ponder.tasks.countdown import Countdown
-from ponder.tasks.words import GSM8K, MAWPS, SVAMP
+Drawn tasks (`Procedural`) need no data: problem i is a function of the settings, a seed and i. Loaded ones
+(`Loaded`) read the folder that PONDER_DATA names; each module says which files. `Columns` takes your own rows and
+reward functions, `ReasoningGym` the generators of that library.
+"""
+
+from ponder.tasks.columns import Columns
+from ponder.tasks.drawn.addition import Addition
+from ponder.tasks.drawn.algebra import Algebra
+from ponder.tasks.drawn.arithmetic import Arithmetic
+from ponder.tasks.drawn.countdown import Countdown
+from ponder.tasks.drawn.counting import Counting
+from ponder.tasks.drawn.knapsack import Knapsack
+from ponder.tasks.drawn.knights import Knights
+from ponder.tasks.drawn.maze import Maze
+from ponder.tasks.drawn.number_theory import NumberTheory
+from ponder.tasks.drawn.procedural import Procedural
+from ponder.tasks.drawn.programs import Programs
+from ponder.tasks.drawn.satisfy import Satisfy
+from ponder.tasks.drawn.sorting import Sorting
+from ponder.tasks.drawn.strings import Strings
+from ponder.tasks.drawn.sudoku import Sudoku
+from ponder.tasks.drawn.tictactoe import TicTacToe
+from ponder.tasks.drawn.twenty_four import TwentyFour
+from ponder.tasks.drawn.zebra import Zebra
+from ponder.tasks.gym import ReasoningGym
+from ponder.tasks.rewards import RewardFunctions
+from ponder.tasks.sets.arc import ARC
+from ponder.tasks.sets.bbh import BBH
+from ponder.tasks.sets.coding import MBPP, HumanEval
+from ponder.tasks.sets.competition import MATH500
+from ponder.tasks.sets.cruxeval import CRUXEval
+from ponder.tasks.sets.game24 import Game24
+from ponder.tasks.sets.loaded import Loaded
+from ponder.tasks.sets.words import GSM8K, MAWPS, SVAMP
 
 TASKS: dict[str, type] = {
     "addition": Addition,
+    "algebra": Algebra,
     "arithmetic": Arithmetic,
     "countdown": Countdown,
+    "counting": Counting,
+    "knapsack": Knapsack,
+    "knights": Knights,
+    "maze": Maze,
+    "number-theory": NumberTheory,
+    "programs": Programs,
+    "sat": Satisfy,
+    "sorting": Sorting,
+    "strings": Strings,
+    "sudoku": Sudoku,
+    "tic-tac-toe": TicTacToe,
+    "twenty-four": TwentyFour,
+    "zebra": Zebra,
+    "arc": ARC,
+    "bbh": BBH,
+    "cruxeval": CRUXEval,
+    "game24": Game24,
     "gsm8k": GSM8K,
-    "svamp": SVAMP,
+    "humaneval": HumanEval,
+    "math500": MATH500,
     "mawps": MAWPS,
+    "mbpp": MBPP,
+    "svamp": SVAMP,
+    "columns": Columns,
+    "reasoning-gym": ReasoningGym,
 }
 
-__all__ = ["GSM8K", "MAWPS", "SVAMP", "TASKS", "Addition", "Arithmetic", "Countdown"]
+__all__ = [
+    "ARC", "BBH", "GSM8K", "MATH500", "MAWPS", "MBPP", "SVAMP", "TASKS", "Addition", "Algebra", "Arithmetic",
+    "CRUXEval", "Columns", "Countdown", "Counting", "Game24", "HumanEval", "Knapsack", "Knights", "Loaded", "Maze",
+    "NumberTheory", "Procedural", "Programs", "ReasoningGym", "RewardFunctions", "Satisfy", "Sorting", "Strings",
+    "Sudoku", "TicTacToe", "TwentyFour", "Zebra",
+]  # fmt: skip

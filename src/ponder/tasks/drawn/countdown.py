@@ -10,7 +10,7 @@ from itertools import permutations
 
 from ponder import verify
 from ponder.errors import TaskError
-from ponder.tasks.procedural import Procedural, at_least, at_most
+from ponder.tasks.drawn.procedural import Procedural, at_least, at_most
 from ponder.types import Problem, user
 from ponder.verify import Form, state
 
@@ -23,6 +23,13 @@ MOST_NUMBERS = 6  # the solver's work grows about thirtyfold with each number
 class Countdown(Procedural[Puzzle]):
     """Numbers from 1 to `largest` and a target from 1 to `highest` that an expression over all of them reaches."""
 
+    LEVELS = (
+        {"numbers": 2, "largest": 20, "highest": 50},
+        {"numbers": 3, "largest": 20, "highest": 100},
+        {"numbers": 4, "largest": 50, "highest": 100},
+        {"numbers": 5, "largest": 50, "highest": 100},
+    )
+
     numbers: int = 3
     largest: int = 20
     highest: int = 100
@@ -33,10 +40,9 @@ class Countdown(Procedural[Puzzle]):
     )
     forms: tuple[Form, ...] = ("tag", "boxed")
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         at_least(2, numbers=self.numbers, largest=self.largest, highest=self.highest)
         at_most(MOST_NUMBERS, numbers=self.numbers)
-        super().__post_init__()
 
     @property
     def name(self) -> str:

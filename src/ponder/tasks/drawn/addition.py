@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from ponder.tasks.procedural import Procedural, at_least
+from ponder.tasks.drawn.procedural import Procedural, at_least
 from ponder.types import Problem, user
 from ponder.verify import FORMS, FinalNumber, Form, state
 
@@ -14,13 +14,14 @@ from ponder.verify import FORMS, FinalNumber, Form, state
 class Addition(Procedural[tuple[int, int]]):
     """`a + b`, both with exactly so many digits (one digit: 0 to 9)."""
 
+    LEVELS = tuple({"digits": digits} for digits in (1, 2, 3, 5, 8, 12))
+
     digits: int = 2
     prompt: str = "What is {a} + {b}?"
     forms: tuple[Form, ...] = ("bare", *(f for f in FORMS if f != "bare"))  # the first is how gold is written
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         at_least(1, digits=self.digits)
-        super().__post_init__()
 
     @property
     def name(self) -> str:

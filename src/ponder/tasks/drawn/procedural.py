@@ -2,16 +2,19 @@
 
 So a run resumes from an integer, and no problem can stand on both sides: the hash of its canonical key
 decides the side, whatever the seed. A problem is drawn until it falls on the side that was asked for.
+
+How hard the problems are is set field by field, or all at once by `level`: 1 is the easiest, and each task's
+table `LEVELS` says which settings a level stands for.
 """
 
 from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, ClassVar, Generic, Self, TypeVar, overload
 
 from ponder.errors import TaskError, UsageError
 from ponder.protocols import Scorer
@@ -27,13 +30,19 @@ PATIENCE = 2_000  # draws without anything new before a space counts as exhauste
 class Procedural(ABC, Generic[Item]):
     """A task whose problems are drawn. `train` may repeat itself; `test` holds distinct problems only."""
 
+    LEVELS: ClassVar[Sequence[Mapping[str, Any]]] = ()  # the settings of level 1, 2, ...; each names the same ones
+
     seed: int = 0
     size: int = 100_000
     test_size: int = 300
     system: str | None = None
+    level: int | None = None  # None: the settings as they are given
 
     def __post_init__(self) -> None:
         at_least(1, size=self.size, test_size=self.test_size)
+        if self.level is not None:
+            self._take_level(self.level)
+        self.check()
         try:
             self.problem(self.draw(random.Random(0)), "check")
         except (KeyError, IndexError, ValueError, AttributeError) as error:
@@ -43,6 +52,26 @@ class Procedural(ABC, Generic[Item]):
             ) from error
         self.verifier  # noqa: B018  builds it, which checks its settings
 
+    def _take_level(self, level: int) -> None:
+        """Set what the level says. Refuses settings that were given beside it: one would have to win in silence."""
+        if not 1 <= level <= len(self.LEVELS):
+            have = f"levels 1 to {len(self.LEVELS)}" if self.LEVELS else "no levels; leave it out"
+            raise UsageError(f"level is {level}; task {self.name!r} has {have}")
+        asked = self.LEVELS[level - 1]
+        given = {name: getattr(self, name) for name in asked}
+        if given not in (asked, self._defaults()):
+            listed = ", ".join(f"{name}={value}" for name, value in asked.items())
+            raise UsageError(f"give task {self.name!r} a level or {', '.join(asked)}; level {level} is {listed}")
+        for name, value in asked.items():
+            object.__setattr__(self, name, value)
+
+    def _defaults(self) -> dict[str, Any]:
+        return {f.name: f.default for f in fields(self) if f.name in self.LEVELS[0]}
+
+    def at(self, level: int) -> Self:
+        """This task at another level."""
+        return replace(self, **self._defaults(), level=level) if self.LEVELS else replace(self, level=level)
+
     @property
     @abstractmethod
     def name(self) -> str: ...
@@ -50,6 +79,9 @@ class Procedural(ABC, Generic[Item]):
     @property
     @abstractmethod
     def verifier(self) -> Scorer: ...
+
+    def check(self) -> None:
+        """Refuse settings that cannot work, once they stand."""
 
     @abstractmethod
     def draw(self, rng: random.Random) -> Item:

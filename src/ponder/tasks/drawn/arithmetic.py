@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from ponder.errors import TaskError
-from ponder.tasks.procedural import Procedural, at_least, at_most
+from ponder.tasks.drawn.procedural import Procedural, at_least, at_most
 from ponder.types import Problem, user
 from ponder.verify import FORMS, FinalNumber, Form, evaluate, state
 
@@ -18,17 +18,24 @@ MOST_TERMS = 12  # what `evaluate` reads in 200 characters, with room to spare
 class Arithmetic(Procedural[str]):
     """An expression of so many integers from 1 to `largest`, with at most one pair of brackets."""
 
+    LEVELS = (
+        {"terms": 2, "largest": 10, "brackets": False},
+        {"terms": 3, "largest": 20, "brackets": True},
+        {"terms": 4, "largest": 50, "brackets": True},
+        {"terms": 6, "largest": 100, "brackets": True},
+        {"terms": 8, "largest": 100, "brackets": True},
+    )
+
     terms: int = 3
     largest: int = 20
     brackets: bool = True
     prompt: str = "What is {expression}?"
     forms: tuple[Form, ...] = ("bare", *(f for f in FORMS if f != "bare"))
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         at_least(2, terms=self.terms, largest=self.largest)
         at_most(MOST_TERMS, terms=self.terms)
         at_most(10**6, largest=self.largest)
-        super().__post_init__()
 
     @property
     def name(self) -> str:

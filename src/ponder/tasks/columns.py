@@ -1,0 +1,176 @@
+"""Your own rows with any columns, judged by your own reward functions: what TRL's GRPOTrainer takes.
+
+A row has a `prompt`: a text, or messages `[{"role": ..., "content": ...}, ...]`. Every other column goes to the
+reward functions (`tasks/rewards.py`). Rows come as a file (.jsonl, .json, .csv, .parquet) or as dictionaries.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ponder.errors import MissingExtra, TaskError, UsageError
+from ponder.tasks.rewards import Function, RewardFunctions
+from ponder.tasks.sets.files import BadRows, Files, Row
+from ponder.tasks.sets.loaded import normal
+from ponder.tasks.split import held_out
+from ponder.types import Problem, user
+
+Rows = str | Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """`held_out` tenths of the rows, by the hash of their prompt, are for testing, unless `test_data` brings others.
+
+    `gold` names the column with an answer that earns the reward, for `ponder sft` and for the check before training
+    that the reward tells right from wrong.
+    """
+
+    data: Rows
+    rewards: tuple[str | Function, ...]
+    weights: tuple[float, ...] = ()
+    test_data: Rows | None = None
+    held_out: int = 1
+    gold_column: str | None = None
+    limit: int | None = None
+    system: str | None = None
+    bad_rows: BadRows = "refuse"
+    name: str = "columns"
+
+    def __post_init__(self) -> None:
+        for field in ("data", "test_data"):
+            given = getattr(self, field)
+            if isinstance(given, Path):
+                object.__setattr__(self, field, str(given))
+            elif given is not None and not isinstance(given, str):
+                object.__setattr__(self, field, tuple(given))
+        if not 1 <= self.held_out <= 9:
+            raise UsageError(f"held_out is {self.held_out}; it is 1 to 9 tenths of the rows")
+        if self.limit is not None and self.limit < 1:
+            raise UsageError(f"limit is {self.limit}; give at least 1, or leave it out to take all rows")
+        object.__setattr__(self, "rewards", self.verifier.functions)  # by name where they have one
+
+    @cached_property
+    def verifier(self) -> RewardFunctions:
+        return RewardFunctions(self.rewards, self.weights)
+
+    @property
+    def train(self) -> Sequence[Problem]:
+        return self._splits[0]
+
+    @property
+    def test(self) -> Sequence[Problem]:
+        return self._splits[1]
+
+    def gold(self, problem: Problem) -> str:
+        columns = problem.answer["columns"]
+        if self.gold_column is None or not columns.get(self.gold_column):
+            raise TaskError(
+                f"problem {problem.id!r} has no gold answer: name the column that holds one with gold_column=..., or"
+                f" do without (--no-preflight); columns: {', '.join(columns) or 'none'}"
+            )
+        return _text(columns[self.gold_column])
+
+    @cached_property
+    def _splits(self) -> tuple[list[Problem], list[Problem]]:
+        rows = self._rows(self.data)
+        if self.test_data is None:
+            test = [row for row in rows if held_out(row.key, self.held_out)]
+        else:
+            test = self._rows(self.test_data)
+        held = {row.key for row in test}
+        train = [row for row in rows if row.key not in held]
+        if not train or not test:
+            raise TaskError(
+                f"{_named(self.data)} gives {len(train)} training and {len(test)} test problems; give more rows, or"
+                " held_out=... tenths or test_data=... for testing"
+            )
+        return self._problems("train", train), self._problems("test", test)
+
+    def _rows(self, data: Rows) -> list[Row]:
+        files, rows = _read(data)
+        files.settle(self.name, self.bad_rows)
+        columns = set().union(*(row.answer["columns"] for row in rows))
+        for function, needed in self.verifier.needs().items():
+            if missing := [name for name in needed if name not in columns]:
+                raise TaskError(
+                    f"reward function {function!r} asks for the column {missing[0]!r}, which {_named(data)} does not"
+                    f" have; it has: prompt, {', '.join(sorted(columns))}"
+                )
+        return rows
+
+    def _problems(self, split: str, rows: list[Row]) -> list[Problem]:
+        return [
+            Problem(f"{self.name}/{split}/{row.id}", self._messages(row), row.answer, {}) for row in rows[: self.limit]
+        ]
+
+    def _messages(self, row: Row) -> tuple[Mapping[str, Any], ...]:
+        if not row.answer["conversational"]:
+            return user(row.question, self.system)
+        asked = tuple(row.tags["messages"])
+        begun = self.system is None or asked[0]["role"] == "system"
+        return asked if begun else ({"role": "system", "content": self.system}, *asked)
+
+
+def _read(data: Rows) -> tuple[Files, list[Row]]:
+    if not isinstance(data, str):
+        files = Files(Path("rows"))
+        return files, files.listed("given", list(data), _row)
+    path = Path(data)
+    files = Files(path.parent)
+    if path.suffix == ".parquet":
+        return files, files.listed(path.name, _parquet(path), _row)
+    readers = {".jsonl": files.lines, ".json": files.records, ".csv": files.table}
+    if path.suffix not in readers:
+        raise UsageError(f"{data} is no data this task reads; give .jsonl, .json (a list), .csv or .parquet")
+    return files, readers[path.suffix](path.name, _row)
+
+
+def _parquet(path: Path) -> list[Any]:
+    try:
+        parquet = importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise MissingExtra(f"reading {path}", "pyarrow", "hf") from None
+    try:
+        return list(parquet.read_table(path).to_pylist())
+    except (OSError, ValueError) as error:  # pyarrow's own errors are both
+        raise TaskError(f"cannot read {path} ({error}); give a parquet file") from error
+
+
+def _row(record: dict[str, Any], number: int) -> Row:
+    prompt = record["prompt"]
+    columns = {key: value for key, value in record.items() if key != "prompt"}
+    if None in columns:
+        raise ValueError("more values than columns")
+    json.dumps(columns, allow_nan=False)  # a run keeps its problems as JSON
+    conversational = not isinstance(prompt, str)
+    text = _text(prompt)
+    if not text.strip():
+        raise ValueError("the prompt is empty")
+    tags = {"messages": [dict(message) for message in prompt]} if conversational else {}
+    answer = {"columns": columns, "conversational": conversational}
+    return Row(str(number - 1), text, answer, normal(text) or text, tags)
+
+
+def _text(said: Any) -> str:
+    """A text, or the contents of messages."""
+    if isinstance(said, str):
+        return said
+    if isinstance(said, Mapping):
+        said = [said]
+    for message in said:
+        if not isinstance(message["role"], str) or not isinstance(message["content"], str):
+            raise ValueError("a message needs a role and a content, both text")
+    if not said:
+        raise ValueError("there is no message")
+    return "\n".join(message["content"] for message in said)
+
+
+def _named(data: Rows) -> str:
+    return data if isinstance(data, str) else "the given rows"

@@ -1,0 +1,130 @@
+"""Knights and knaves: knights always tell the truth, knaves always lie. Who is what?"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, NamedTuple
+
+from ponder.tasks.asked import Asked
+from ponder.tasks.drawn.procedural import at_least, at_most
+from ponder.tasks.drawn.vocabulary import NAMES
+from ponder.types import Problem
+from ponder.verify.text import FinalList
+
+Kinds = tuple[bool, ...]  # of each person: True for a knight
+
+
+class Statement(NamedTuple):
+    """What one person says of others; `a` and `b` are persons, or `a` is a number."""
+
+    kind: str
+    a: int
+    b: int = -1
+
+
+class Item(NamedTuple):
+    names: tuple[str, ...]
+    said: tuple[Statement, ...]  # by each person in turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knights(Asked[Item]):
+    """`people` islanders, each of whom says one thing; only one answer fits."""
+
+    LEVELS = tuple({"people": people} for people in (3, 4, 5, 6, 8))
+
+    people: int = 3
+    prompt: str = (
+        "{question}\nGive what each of them is, knight or knave, in the order in which they are named, in"
+        " <answer> </answer>, separated by commas."
+    )
+
+    def check(self) -> None:
+        at_least(3, people=self.people)
+        at_most(10, people=self.people)
+
+    @property
+    def name(self) -> str:
+        return "knights"
+
+    @property
+    def verifier(self) -> FinalList:
+        return FinalList()
+
+    def draw(self, rng: random.Random) -> Item:
+        while True:
+            said = tuple(_statement(rng, speaker, self.people) for speaker in range(self.people))
+            if len(solve(said)) == 1:
+                return Item(tuple(rng.sample(NAMES, self.people)), said)
+
+    def key(self, item: Item) -> str:
+        """Without the names."""
+        return str([tuple(statement) for statement in item.said])
+
+    def question(self, item: Item) -> str:
+        lines = [f'{name}: "{tell(s, item.names)}"' for name, s in zip(item.names, item.said, strict=True)]
+        people = f"{', '.join(item.names[:-1])} and {item.names[-1]}"
+        return "\n".join([
+            f"On an island live knights, who always tell the truth, and knaves, who always lie. You meet {people}.",
+            *lines,
+        ])  # fmt: skip
+
+    def answer(self, item: Item) -> list[str]:
+        (kinds,) = solve(item.said)
+        return ["knight" if knight else "knave" for knight in kinds]
+
+    def tags(self, item: Item) -> dict[str, Any]:
+        return {"people": self.people}
+
+    def solution(self, problem: Problem) -> str:
+        return ", ".join(problem.answer)
+
+
+def solve(said: Sequence[Statement]) -> list[Kinds]:
+    """Every answer under which knights, and only they, say what is true."""
+    return [
+        kinds
+        for kinds in product((True, False), repeat=len(said))
+        if all(_KINDS[s.kind].true(kinds, s.a, s.b) == kinds[speaker] for speaker, s in enumerate(said))
+    ]
+
+
+def tell(statement: Statement, names: Sequence[str]) -> str:
+    told = _KINDS[statement.kind].told
+    if statement.kind in _COUNTS:
+        return told.format(a=statement.a)
+    return told.format(a=names[statement.a], b=names[statement.b])
+
+
+class _Kind(NamedTuple):
+    told: str
+    true: Callable[[Kinds, int, int], bool]
+
+
+_KINDS: dict[str, _Kind] = {
+    "knight": _Kind("{a} is a knight.", lambda k, a, b: k[a]),
+    "knave": _Kind("{a} is a knave.", lambda k, a, b: not k[a]),
+    "same": _Kind("{a} and {b} are both knights or both knaves.", lambda k, a, b: k[a] == k[b]),
+    "differ": _Kind("One of {a} and {b} is a knight and the other a knave.", lambda k, a, b: k[a] != k[b]),
+    "both": _Kind("{a} and {b} are both knights.", lambda k, a, b: k[a] and k[b]),
+    "neither": _Kind("{a} and {b} are both knaves.", lambda k, a, b: not k[a] and not k[b]),
+    "if": _Kind("If {a} is a knight, then {b} is a knave.", lambda k, a, b: not k[a] or not k[b]),
+    "or": _Kind("{a} is a knave, or {b} is a knight, or both.", lambda k, a, b: not k[a] or k[b]),
+    "exactly": _Kind("Exactly {a} of us are knights.", lambda k, a, b: sum(k) == a),
+    "at-least": _Kind("At least {a} of us are knaves.", lambda k, a, b: len(k) - sum(k) >= a),
+}
+_COUNTS = ("exactly", "at-least")
+_ONE = ("knight", "knave")
+
+
+def _statement(rng: random.Random, speaker: int, people: int) -> Statement:
+    others = [person for person in range(people) if person != speaker]
+    kind = rng.choice([kind for kind in _KINDS if kind in _ONE + _COUNTS or len(others) > 1])
+    if kind in _COUNTS:
+        return Statement(kind, rng.randint(2, people))
+    if kind in _ONE:
+        return Statement(kind, rng.choice(others))
+    return Statement(kind, *rng.sample(others, 2))

@@ -1,0 +1,102 @@
+"""Put numbers or words in order."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+from ponder.errors import UsageError
+from ponder.tasks.asked import Asked, known_kinds
+from ponder.tasks.drawn.procedural import at_least, at_most
+from ponder.tasks.drawn.vocabulary import WORDS
+from ponder.types import Problem
+from ponder.verify.text import FinalList
+
+Kind = Literal["ascending", "descending", "alphabet", "last-letter", "digit-sum", "length"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+_ASK: dict[Kind, str] = {
+    "ascending": "Sort these numbers from the smallest to the largest",
+    "descending": "Sort these numbers from the largest to the smallest",
+    "alphabet": "Sort these words alphabetically",
+    "last-letter": "Sort these words by their last letter, and words with the same last letter alphabetically",
+    "digit-sum": "Sort these numbers by the sum of their digits, and numbers with the same sum from small to large",
+    "length": "Sort these words from the shortest to the longest, and words of the same length alphabetically",
+}
+
+
+class Item(NamedTuple):
+    kind: Kind
+    things: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sorting(Asked[Item]):
+    """Lists of `length` different numbers (with up to `digits` digits) or words."""
+
+    LEVELS = (
+        {"length": 4, "digits": 2, "kinds": ("ascending", "descending", "alphabet")},
+        {"length": 6, "digits": 2, "kinds": KINDS},
+        {"length": 10, "digits": 3, "kinds": KINDS},
+        {"length": 16, "digits": 4, "kinds": KINDS},
+        {"length": 30, "digits": 4, "kinds": KINDS},
+    )
+
+    length: int = 6
+    digits: int = 2
+    kinds: tuple[Kind, ...] = KINDS
+    prompt: str = "{question}\nGive the sorted list in <answer> </answer>, separated by commas."
+
+    def check(self) -> None:
+        at_least(2, length=self.length, digits=self.digits)
+        at_most(100, length=self.length)
+        if self.length > 10**self.digits // 2:
+            raise UsageError(f"there are too few numbers with {self.digits} digits for lists of {self.length}")
+        known_kinds(self.kinds, KINDS)
+
+    @property
+    def name(self) -> str:
+        return "sorting"
+
+    @property
+    def verifier(self) -> FinalList:
+        return FinalList()
+
+    def draw(self, rng: random.Random) -> Item:
+        kind = rng.choice(self.kinds)
+        if kind in ("ascending", "descending", "digit-sum"):
+            return Item(kind, tuple(map(str, rng.sample(range(10**self.digits), self.length))))
+        return Item(kind, tuple(rng.sample(WORDS, self.length)))
+
+    def key(self, item: Item) -> str:
+        """Without the order in which they stood: that is the same problem."""
+        return f"{item.kind} {sorted(item.things)}"
+
+    def question(self, item: Item) -> str:
+        return f"{_ASK[item.kind]}: {', '.join(item.things)}."
+
+    def answer(self, item: Item) -> list[str]:
+        return solve(item)
+
+    def tags(self, item: Item) -> dict[str, Any]:
+        return {"kind": item.kind, "length": self.length}
+
+    def solution(self, problem: Problem) -> str:
+        return ", ".join(problem.answer)
+
+
+def solve(item: Item) -> list[str]:
+    kind, things = item
+    return sorted(things, key=_BY[kind], reverse=kind == "descending")
+
+
+_BY: dict[Kind, Callable[[str], Any]] = {
+    "ascending": int,
+    "descending": int,
+    "alphabet": str,
+    "last-letter": lambda word: (word[-1], word),
+    "digit-sum": lambda number: (sum(map(int, number)), int(number)),
+    "length": lambda word: (len(word), word),
+}

@@ -1,0 +1,146 @@
+"""Change a text by a few plain rules, one after the other."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from ponder.tasks.asked import Asked
+from ponder.tasks.drawn.procedural import at_least, at_most
+from ponder.verify.text import FinalText
+
+Rule = tuple[str, str]  # its name, and what it takes: a letter, two letters, a number; empty for none
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+class Item(NamedTuple):
+    text: str
+    rules: tuple[Rule, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strings(Asked[Item]):
+    """A text of `length` letters, changed by so many `steps`."""
+
+    LEVELS = (
+        {"length": 4, "steps": 1},
+        {"length": 6, "steps": 2},
+        {"length": 8, "steps": 3},
+        {"length": 12, "steps": 4},
+        {"length": 20, "steps": 6},
+    )
+
+    length: int = 6
+    steps: int = 2
+    prompt: str = "{question}\nGive the text that comes out in <answer> </answer>."
+
+    def check(self) -> None:
+        at_least(3, length=self.length)
+        at_least(1, steps=self.steps)
+        at_most(200, length=self.length)
+        at_most(20, steps=self.steps)
+
+    @property
+    def name(self) -> str:
+        return "strings"
+
+    @property
+    def verifier(self) -> FinalText:
+        return FinalText()
+
+    def draw(self, rng: random.Random) -> Item:
+        while True:
+            few = rng.sample(LETTERS, min(8, self.length))  # letters come again, so that rules about letters bite
+            text = "".join(rng.choice(few) for _ in range(self.length))
+            rules = tuple((name, _take(rng, name, few)) for name in rng.choices(list(RULES), k=self.steps))
+            results = [text, *_course(Item(text, rules))]
+            # Each rule must change something, and leave something to be changed.
+            if all(a != b and b for a, b in pairwise(results)):
+                return Item(text, rules)
+
+    def key(self, item: Item) -> str:
+        return f"{item.text} {item.rules}"
+
+    def question(self, item: Item) -> str:
+        told = [RULES[name].told.format(*taken.split()) for name, taken in item.rules]
+        if len(told) == 1:
+            return f'Start with the text "{item.text}" and {told[0]}.'
+        listed = "\n".join(f"{i}. {rule[0].upper()}{rule[1:]}." for i, rule in enumerate(told, 1))
+        return f'Start with the text "{item.text}" and apply these rules in order:\n{listed}'
+
+    def answer(self, item: Item) -> str:
+        return solve(item)
+
+    def tags(self, item: Item) -> dict[str, Any]:
+        return {"steps": self.steps, "length": self.length}
+
+
+def solve(item: Item) -> str:
+    return _course(item)[-1]
+
+
+def _course(item: Item) -> list[str]:
+    """The text after each rule."""
+    results: list[str] = []
+    text = item.text
+    for name, taken in item.rules:
+        text = RULES[name].apply(text, taken.split())
+        results.append(text)
+    return results
+
+
+def _take(rng: random.Random, name: str, letters: list[str]) -> str:
+    needs = RULES[name].takes
+    if needs == "number":
+        return str(rng.randint(2, 3 if name == "every" else 5))
+    return " ".join(rng.sample([*letters, *rng.sample(LETTERS, 2)], {"": 0, "letter": 1, "letters": 2}[needs]))
+
+
+def _shift(text: str, by: int) -> str:
+    return "".join(LETTERS[(LETTERS.index(c) + by) % 26] for c in text)
+
+
+def _swap_pairs(text: str) -> str:
+    return "".join(text[i : i + 2][::-1] for i in range(0, len(text), 2))
+
+
+class _Rule(NamedTuple):
+    told: str
+    apply: Callable[[str, list[str]], str]
+    takes: str = ""
+
+
+RULES: dict[str, _Rule] = {
+    "reverse": _Rule("reverse it", lambda t, x: t[::-1]),
+    "vowels": _Rule("remove all vowels (a, e, i, o, u)", lambda t, x: "".join(c for c in t if c not in "aeiou")),
+    "sort": _Rule("put its letters in alphabetical order", lambda t, x: "".join(sorted(t))),
+    "double": _Rule("write each letter twice", lambda t, x: "".join(c + c for c in t)),
+    "unique": _Rule("keep only the first of each letter", lambda t, x: "".join(dict.fromkeys(t))),
+    "swap": _Rule(
+        "swap the letters of each pair: first and second, third and fourth, and so on", lambda t, x: _swap_pairs(t)
+    ),
+    "ends": _Rule("remove the first and the last letter", lambda t, x: t[1:-1]),
+    "mirror": _Rule("write it once more behind itself, backwards", lambda t, x: t + t[::-1]),
+    "remove": _Rule('remove each "{0}"', lambda t, x: t.replace(x[0], ""), "letter"),
+    "append": _Rule('add "{0}" at the end', lambda t, x: t + x[0], "letter"),
+    "replace": _Rule('replace each "{0}" by "{1}"', lambda t, x: t.replace(x[0], x[1]), "letters"),
+    "rotate": _Rule(
+        "move its first {0} letters to the end",
+        lambda t, x: t[int(x[0]) :] + t[: int(x[0])],
+        "number",
+    ),
+    "shift": _Rule(
+        "replace each letter by the one {0} further in the alphabet, with a after z",
+        lambda t, x: _shift(t, int(x[0])),
+        "number",
+    ),
+    "every": _Rule(
+        "keep only every letter whose place, counted from 1, can be divided by {0}",
+        lambda t, x: t[int(x[0]) - 1 :: int(x[0])],
+        "number",
+    ),
+}

@@ -1,0 +1,64 @@
+"""Game of 24 without a file: four numbers that + - * / make 24 of."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from ponder import verify
+from ponder.tasks.asked import Asked
+from ponder.tasks.drawn.countdown import solve
+from ponder.tasks.drawn.procedural import at_least, at_most
+from ponder.types import Problem
+
+TARGET = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwentyFour(Asked[tuple[int, ...]]):
+    """Four numbers from 1 to `largest`."""
+
+    LEVELS = tuple({"largest": largest} for largest in (6, 9, 13))
+
+    largest: int = 13
+    prompt: str = (
+        "{question} Use each number exactly once, with + - * / and brackets. Give the expression in <answer> </answer>."
+    )
+
+    def check(self) -> None:
+        at_least(6, largest=self.largest)
+        at_most(20, largest=self.largest)
+
+    @property
+    def name(self) -> str:
+        return "twenty-four"
+
+    @property
+    def verifier(self) -> verify.Countdown:
+        return verify.Countdown()
+
+    def draw(self, rng: random.Random) -> tuple[int, ...]:
+        while True:
+            numbers = [rng.randint(1, self.largest) for _ in range(4)]
+            if _solved(tuple(sorted(numbers))) is not None:
+                return tuple(numbers)
+
+    def key(self, item: tuple[int, ...]) -> str:
+        return str(sorted(item))
+
+    def question(self, item: tuple[int, ...]) -> str:
+        return f"Make {TARGET} from the numbers {', '.join(map(str, item))}."
+
+    def answer(self, item: tuple[int, ...]) -> Mapping[str, Any]:
+        return {"numbers": list(item), "target": TARGET}
+
+    def solution(self, problem: Problem) -> str:
+        return str(_solved(tuple(sorted(problem.answer["numbers"]))))
+
+
+@lru_cache(maxsize=20_000)
+def _solved(numbers: tuple[int, ...]) -> str | None:
+    return solve(numbers, TARGET)

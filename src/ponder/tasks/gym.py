@@ -1,0 +1,102 @@
+"""The hundred and more generators of reasoning-gym (the extra `tasks`), each scored by its own rule.
+
+ReasoningGym(dataset="leg_counting", settings='{"max_animals": 5}')
+ponder train reasoning-gym --set dataset=leg_counting
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ponder.errors import MissingExtra, TaskError, UnknownName, UsageError
+from ponder.tasks.asked import Asked
+from ponder.tasks.drawn.procedural import at_least
+from ponder.types import Problem
+from ponder.verify.gym import GymScore
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReasoningGym(Asked[int]):
+    """Problems of one data set: `pool` of them, of which those whose question hashes to the test side are held out.
+
+    `settings` are the data set's own, as a JSON object. A question that is slow to make is made some ten times for
+    each held-out one: ask for a smaller `test_size` there.
+    """
+
+    dataset: str
+    settings: str = "{}"
+    pool: int = 10_000
+    prompt: str = "{question}\nGive the final answer in <answer> </answer>."
+
+    def check(self) -> None:
+        at_least(10, pool=self.pool)
+        _known(self.dataset)
+        try:
+            given = json.loads(self.settings)
+        except ValueError as error:
+            raise UsageError(f"settings is {self.settings!r}, which is not JSON ({error})") from None
+        if not isinstance(given, dict):
+            raise UsageError(f"settings is {self.settings!r}; give a JSON object, as in '{{\"min_terms\": 2}}'")
+        try:
+            self._made  # noqa: B018  builds it, which checks the settings
+        except Exception as error:  # the library checks its settings with assert and much else
+            raise UsageError(f"reasoning-gym's {self.dataset!r} refuses {self._whole}: {error}") from error
+
+    @property
+    def name(self) -> str:
+        return f"reasoning-gym:{self.dataset}"
+
+    @property
+    def verifier(self) -> GymScore:
+        return GymScore()
+
+    @property
+    def _whole(self) -> str:
+        # The library's problem i of seed s is problem i - 1 of seed s + 1: seeds a whole pool apart share none.
+        return json.dumps({**json.loads(self.settings), "size": self.pool, "seed": self.seed * self.pool})
+
+    @cached_property
+    def _made(self) -> Any:
+        library = importlib.import_module("reasoning_gym")
+        return library.create_dataset(self.dataset, **json.loads(self._whole))
+
+    def draw(self, rng: random.Random) -> int:
+        return rng.randrange(self.pool)
+
+    def key(self, item: int) -> str:
+        return self.question(item)
+
+    def question(self, item: int) -> str:
+        return str(self._made[item]["question"]).strip()
+
+    def answer(self, item: int) -> Mapping[str, Any]:
+        return {"dataset": self.dataset, "settings": self._whole, "index": item}
+
+    def solution(self, problem: Problem) -> str:
+        entry = self._made[problem.answer["index"]]
+        known = [
+            entry["answer"],
+            *(entry["metadata"].get(key) for key in ("possible_answer", "example_correct_answer")),
+        ]
+        given = next((answer for answer in known if answer is not None), None)
+        if given is None:
+            raise TaskError(
+                f"reasoning-gym's {self.dataset!r} comes without answers: it can be trained on (--no-preflight), not"
+                " imitated"
+            )
+        return given if isinstance(given, str) else json.dumps(given)
+
+
+def _known(dataset: str) -> None:
+    try:
+        factory = importlib.import_module("reasoning_gym.factory")
+    except ImportError:
+        raise MissingExtra("the task reasoning-gym", "reasoning-gym", "tasks") from None
+    if dataset not in factory.DATASETS or dataset == "composite":
+        raise UnknownName("data set of reasoning-gym", dataset, set(factory.DATASETS) - {"composite"})

@@ -1,0 +1,1 @@
+"""Public sets, read from the folder that PONDER_DATA names."""

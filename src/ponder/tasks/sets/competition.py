@@ -1,0 +1,54 @@
+"""Competition mathematics: MATH-500.
+
+$PONDER_DATA/math500/test.jsonl        500 problems held out of MATH by Lightman et al. 2023
+$PONDER_DATA/math500/train.jsonl       where there is one: the other 12,000 problems, in the same format
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ponder.tasks.sets.files import Files, Row
+from ponder.tasks.sets.loaded import Loaded
+from ponder.types import Problem
+from ponder.verify import EXPLICIT, Form, state
+from ponder.verify.maths import MathAnswer
+
+
+@dataclass(frozen=True, kw_only=True)
+class MATH500(Loaded):
+    """Problems from mathematics competitions (Hendrycks et al. 2021), with levels 1 to 5 in their tags."""
+
+    NO_TRAIN = (
+        "MATH-500 is a test set; put MATH's other 12,000 problems beside it as math500/train.jsonl, or train on gsm8k"
+    )
+
+    prompt: str = "{question}\nThink step by step, then put the final answer in \\boxed{{}}."
+    forms: tuple[Form, ...] = EXPLICIT
+
+    @property
+    def name(self) -> str:
+        return "math500"
+
+    @property
+    def verifier(self) -> MathAnswer:
+        return MathAnswer(self.forms)
+
+    def rows(self, files: Files) -> tuple[list[Row], list[Row]]:
+        train = files.lines("train.jsonl", _problem) if (files.folder / "train.jsonl").exists() else []
+        return train, files.lines("test.jsonl", _problem)
+
+    def gold(self, problem: Problem) -> str:
+        """The set's own solution, where the strict verifier finds one plain answer in it, else the answer alone."""
+        worked = str(problem.tags["solution"])
+        taken = self.forms[0] == "boxed" and self.verifier.judge(worked, problem.answer).value == 1.0
+        return worked if taken else state(problem.answer, self.forms[0])
+
+
+def _problem(record: dict[str, Any], number: int) -> Row:
+    answer = record["answer"].strip()
+    if not answer:
+        raise ValueError("no gold answer")
+    tags = {"level": record["level"], "subject": record["subject"], "solution": record["solution"]}
+    return Row(record["unique_id"].removesuffix(".json"), record["problem"].strip(), answer, tags=tags)

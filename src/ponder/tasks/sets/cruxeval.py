@@ -1,0 +1,143 @@
+"""CRUXEval (Gu et al. 2024): what does a function return, or which input makes it return this?
+
+$PONDER_DATA/cruxeval/cruxeval.jsonl           800 problems, for testing only
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from ponder.errors import UnknownName
+from ponder.tasks.sets.files import Files, Row
+from ponder.tasks.sets.loaded import Loaded
+from ponder.types import Problem, Score
+from ponder.verify.code.equal import same
+from ponder.verify.code.verdicts import CallTests
+from ponder.verify.reading import read_one
+from ponder.verify.sandbox.codec import NotPlain, encode
+from ponder.verify.scoring import TextScorer, bad_data, shown
+
+Direction = Literal["output", "input"]
+LONGEST = 2_000  # characters of an answer
+
+_ASK: dict[Direction, str] = {
+    "output": "What does f({input}) return?",
+    "input": "With which arguments does f return {output}? Any that do are right.",
+}
+_HOW: dict[Direction, str] = {
+    "output": "Give the value as a Python literal in <answer> </answer>.",
+    "input": "Give the arguments in <answer> </answer> as they stand between the brackets of the call, as literals.",
+}
+
+
+@dataclass(frozen=True)
+class PredictedOutput(TextScorer):
+    """1 where the literal equals what the function returns. The model's text is read, never run."""
+
+    @property
+    def name(self) -> str:
+        return "accuracy"
+
+    def verdict(self, text: str, gold: Any) -> Score:
+        row = _row(gold)
+        found = read_one(text, longest=LONGEST)
+        if found.answer is None:
+            return Score(0.0, found.reason)
+        given = _literals(found.answer)
+        if given is None:
+            return Score(0.0, "malformed: not a Python literal")
+        right = len(given) == 1 and same(encode(given[0]), _gold(row["output"])[0])
+        return Score(1.0, "right") if right else Score(0.0, "wrong")
+
+
+@dataclass(frozen=True)
+class PredictedInput(CallTests):
+    """1 where the function, called in the jail with the literals given, returns the output.
+
+    Only literals: an expression could change what the function does. The set's own input is right as it is; twelve of
+    them hold a `dict(...)`, a lambda or the like.
+    """
+
+    def verdict(self, text: str, gold: Any) -> Score:
+        row = _row(gold)
+        found = read_one(text, longest=LONGEST)
+        if found.answer is None:
+            return Score(0.0, found.reason)
+        if _within_call(found.answer) == row["input"].strip():
+            return Score(1.0, "right")
+        given = _literals(_within_call(found.answer))
+        if given is None:
+            return Score(0.0, "malformed: not Python literals")
+        test = {"args": given, "expected": _gold(row["output"])[0]}
+        return self.run(row["code"], {"entry": "f", "tests": [test]})
+
+
+@dataclass(frozen=True, kw_only=True)
+class CRUXEval(Loaded):
+    """`direction`: predict the output from the input, or an input from the output."""
+
+    NO_TRAIN = "CRUXEval is a test set; train on programs, which needs no data, and measure on cruxeval"
+
+    direction: Direction = "output"
+
+    def __post_init__(self) -> None:
+        if self.direction not in get_args(Direction):
+            raise UnknownName("direction", self.direction, get_args(Direction))
+        super().__post_init__()
+
+    @property
+    def name(self) -> str:
+        return "cruxeval"
+
+    @property
+    def verifier(self) -> PredictedOutput | PredictedInput:
+        return PredictedOutput() if self.direction == "output" else PredictedInput()
+
+    def rows(self, files: Files) -> tuple[list[Row], list[Row]]:
+        return [], files.lines("cruxeval.jsonl", _problem)
+
+    def ask(self, row: Row) -> str:
+        asked = _ASK[self.direction].format(**row.answer)
+        return self.prompt.format(question=f"```python\n{row.question}\n```\n{asked}\n{_HOW[self.direction]}")
+
+    def gold(self, problem: Problem) -> str:
+        said = f"f({problem.answer['input']})" if self.direction == "input" else problem.answer["output"]
+        return f"<answer>{said}</answer>"
+
+
+def _problem(record: dict[str, Any], number: int) -> Row:
+    answer = {key: record[key] for key in ("code", "input", "output")}
+    if len(_literals(answer["output"]) or ()) != 1:
+        raise ValueError("the output is not a Python literal")
+    return Row(record["id"].removeprefix("sample_"), record["code"].strip(), answer)
+
+
+def _literals(text: str) -> list[Any] | None:
+    """The values in a list of Python literals; None for anything else."""
+    try:
+        given = list(ast.literal_eval(f"[{text}\n]"))
+        encode(given)  # only plain data crosses into the jail
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, NotPlain):
+        return None
+    return given
+
+
+def _within_call(text: str) -> str:
+    """`f(1, 2)` says the same as `1, 2`."""
+    return text[2:-1] if text.startswith("f(") and text.endswith(")") else text
+
+
+def _gold(text: str) -> list[Any]:
+    found = _literals(text)
+    if not found:
+        bad_data(f"the output {shown(text)} is not a Python literal")
+    return found
+
+
+def _row(gold: Any) -> Mapping[str, Any]:
+    if not isinstance(gold, Mapping) or not {"code", "input", "output"} <= gold.keys():
+        bad_data(f"{shown(gold)} does not hold 'code', 'input' and 'output'")
+    return gold

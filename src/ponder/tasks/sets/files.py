@@ -1,0 +1,137 @@
+"""Read the files of a set row by row, and keep count of the rows that cannot be used.
+
+A row that is malformed, has no gold answer or no tests, or an id that stood before is named with its file and
+line. Then the set is refused, or goes on without them where `bad_rows="skip"` was asked for, with a warning.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ponder.errors import TaskError
+
+BadRows = Literal["refuse", "skip"]
+NAMED = 3  # bad rows that a message names; the rest are counted
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One problem as its file gives it. `key` decides the side where the set has no split of its own."""
+
+    id: str
+    question: str
+    answer: Any
+    key: str = ""
+    tags: Mapping[str, Any] = field(default_factory=dict)
+
+
+Make = Callable[[dict[str, Any], int], Row]  # from a record and its number; raises where there is no problem in it
+
+
+@dataclass(slots=True)
+class Files:
+    """The files of one set. `bad` says which rows could not be used, and why."""
+
+    folder: Path
+    rows: int = 0
+    bad: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, name: str) -> Files:
+        """Those in the folder of that name in PONDER_DATA."""
+        root = os.environ.get("PONDER_DATA")
+        if not root:
+            raise TaskError(f"PONDER_DATA is not set; set it to the folder that holds {name}/ (see ponder.tasks)")
+        folder = Path(root) / name
+        if not folder.is_dir():
+            raise TaskError(f"no folder {folder}; set PONDER_DATA to the folder that holds {name}/ (now {root})")
+        return cls(folder)
+
+    def lines(self, file: str, make: Make) -> list[Row]:
+        """One JSON object per line; a name that ends in .gz is unpacked."""
+        path = self.folder / file
+        lines = enumerate(read(path).split("\n"), 1)
+        return self._rows(path, "line", ((n, line) for n, line in lines if line.strip()), make, json.loads)
+
+    def records(self, file: str, make: Make, under: str | None = None) -> list[Row]:
+        """One JSON file that holds a list of records, or has it under a name."""
+        path = self.folder / file
+        try:
+            data = json.loads(read(path))
+            records = data[under] if under else data
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise TaskError(f"{path} is not the JSON it should be ({error!r}); download the file again") from error
+        if not isinstance(records, list):
+            raise TaskError(f"{path} does not hold a list of problems; download the file again")
+        return self._rows(path, "problem", enumerate(records, 1), make)
+
+    def table(self, file: str, make: Make) -> list[Row]:
+        """Comma-separated values under a line of names."""
+        path = self.folder / file
+        try:
+            records = list(csv.DictReader(io.StringIO(read(path), newline="")))
+        except csv.Error as error:
+            raise TaskError(f"{path} is not comma-separated values ({error}); download the file again") from error
+        return self._rows(path, "line", enumerate(records, 2), make)
+
+    def listed(self, file: str, records: list[Any], make: Make) -> list[Row]:
+        """Records that are there already; `file` is what messages call them."""
+        return self._rows(self.folder / file, "row", enumerate(records, 1), make)
+
+    def settle(self, task: str, bad_rows: BadRows) -> None:
+        """Refuse the set for its bad rows, or say what was left out."""
+        if not self.bad:
+            return
+        listed = "; ".join(self.bad[:NAMED]) + (f"; and {len(self.bad) - NAMED} more" if len(self.bad) > NAMED else "")
+        said = f"task {task!r}: {len(self.bad)} of {self.rows} rows cannot be used: {listed}"
+        if bad_rows == "refuse":
+            raise TaskError(f"{said}. Mend or download the file again, or go on without them: bad_rows=skip")
+        warnings.warn(f"{said}. They were left out", stacklevel=2)
+
+    def _rows(
+        self,
+        path: Path,
+        unit: str,
+        given: Iterable[tuple[int, Any]],
+        make: Make,
+        load: Callable[[Any], Any] | None = None,
+    ) -> list[Row]:
+        first: dict[str, int] = {}
+        found: list[Row] = []
+        seen = 0
+        for number, record in given:
+            seen += 1
+            try:
+                row = make(load(record) if load else record, number)
+            except TaskError as error:
+                self.bad.append(f"{path}, {unit} {number}: {error}")
+                continue
+            except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+                self.bad.append(f"{path}, {unit} {number}: malformed ({error!r})")
+                continue
+            if first.setdefault(row.id, number) != number:
+                self.bad.append(f"{path}, {unit} {number}: the id {row.id!r} stands at {unit} {first[row.id]} already")
+                continue
+            found.append(row)
+        if not seen:
+            raise TaskError(f"{path} is empty; download the file again")
+        self.rows += seen
+        return found
+
+
+def read(path: Path) -> str:
+    """All of a text file, unpacked where its name ends in .gz."""
+    try:
+        data = path.read_bytes()
+        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise TaskError(f"cannot read {path} ({error}); set PONDER_DATA to a folder that holds it") from error

@@ -1,0 +1,114 @@
+"""Word problems from public sets: GSM8K, SVAMP, MAWPS. They read the folder that PONDER_DATA names.
+
+$PONDER_DATA/gsm8k/train.jsonl, test.jsonl                                  official split
+$PONDER_DATA/svamp/SVAMP.json                                               split by the hash of the ID, about 7:3
+$PONDER_DATA/mawps/addsub.jsonl, multiarith.jsonl, singleeq.jsonl, singleop.jsonl       by the hash of the numbers
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from ponder.tasks.sets.files import Files, Row
+from ponder.tasks.sets.loaded import Loaded, normal, parted
+from ponder.types import Problem
+from ponder.verify import EXPLICIT, FinalNumber, Form, parse, state
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordProblems(Loaded):
+    """The answer is one number; the first of `forms` is how gold is written."""
+
+    prompt: str = "{question}\nThink step by step, then put the final number in \\boxed{{}}."
+    forms: tuple[Form, ...] = EXPLICIT
+
+    @property
+    def verifier(self) -> FinalNumber:
+        return FinalNumber(self.forms)
+
+    def gold(self, problem: Problem) -> str:
+        """The set's own worked solution where it has one, then the answer."""
+        said = state(problem.answer, self.forms[0])
+        worked = problem.tags.get("solution")
+        return f"{worked}\n{said}" if worked and self.forms[0] != "bare" else said
+
+
+@dataclass(frozen=True, kw_only=True)
+class GSM8K(WordProblems):
+    """Grade-school mathematics (Cobbe et al. 2021), 7,473 and 1,319 problems."""
+
+    @property
+    def name(self) -> str:
+        return "gsm8k"
+
+    def rows(self, files: Files) -> tuple[list[Row], list[Row]]:
+        return files.lines("train.jsonl", _gsm8k), files.lines("test.jsonl", _gsm8k)
+
+
+def _gsm8k(record: dict[str, Any], number: int) -> Row:
+    solution, mark, answer = record["answer"].rpartition("####")
+    if not mark:
+        raise ValueError("no '####' before the answer")
+    worked = re.sub(r"<<[^<>]*>>", "", solution).strip()  # calculator notes, for a tool that is not here
+    return Row(str(number - 1), record["question"].strip(), _number(answer), tags={"solution": worked})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SVAMP(WordProblems):
+    """Variations on easy word problems (Patel et al. 2021), 1,000 in one file without a split."""
+
+    @property
+    def name(self) -> str:
+        return "svamp"
+
+    def rows(self, files: Files) -> tuple[list[Row], list[Row]]:
+        return parted(files.records("SVAMP.json", _svamp))
+
+
+def _svamp(record: dict[str, Any], number: int) -> Row:
+    body = record["Body"].strip()
+    joint = " " if body.endswith((".", "?", "!", ",")) else ", "
+    question = body + joint + record["Question"].strip()
+    return Row(record["ID"], question, _number(record["Answer"]), record["ID"], {"type": str(record["Type"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class MAWPS(WordProblems):
+    """Four sets of easy word problems (Koncel-Kedziorski et al. 2016), without a split.
+
+    AddSub and SingleEq share many problems, some a word apart. The numbers in a problem and its answer decide
+    its side, so that near copies stay together; exact copies are dropped, as is a question with two answers.
+    """
+
+    @property
+    def name(self) -> str:
+        return "mawps"
+
+    def rows(self, files: Files) -> tuple[list[Row], list[Row]]:
+        same: dict[str, list[Row]] = defaultdict(list)
+        for part in ("addsub", "multiarith", "singleeq", "singleop"):
+            for row in files.lines(f"{part}.jsonl", _mawps):
+                named = Row(f"{part}-{row.id}", row.question, row.answer, row.key, {"set": part})
+                same[normal(row.question)].append(named)
+        return parted(rows[0] for rows in same.values() if len({row.answer for row in rows}) == 1)
+
+
+def _mawps(record: dict[str, Any], number: int) -> Row:
+    question, answer = record["input"].strip(), _number(record["target"])
+    figures = sorted(re.findall(r"[0-9]+(?:\.[0-9]+)?", question))
+    return Row(str(number - 1), question, answer, f"{figures} {answer}")
+
+
+def _number(given: Any) -> str:
+    """A gold answer as an exact number: "1,234" -> "1234", 43.0 -> "43", 0.6666666667 -> "2/3"."""
+    value = parse(str(given)).value
+    if value is None or isinstance(given, bool):
+        raise ValueError(f"the answer {str(given)[:40]!r} is not a number")
+    ratio = value.limit_denominator(100)
+    if value.denominator > 10_000 and abs(ratio - value) < Fraction(1, 10**5):
+        return str(ratio)  # the file has five or more decimals of a fraction that does not end
+    return str(value) if value.denominator == 1 else str(given).strip()
