@@ -177,6 +177,18 @@ def test_a_failed_pass_tells_everybody_and_the_engine_works_on(monkeypatch: pyte
     settled(engine)
 
 
+def test_an_engine_that_cannot_start_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(*given: Any) -> Any:
+        raise MemoryError("no room for the cache")
+
+    engine = machine(tiny())
+    with monkeypatch.context() as patch:
+        patch.setattr("ponder.engine.engine.make_runner", no_room)
+        with pytest.raises(MemoryError, match="no room"):
+            wait(engine.generate(request([7, 7], n=3)))
+    assert len(wait(engine.generate(request([7, 7], n=3)))) == 3
+
+
 def test_not_a_number_fails_that_request_alone() -> None:
     net = tiny()
     with torch.no_grad():

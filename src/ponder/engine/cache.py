@@ -13,9 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ponder.engine.plan import Plan
+from ponder.engine.plan import Plan, Segment
 from ponder.engine.schedule import Part
 from ponder.nets.config import DecoderConfig
+
+_SLACK = 1 << 14  # scores of padding that cost less than a pass over more pieces
 
 
 class Cache:
@@ -70,6 +72,30 @@ class Filling:
         return torch.cat(mixed)
 
 
+class Runs:
+    """Shared segments of like size: those of a plan are padded to the largest of these, not of all."""
+
+    def __init__(self, cache: Cache, segments: Sequence[Segment]) -> None:
+        slots = [s.slots for s in segments]
+        shape = len(slots), max(len(s.rows) for s in segments)
+        longest = max(map(len, slots))
+        rows_NR, real_NR = np.zeros(shape, np.int64), np.zeros(shape, bool)
+        slots_NP, real_NP = np.zeros((len(slots), longest), np.int64), np.zeros((len(slots), longest), bool)
+        for n, (segment, its) in enumerate(zip(segments, slots, strict=True)):
+            rows_NR[n, : len(segment.rows)] = segment.rows
+            slots_NP[n] = its[0]
+            slots_NP[n, : len(its)] = its
+            real_NR[n, : len(segment.rows)] = True
+            real_NP[n, : len(its)] = True
+        begin = np.asarray([s.position for s in segments])
+        self.key_positions_NP = cache.put(begin[:, None] + np.arange(longest))
+        self.real_NP = cache.put(real_NP)
+        self.rows_NR = cache.put(rows_NR)
+        self.slots_NP = cache.put(slots_NP)
+        self.entries = cache.put(np.flatnonzero(real_NR.ravel()))  # of N x R, those that are rows
+        self.entry_rows = cache.put(rows_NR.ravel()[np.flatnonzero(real_NR.ravel())])
+
+
 class Decoding:
     """Attention of one new token per row: shared segments once for all their rows, then each row's tail.
 
@@ -78,39 +104,21 @@ class Decoding:
 
     def __init__(self, cache: Cache, plan: Plan) -> None:
         self.cache = cache
+        _cut(plan)
         rows = len(plan.tails)
         lengths = np.asarray([len(t) for t in plan.tails])
         self.lengths, self.starts = lengths, np.asarray(plan.starts)
         self.tails = np.zeros((rows, 1 << int(lengths.max() + 15).bit_length()), np.int64)  # with room to grow
         for r, tail in enumerate(plan.tails):
+            self.tails[r] = tail[0]  # where nothing is to be read, its own: another's may hold no number
             self.tails[r, : len(tail)] = tail
-        self.shared = bool(plan.shared)
-        if self.shared:
-            most_rows = max(len(s.rows) for s in plan.shared)
-            slots = [s.slots for s in plan.shared]
-            longest = max(map(len, slots))
-            self.segment_rows = np.zeros((len(slots), most_rows), np.int64)
-            self.segment_slots = np.zeros((len(slots), longest), np.int64)
-            real_NR = np.zeros((len(slots), most_rows), bool)
-            real_NP = np.zeros((len(slots), longest), bool)
-            for n, (segment, its) in enumerate(zip(plan.shared, slots, strict=True)):
-                self.segment_rows[n, : len(segment.rows)] = segment.rows
-                self.segment_slots[n, : len(its)] = its
-                real_NR[n, : len(segment.rows)] = True
-                real_NP[n, : len(its)] = True
-            begin = np.asarray([s.position for s in plan.shared])
-            self.key_positions_NP = cache.put(begin[:, None] + np.arange(longest))
-            self.real_NP = cache.put(real_NP)
-            self.rows_NR = cache.put(self.segment_rows)
-            self.slots_NP = cache.put(self.segment_slots)
-            self.entries = cache.put(np.flatnonzero(real_NR.ravel()))  # of N x R, those that are rows
-            self.entry_rows = cache.put(self.segment_rows.ravel()[np.flatnonzero(real_NR.ravel())])
+        self.shared = [Runs(cache, segments) for segments in _alike(plan.shared)]
         self._tensors()
 
     def grow(self, slots: np.ndarray) -> None:
         """One more token for each row."""
         if self.lengths.max() + 1 > self.tails.shape[1]:
-            self.tails = np.pad(self.tails, ((0, 0), (0, self.tails.shape[1])))
+            self.tails = np.concatenate([self.tails, np.repeat(self.tails[:, :1], self.tails.shape[1], axis=1)], axis=1)
         self.tails[np.arange(len(slots)), self.lengths] = slots
         self.lengths = self.lengths + 1
         self._tensors()
@@ -143,23 +151,52 @@ class Decoding:
         self, kv: Tensor, q_KBGD: Tensor, window: int | None, top: Tensor, total: Tensor, mixed: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         groups, _, per, size = q_KBGD.shape
-        n, r = self.rows_NR.shape
-        k_KNPD, v_KNPD = kv.index_select(2, self.slots_NP.view(-1)).view(2, groups, n, -1, size)
-        q = q_KBGD.index_select(1, self.rows_NR.view(-1)).view(groups, n, r * per, size)
-        seen = self.real_NP[None, :, None, :]
-        if window is not None:
-            back = self.positions_B[self.rows_NR][:, :, None] - self.key_positions_NP[:, None, :]
-            seen = seen & (back < window).repeat_interleave(per, dim=1)[None]
-        pieces = _piece(q, k_KNPD, v_KNPD, seen)
-        top_e, total_e, mixed_e = (
-            x.view(groups, n * r, per, *x.shape[3:]).index_select(1, self.entries) for x in pieces
-        )
-        rows = self.entry_rows
-        highest = top.scatter_reduce(1, rows[None, :, None].expand_as(top_e), top_e, "amax")
-        old, new = (top - highest).exp(), (top_e - highest.index_select(1, rows)).exp()
-        total = (total * old).index_add_(1, rows, total_e * new)
-        mixed = (mixed * old[..., None]).index_add_(1, rows, mixed_e * new[..., None])
-        return highest, total, mixed
+        for runs in self.shared:
+            n, r = runs.rows_NR.shape
+            k_KNPD, v_KNPD = kv.index_select(2, runs.slots_NP.view(-1)).view(2, groups, n, -1, size)
+            q = q_KBGD.index_select(1, runs.rows_NR.view(-1)).view(groups, n, r * per, size)
+            seen = runs.real_NP[None, :, None, :]
+            if window is not None:
+                back = self.positions_B[runs.rows_NR][:, :, None] - runs.key_positions_NP[:, None, :]
+                seen = seen & (back < window).repeat_interleave(per, dim=1)[None]
+            pieces = _piece(q, k_KNPD, v_KNPD, seen)
+            top_e, total_e, mixed_e = (
+                x.view(groups, n * r, per, *x.shape[3:]).index_select(1, runs.entries) for x in pieces
+            )
+            rows = runs.entry_rows
+            highest = top.scatter_reduce(1, rows[None, :, None].expand_as(top_e), top_e, "amax")
+            old, new = (top - highest).exp(), (top_e - highest.index_select(1, rows)).exp()
+            total = (total * old).index_add_(1, rows, total_e * new)
+            mixed = (mixed * old[..., None]).index_add_(1, rows, mixed_e * new[..., None])
+            top = highest
+        return top, total, mixed
+
+
+def _cut(plan: Plan) -> None:
+    """A tail far longer than the others, which would all be padded to it, is read as a run of its own but for its last
+    token, which is written yet."""
+    lengths = np.asarray([len(tail) for tail in plan.tails])
+    if lengths.max() * len(lengths) <= 2 * lengths.sum() + _SLACK:
+        return
+    for r in np.flatnonzero(lengths > 2 * lengths.mean()).tolist():
+        tail, start = plan.tails[r], plan.starts[r]
+        plan.shared.append(Segment([r], start, [tail[:-1]]))
+        plan.tails[r], plan.starts[r] = tail[-1:], start + len(tail) - 1
+
+
+def _alike(shared: Sequence[Segment]) -> list[list[Segment]]:
+    """Segments to be padded to one size, so that no more than half of what is computed is padding, or little."""
+    sizes = [(len(s.rows), sum(map(len, s.parts))) for s in shared]
+    out: list[list[Segment]] = []
+    most_rows = longest = real = 0
+    for i in sorted(range(len(shared)), key=lambda i: tuple(size.bit_length() for size in sizes[i])):
+        rows, length = sizes[i]
+        most_rows, longest, real = max(most_rows, rows), max(longest, length), real + rows * length
+        if not out or (len(out[-1]) + 1) * most_rows * longest > 2 * real + _SLACK:
+            out.append([])
+            most_rows, longest, real = rows, length, rows * length
+        out[-1].append(shared[i])
+    return out
 
 
 def _piece(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -28,6 +28,9 @@ def extend(
     noted = _note(own_BV, rows)
     if any(row.sampling.edits for row in rows):
         logits_BV = sampler.edit(own_BV.clone(), rows, eos)
+    allowed, failed = _allowed(rows)
+    if allowed:
+        logits_BV = sampler.guide(logits_BV.clone() if logits_BV is own_BV else logits_BV, allowed)
     logprobs_BV = sampler.warp(logits_BV, [row.sampling for row in rows])
     at = [len(row.token_ids) for row in rows]
     uniform = torch.tensor(
@@ -39,8 +42,9 @@ def extend(
         given = [_forced(row, i) for row, i in zip(rows, at, strict=True)]
         forced = torch.tensor(given, device=device)
     tokens, logprobs = sampler.draw(logprobs_BV, uniform, greedy, forced)
-    failed: dict[Row, PonderError] = {}
     for b, (row, token, logprob) in enumerate(zip(rows, tokens.tolist(), logprobs.tolist(), strict=True)):
+        if row in failed:
+            continue
         if not np.isfinite(logprob) and not (forced is not None and forced[b] >= 0 and logprob == -np.inf):
             failed[row] = _failure(bool(torch.isfinite(own_BV[b]).all()))
             continue
@@ -71,7 +75,8 @@ def take(
     sound_BS = np.isfinite(logprobs_BS)
     failed: dict[Row, PonderError] = {}
     for row, tokens, said, ends, sound in zip(rows, tokens_BS, logprobs_BS, ends_BS, sound_BS, strict=True):
-        many = min(len(tokens), row.sampling.max_tokens - len(row.token_ids))
+        had = len(row.token_ids)
+        many = min(len(tokens), row.sampling.max_tokens - had)
         if ends[:many].any():
             many = int(ends.argmax()) + 1
         if not sound[:many].all():
@@ -85,7 +90,7 @@ def take(
             row.stop = end(row, eos, stopped)
             if row.stop is not None:
                 break
-        row.wasted += len(tokens) - many
+        row.wasted += len(tokens) - (len(row.token_ids) - had)
     return failed
 
 
@@ -102,6 +107,19 @@ def end(row: Row, eos: frozenset[int], stopped: StopTest) -> Stop | None:
 
 def _forced(row: Row, at: int) -> int:
     return row.sampling.forced[at] if at < len(row.sampling.forced) else -1
+
+
+def _allowed(rows: Sequence[Row]) -> tuple[dict[int, NDArray[np.bool_]], dict[Row, PonderError]]:
+    """Which tokens may follow, by the place of each row that has a guide; and the rows whose guide knows none."""
+    allowed: dict[int, NDArray[np.bool_]] = {}
+    failed: dict[Row, PonderError] = {}
+    for b, row in enumerate(rows):
+        if row.guide is not None:
+            try:
+                allowed[b] = row.guide.allowed()
+            except PonderError as reason:
+                failed[row] = reason
+    return allowed, failed
 
 
 def _note(logits_BV: Tensor, rows: Sequence[Row]) -> dict[str, Any]:

@@ -13,17 +13,20 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ponder.engine.adapters import Adapters
 from ponder.engine.cache import bytes_per_token
 from ponder.engine.draw import StopTest, extend, take
 from ponder.engine.request import Reading, Request, Row
 from ponder.engine.runner import Runner
 from ponder.engine.schedule import Part, Schedule
 from ponder.errors import ModelError, UsageError
+from ponder.nets import lora
 from ponder.nets.decoder import Decoder
 
 _LINGER = 1.0  # seconds that an idle thread waits for more work
@@ -68,9 +71,11 @@ class Engine:
         cache_bytes: int = 2 << 30,
         most_rows: int = 1024,
         chunk: int = 0,
+        graphs: bool = False,  # CUDA graphs, on a GPU
     ) -> None:
         self.net, self.eos, self.stopped = net, eos, stopped
-        self.cache_bytes, self.most_rows, self.chunk = cache_bytes, most_rows, chunk
+        self.cache_bytes, self.most_rows, self.chunk, self.graphs = cache_bytes, most_rows, chunk, graphs
+        self.adapters = Adapters(net, self.paused, self.renew)
         self.version = 0
         self.watch: Callable[[int], None] = lambda tokens: None
         self._wake = threading.Condition()  # guards all below but the schedule, which is the thread's
@@ -88,15 +93,14 @@ class Engine:
 
     async def generate(self, request: Request) -> list[Row]:
         """All continuations of a prefix, each at its end."""
-        self._check(len(request.prefix) + request.sampling.max_tokens)
-        rows: list[Row] = await self._ask([Row.of(request, j) for j in range(request.n)])
+        rows: list[Row] = await self._ask(self._rows(request))
         return rows
 
     async def stream(self, request: Request) -> AsyncIterator[Word | list[Row]]:
         """Each token as it is drawn, and at last all rows."""
-        self._check(len(request.prefix) + request.sampling.max_tokens)
+        rows = self._rows(request)
         heard: asyncio.Queue[Word | None] = asyncio.Queue()
-        asking = asyncio.ensure_future(self._ask([Row.of(request, j) for j in range(request.n)], heard.put_nowait))
+        asking = asyncio.ensure_future(self._ask(rows, heard.put_nowait))
         asking.add_done_callback(lambda _: heard.put_nowait(None))
         try:
             while (word := await heard.get()) is not None:
@@ -120,10 +124,13 @@ class Engine:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """No pass runs in here: weights may change under texts in hand, which go on afterwards."""
+        if threading.current_thread() is self._thread:
+            raise UsageError("a watch runs inside a pass and cannot wait for its end: pause from another thread")
         with self._wake:
             self._paused += 1
-            self._wake.wait_for(lambda: not self._busy)
         try:
+            with self._wake:
+                self._wake.wait_for(lambda: not self._busy)
             yield
         finally:
             with self._wake:
@@ -151,7 +158,7 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Texts are in hand."""
-        return bool(self._calls or self._inbox or self._gathering)
+        return bool(self._calls or self._inbox) or not all(loop.is_closed() for loop in list(self._gathering))
 
     @property
     def slots(self) -> int:
@@ -159,18 +166,24 @@ class Engine:
         return max(1, self.cache_bytes // bytes_per_token(self.net.config, self.net.dtype))
 
     async def _ask(self, works: Any, heard: Callable[[Word], None] | None = None) -> Any:
+        with self.adapters.used(works[0].adapter):
+            return await self._answer(works, heard)
+
+    async def _answer(self, works: Any, heard: Callable[[Word], None] | None) -> Any:
         loop = asyncio.get_running_loop()
         call = _Call(works, loop, loop.create_future(), heard)
         with self._wake:
             if self._closed:
                 raise UsageError("the engine was closed; make a new one")
+            for other in [o for o in self._gathering if o.is_closed()]:  # before it could hand over
+                del self._gathering[other]
             gathering = self._gathering.setdefault(loop, [])
             gathering.append(call)
         if len(gathering) == 1:
             loop.call_soon(loop.call_soon, self._hand_over, loop)
         try:
             return await call.answer
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):  # the latter where a loop was closed with calls in hand
             with self._wake:
                 self._left.append(call)
                 self._wake.notify_all()
@@ -179,15 +192,25 @@ class Engine:
     def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
         """All calls that were ready at once come to the thread at once: what shares a pass does not depend on luck."""
         with self._wake:
-            self._inbox += self._gathering.pop(loop, [])
-            if self._closed:
-                for call in self._inbox:
-                    call.tell(call.answer.set_exception, UsageError("the engine was closed"))
-                self._inbox = []
-            elif self._thread is None:
+            self._inbox += [call for call in self._gathering.pop(loop, []) if not call.answer.done()]
+            failure: Exception | None = UsageError("the engine was closed") if self._closed else None
+            if not self._closed and (self._thread is None or not self._thread.is_alive()):  # a fork loses threads
                 self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except RuntimeError as reason:  # the system gives no more threads
+                    failure = reason
+            if failure is not None:
+                for call in self._inbox:
+                    call.tell(call.answer.set_exception, failure)
+                self._inbox = []
             self._wake.notify_all()
+
+    def _rows(self, request: Request) -> list[Row]:
+        self._check(len(request.prefix) + request.sampling.max_tokens)
+        if request.guide is None and (request.sampling.pattern or request.sampling.schema):
+            raise UsageError("a pattern or schema needs a guide that knows the tokenizer: ask the policy instead")
+        return [Row.of(request, j) for j in range(request.n)]
 
     def _check(self, tokens: int) -> None:
         if tokens > self.slots:
@@ -229,12 +252,13 @@ class Engine:
             inbox, self._inbox = self._inbox, []
             left, self._left = self._left, []
             stale, self._stale = self._stale, False
+            for call in inbox:  # from here on, whatever fails, its caller hears of it
+                self._calls |= dict.fromkeys(call.works, call)
         schedule, runner = self._ready()
         if stale:
             schedule.renew()
         for call in inbox:
             schedule.add(call.works)
-            self._calls |= dict.fromkeys(call.works, call)
         for call in left:
             self._drop(call)
         began = time.perf_counter()
@@ -253,7 +277,7 @@ class Engine:
     def _decode(self, rows: list[Row], steps: int, began: float) -> None:
         schedule, runner = self._schedule, self._runner
         assert schedule is not None and runner is not None
-        before = sum(len(row.token_ids) for row in rows)
+        before = [len(row.token_ids) for row in rows]
         if runner.draws(rows):
             failed = take(*runner.burst(rows, steps), rows, self.eos, self.stopped, self.version)
             for row in rows:
@@ -261,8 +285,9 @@ class Engine:
         else:
             failed = extend(runner.decode(rows), rows, self.eos, self.stopped, self.version)
         self._share(began, rows)
-        self.watch(sum(len(row.token_ids) for row in rows) - before)  # may raise: then nobody gets half an answer
-        for row in rows:
+        written = sum(len(row.token_ids) for row in rows) - sum(before)
+        self.watch(written)  # may raise: then nobody gets half an answer
+        for row, had in zip(rows, before, strict=True):
             call = self._calls.get(row)
             if call is None:
                 continue  # another continuation of the same call has failed
@@ -271,9 +296,9 @@ class Engine:
                 call.tell(call.answer.set_exception, failed[row])
                 continue
             if call.heard is not None:
-                word = (row.number, row.token_ids[-1], row.logprobs[-1])
-                with suppress(RuntimeError):
-                    call.loop.call_soon_threadsafe(call.heard, word)
+                for token, logprob in zip(row.token_ids[had:], row.logprobs[had:], strict=True):
+                    with suppress(RuntimeError):
+                        call.loop.call_soon_threadsafe(call.heard, (row.number, token, logprob))
             if row.stop is not None:
                 schedule.end(row)
                 self._done(row)
@@ -292,14 +317,14 @@ class Engine:
     def _drop(self, call: _Call) -> None:
         """Let go of what a call still has in hand."""
         assert self._schedule is not None
-        for work in call.works:
-            if self._calls.pop(work, None) is not None:
-                self._schedule.end(work)
+        self._schedule.end(*(work for work in call.works if self._calls.pop(work, None) is not None))
         if self._runner is not None:
             self._runner.forget()
 
     def _fail(self, failure: BaseException) -> None:
         """After a broken pass nothing in the cache can be trusted: begin anew."""
+        if isinstance(failure, StopIteration):
+            failure = RuntimeError("what watches the engine raised StopIteration")  # which no future takes
         with self._wake:
             inbox, self._inbox, self._left = self._inbox, [], []
         for call in dict.fromkeys([*self._calls.values(), *inbox]):
@@ -308,17 +333,25 @@ class Engine:
         self._schedule = self._runner = None
 
     def _ready(self) -> tuple[Schedule, Runner]:
-        """The cache, made when it is first needed, and anew where the network has moved or has another type."""
+        """The cache, made when it is first needed, and anew where it does not serve the network any more."""
         net, runner = self.net, self._runner
-        if runner is not None and not self._calls:
-            have = runner.cache.kv[0]
-            if (have.device, have.dtype) != (net.device, net.dtype):
-                self._schedule = runner = None
+        if runner is not None and not self._schedule and not runner.serves(net):
+            self._schedule = self._runner = runner = None  # free before others are made
         if self._schedule is None or runner is None:
             kind = net.device.type
             self._schedule = Schedule(self.slots, self.most_rows, self.chunk or _CHUNK.get(kind, _CHUNK_GPU))
-            self._runner = runner = Runner(net, self.slots)
+            self._runner = runner = make_runner(net, self.slots, self.most_rows, self.graphs)
+            runner.adapters = self.adapters
         return self._schedule, runner
+
+
+def make_runner(net: Decoder, slots: int, most_rows: int, graphs: bool) -> Runner:
+    """With adapters attached, the network has layers that graphs know nothing of."""
+    if graphs and net.device.type == "cuda" and not lora.attached(net) and find_spec("triton"):
+        from ponder.engine.cuda import Graphs
+
+        return Graphs(net, slots, most_rows)
+    return Runner(net, slots)
 
 
 def logprobs(net: Decoder, hidden_TE: Tensor, tokens_T: Tensor) -> Tensor:

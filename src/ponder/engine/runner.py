@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ponder.engine.adapters import Adapters, adapter_of
 from ponder.engine.cache import Cache, Decoding, Filling
 from ponder.engine.plan import plan
 from ponder.engine.request import Row
@@ -19,6 +21,7 @@ class Runner:
     def __init__(self, net: Decoder, slots: int) -> None:
         self.net = net
         self.cache = Cache(net.config, slots, net.device, net.dtype)
+        self.adapters: Adapters | None = None  # of the engine
         self._rows: list[Row] = []  # of the last decoding pass
         self._decoding: Decoding | None = None
 
@@ -26,7 +29,8 @@ class Runner:
         """Compute keys and values of these tokens; readings get the hidden states of theirs."""
         attend = Filling(self.cache, parts)
         tokens = np.concatenate([part.tokens for part in parts]).astype(np.int64)
-        hidden_TE = self.net(self.cache.put(tokens), attend.positions_T, attend)
+        with self._adapted([adapter_of(part.node) for part in parts], attend.sizes):
+            hidden_TE = self.net(self.cache.put(tokens), attend.positions_T, attend)
         for part, hidden in zip(parts, hidden_TE.split(attend.sizes), strict=True):
             if part.reading is not None:
                 part.reading.hidden.append(hidden.clone())
@@ -50,8 +54,17 @@ class Runner:
         else:
             self._decoding, self._rows = Decoding(self.cache, plan(rows)), list(rows)
         newest = np.asarray([row.token_ids[-1] if row.token_ids else row.request.prefix[-1] for row in rows], np.int64)
-        hidden_BE = self.net(self.cache.put(newest), self._decoding.positions_B, self._decoding)
+        with self._adapted([row.adapter for row in rows], [1] * len(rows)):
+            hidden_BE = self.net(self.cache.put(newest), self._decoding.positions_B, self._decoding)
         return self.net.logits(hidden_BE)
+
+    def _adapted(self, names: Sequence[str], sizes: Sequence[int]) -> AbstractContextManager[None]:
+        return nullcontext() if self.adapters is None else self.adapters.applied(names, sizes)
+
+    def serves(self, net: Decoder) -> bool:
+        """Is the network where it was, and of the same type?"""
+        have = self.cache.kv[0]
+        return (have.device, have.dtype) == (net.device, net.dtype)
 
     def forget(self) -> None:
         """The rows of the last pass have gone or moved."""

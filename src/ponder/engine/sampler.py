@@ -6,10 +6,11 @@ samples depends on its seed and its logits, and on nothing else in the batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ponder.engine.request import Row
@@ -42,8 +43,14 @@ def edit(logits_BV: Tensor, rows: Sequence[Row], eos: frozenset[int]) -> Tensor:
             only = torch.full_like(logits_V, -torch.inf)
             only[list(s.allowed)] = logits_V[list(s.allowed)]
             logits_V.copy_(only)
-        if row.guide is not None:
-            logits_V[torch.from_numpy(~row.guide.allowed()).to(logits_V.device)] = -torch.inf
+    return logits_BV
+
+
+def guide(logits_BV: Tensor, allowed: Mapping[int, NDArray[np.bool_]]) -> Tensor:
+    """Only the tokens that are allowed, in those rows for which it is said. In place."""
+    banned_GV = torch.from_numpy(~np.stack(list(allowed.values()))).to(logits_BV.device)
+    for row, banned_V in zip(allowed, banned_GV, strict=True):
+        logits_BV[row].masked_fill_(banned_V, -torch.inf)
     return logits_BV
 
 

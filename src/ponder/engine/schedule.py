@@ -85,6 +85,8 @@ class Schedule:
         """Parts to fill or rows to decode, each with slots for so many `steps`; None: there is nothing to do."""
         self._admit()
         parts = self._parts()
+        if self.filling and not parts:
+            self.filled(())  # another who ended has computed what they waited for
         if parts and (self._fills < _PATIENCE or not self.decoding):
             self._fills += 1
             return parts
@@ -116,14 +118,15 @@ class Schedule:
             self._leave(reading)
         return read
 
-    def end(self, work: Work) -> None:
-        """Finished or cancelled, wherever it stands. What was computed for it stays in the cache."""
-        if work.node is None:
-            self.waiting = [entry for entry in self.waiting if entry[1] is not work]
+    def end(self, *works: Work) -> None:
+        """Finished or cancelled, wherever they stand. What was computed for them stays in the cache."""
+        if gone := {work for work in works if work.node is None}:
+            self.waiting = [entry for entry in self.waiting if entry[1] not in gone]
             heapq.heapify(self.waiting)
-        else:
-            self._remove(work)
-            self._leave(work)
+        for work in works:
+            if work not in gone:
+                self._remove(work)
+                self._leave(work)
 
     def renew(self) -> None:
         """The weights have changed: nothing computed with the old ones is found any more. Who decodes goes on."""

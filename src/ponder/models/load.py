@@ -1,6 +1,9 @@
 """Models by name: `smollm2`, a Hugging Face folder, a GGUF file, a run directory, or a fresh one.
 
-With `transformers:` before it, a folder is run by transformers instead of ponder's own networks.
+With `transformers:` or `vllm:` before it, a folder is run by that library instead of ponder's own networks.
+`openai:URL#MODEL` is a model behind a server, such as `openai:http://127.0.0.1:8000/v1`; one that serves a single model
+need not be told its name. That talks in text; `openai:URL?tokenizer=FOLDER#MODEL` talks in token ids, by the served
+model's own tokenizer from a local folder or GGUF file.
 """
 
 from __future__ import annotations
@@ -8,15 +11,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, overload
+from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 import torch
 
 from ponder.errors import ModelError, UnknownName, UsageError
-from ponder.models import chat, smollm2
+from ponder.models import chat, smollm2, spoken
 from ponder.models.local import Local
 from ponder.models.native import Native
+from ponder.models.openai import OpenAI
 from ponder.models.tokenizer import Tokenizer
 from ponder.models.transformers_policy import Transformers
+from ponder.models.vllm_policy import VLLM
 from ponder.nets import gguf, hf
 from ponder.nets.compute import pick_device, pick_dtype, set_threads
 from ponder.nets.config import DecoderConfig
@@ -26,6 +32,8 @@ from ponder.runs import newest_checkpoint, read_job
 NAMED = {"smollm2": smollm2.folder}
 Job = TypeVar("Job")
 FOREIGN = "transformers:"  # before a folder: run by that library
+FAST = "vllm:"
+SERVED = "openai:"  # before a server's address
 
 
 @dataclass(frozen=True)
@@ -56,8 +64,10 @@ def load_policy(
     model: str | Fresh, template: str | None = None, device: str = "auto", dtype: str = "auto", seed: int = 0
 ) -> Native:
     """The `native` policy of a model. A `template` (its name or text) becomes the model's own, and is saved with it."""
-    if isinstance(model, str) and model.startswith(FOREIGN):
-        raise UsageError(f"only ponder's own networks can be trained: give {model.removeprefix(FOREIGN)!r} alone")
+    if isinstance(model, str) and model.startswith(SERVED):
+        raise UsageError(f"only ponder's own networks can be trained, in this process: give a folder, not {model!r}")
+    if isinstance(model, str) and model.startswith((FOREIGN, FAST)):
+        raise UsageError(f"only ponder's own networks can be trained: give {model.partition(':')[2]!r} alone")
     where, kind = _compute(device, dtype)
     net, tokenizer = _parts(model, kind, where)
     return Native(net, tokenizer if template is None else chat.adopt(tokenizer, template), seed)
@@ -66,16 +76,44 @@ def load_policy(
 def load_any(
     model: str | Fresh, template: str | None = None, device: str = "auto", dtype: str = "auto", seed: int = 0
 ) -> Local:
-    """A policy to answer with, not to train: also "transformers:FOLDER", for architectures ponder has no network of."""
-    if isinstance(model, Fresh) or not model.startswith(FOREIGN):
+    """A policy to answer with, not to train: also "transformers:FOLDER", for architectures ponder has no network of,
+    "vllm:FOLDER", and "openai:URL"."""
+    if isinstance(model, str) and model.startswith(SERVED):
+        url, name, tokenizer = _address(model)
+        return OpenAI.connect(url, name, tokenizer, template, seed=seed)
+    if isinstance(model, Fresh) or not model.startswith((FOREIGN, FAST)):
         return load_policy(model, template, device, dtype, seed)
-    name = model.removeprefix(FOREIGN)
+    name = model.partition(":")[2]
     path = find(name) if name in NAMED or Path(name).expanduser().exists() else Path(name)
-    where, kind = _compute(device, dtype)
-    policy = Transformers.load(path, kind, where, seed)
+    policy: Local
+    if model.startswith(FAST):
+        policy = VLLM.load(path, dtype, seed)
+    else:
+        where, kind = _compute(device, dtype)
+        policy = Transformers.load(path, kind, where, seed)
     if template is not None:
         policy.tokenizer = chat.adopt(policy.tokenizer, template)
     return policy
+
+
+def tokenizer_of(model: str) -> Tokenizer:
+    """What reads the tokens that a policy of this name writes."""
+    if model.startswith(SERVED):
+        return _address(model)[2] or spoken.tokenizer()
+    path = find(model.partition(":")[2] if model.startswith((FOREIGN, FAST)) else model)
+    return Tokenizer.from_gguf(path) if path.is_file() else Tokenizer.from_folder(path)
+
+
+def _address(model: str) -> tuple[str, str | None, Tokenizer | None]:
+    """Of "openai:URL?tokenizer=FOLDER#MODEL", all but the URL optional."""
+    parts = urlsplit(model.removeprefix(SERVED))
+    asked = parse_qs(parts.query, keep_blank_values=True)
+    if set(asked) - {"tokenizer"} or any(len(found) > 1 or not found[0] for found in asked.values()):
+        raise UsageError(
+            f"{parts.query!r} is not understood; after a server's address comes ?tokenizer=FOLDER or nothing"
+        )
+    url = urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
+    return url, parts.fragment or None, tokenizer_of(asked["tokenizer"][0]) if asked else None
 
 
 def _compute(device: str, dtype: str) -> tuple[torch.device, torch.dtype]:

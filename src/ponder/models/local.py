@@ -13,6 +13,7 @@ import numpy as np
 from ponder.engine.request import Request, Row
 from ponder.errors import UsageError
 from ponder.models import chat
+from ponder.models.guide import Guides
 from ponder.models.tokenizer import Tokenizer
 from ponder.types import Completion, Cost, Floats, Ids, Message, Sampling, ids
 
@@ -26,6 +27,7 @@ class Local(ABC):
         self.version = 0
         self.watch: Callable[[int], None] = lambda tokens: None  # told of tokens as they are written; may raise to stop
         self._vocab, self._context = vocab, context
+        self._guides = Guides(tokenizer, vocab)
         self.stream(seed)
 
     @abstractmethod
@@ -43,12 +45,13 @@ class Local(ABC):
         request = self.request(prefix, sampling, n)
         return [self._completion(row) for row in await self._continue(request)]
 
-    def request(self, prefix: Ids, sampling: Sampling, n: int = 1) -> Request:
+    def request(self, prefix: Ids, sampling: Sampling, n: int = 1, adapter: str = "") -> Request:
         """What is asked of the engine, or an error that says what cannot work."""
         prefix = ids(prefix)
         sampling = self._checked(prefix, sampling, n)
-        seed = self._seed(prefix) if sampling.seed is None else sampling.seed
-        return Request(prefix, sampling, n, seed)
+        guide = self._guides(sampling)
+        seed = self._seed(prefix, adapter) if sampling.seed is None else sampling.seed
+        return Request(prefix, sampling, n, seed, adapter, guide)
 
     def stream(self, *seed: int) -> None:
         """Start the policy's own random stream. A call's draws depend on it, the prefix, and how often that
@@ -56,8 +59,8 @@ class Local(ABC):
         self._stream = hashlib.blake2b(repr(seed).encode(), digest_size=16).digest()
         self._asked: Counter[bytes] = Counter()
 
-    def _seed(self, prefix: Ids) -> int:
-        key = hashlib.blake2b(prefix.tobytes(), key=self._stream, digest_size=16).digest()
+    def _seed(self, prefix: Ids, adapter: str = "") -> int:
+        key = hashlib.blake2b(prefix.tobytes() + adapter.encode(), key=self._stream, digest_size=16).digest()
         self._asked[key] += 1
         return int.from_bytes(hashlib.blake2b(key + self._asked[key].to_bytes(8), digest_size=8).digest())
 

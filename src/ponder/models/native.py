@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -15,7 +15,7 @@ from ponder.errors import UsageError
 from ponder.models.local import Local
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets.decoder import Decoder
-from ponder.types import Completion, Floats, Ids, Sampling, ids
+from ponder.types import Completion, Floats, Ids, Message, Sampling, ids
 
 
 class Native(Local):
@@ -35,9 +35,15 @@ class Native(Local):
         super().stream(*seed)
         self.engine.renew()
 
-    async def words(self, prefix: Ids, sampling: Sampling, n: int = 1) -> AsyncIterator[tuple[int, int] | Completion]:
+    def adapted(self, name: str) -> Adapted:
+        """This policy with one of its engine's adapters."""
+        return Adapted(self, name)
+
+    async def words(
+        self, prefix: Ids, sampling: Sampling, n: int = 1, adapter: str = ""
+    ) -> AsyncIterator[tuple[int, int] | Completion]:
         """Each token as it is drawn, as (continuation, token); then the completions."""
-        request = self.request(prefix, sampling, n)
+        request = self.request(prefix, sampling, n, adapter)
         self._fresh()
         async for word in self.engine.stream(request):
             if isinstance(word, tuple):
@@ -46,23 +52,23 @@ class Native(Local):
                 for row in word:
                     yield self._completion(row)
 
-    async def read(self, tokens: Ids, begin: int = 0) -> Tensor:
+    async def read(self, tokens: Ids, begin: int = 0, adapter: str = "") -> Tensor:
         """Hidden states [t, E] from position `begin` on, after the last norm: what a value or reward head reads."""
         tokens = ids(tokens)
         self._readable(tokens)
         if not 0 <= begin < len(tokens):
             raise UsageError(f"begin is {begin}; the text has {len(tokens)} tokens")
         self._fresh()
-        return await self.engine.read(tokens, begin)
+        return await self.engine.read(tokens, begin, adapter)
 
-    async def score(self, prefix: Ids, text: Ids) -> Floats:
+    async def score(self, prefix: Ids, text: Ids, adapter: str = "") -> Floats:
         """The log-probability of each token of a text after a prefix, at temperature 1."""
         tokens = np.append(ids(prefix), ids(text))
         self._readable(tokens)
         if not len(prefix) or not len(text):
             raise UsageError("a score needs at least one token before the text, and one of the text")
         self._fresh()
-        hidden = await self.engine.read(tokens[:-1], len(prefix) - 1)
+        hidden = await self.engine.read(tokens[:-1], len(prefix) - 1, adapter)
         with torch.inference_mode():
             said = logprobs(self.net, hidden, torch.from_numpy(ids(text).astype(np.int64)).to(hidden.device))
         return np.asarray(said.cpu().numpy(), np.float32)
@@ -71,8 +77,10 @@ class Native(Local):
     def paused(self) -> Iterator[None]:
         """In here the weights may change under texts in hand; then they go on, each token with its version."""
         with self.engine.paused():
-            yield
-        self._fresh()
+            try:
+                yield
+            finally:
+                self._fresh()  # before the next pass: what it finds in the cache is of these weights
 
     async def _continue(self, request: Request) -> list[Row]:
         self._fresh()
@@ -88,11 +96,43 @@ class Native(Local):
             raise UsageError(f"the text has {len(tokens)} tokens, the model's context only {self._context}")
 
     def _fresh(self) -> None:
-        """Forget what was computed with older weights: another version, or a tensor written to since."""
+        """Forget what was computed with older weights: another version, or a tensor written to since. Writing past
+        torch's own count (`p.data.copy_`, torch's fused optimisers) is not seen: raise `version`, or `engine.renew()`.
+        """
         if not self.engine.busy:
             self._weights = list(self.net.parameters())
-        stamp = (self.version, *(w._version for w in self._weights), *(w.data_ptr() for w in self._weights))
+        written = (0 if w.is_inference() else w._version for w in self._weights)
+        stamp = (self.version, *written, *(w.data_ptr() for w in self._weights))
         if stamp != self._stamp:
             self._stamp = stamp
             self.engine.version = self.version
             self.engine.renew()
+
+
+class Adapted:
+    """A `Policy`: another one with an adapter on. It has no memory of its own, and shares every batch."""
+
+    def __init__(self, policy: Native, name: str) -> None:
+        with policy.engine.adapters.used(name):
+            self.policy, self.name = policy, name
+
+    @property
+    def version(self) -> int:
+        return self.policy.version
+
+    def encode(self, messages: Sequence[Message]) -> Ids:
+        return self.policy.encode(messages)
+
+    async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+        policy = self.policy
+        rows = await policy._continue(policy.request(prefix, sampling, n, self.name))
+        return [policy._completion(row) for row in rows]
+
+    def words(self, prefix: Ids, sampling: Sampling, n: int = 1) -> AsyncIterator[tuple[int, int] | Completion]:
+        return self.policy.words(prefix, sampling, n, self.name)
+
+    async def read(self, tokens: Ids, begin: int = 0) -> Tensor:
+        return await self.policy.read(tokens, begin, self.name)
+
+    async def score(self, prefix: Ids, text: Ids) -> Floats:
+        return await self.policy.score(prefix, text, self.name)

@@ -160,6 +160,16 @@ def snapshot(net: Decoder, lora: LoRA, base: str) -> Callable[[Path], None]:
 
 def load(net: Decoder, folder: Path | str) -> LoRA:
     """Attach an adapter that was saved here or by peft, in the decoder's own type."""
+    lora, stored = read(net, folder)
+    attach(net, lora, seed=0)
+    for name, p in _adapters(net).items():
+        p.data.copy_(stored[name])
+    _remember(net, lora, zero=all(not t.any() for name, t in stored.items() if ".lora_B." in name))
+    return lora
+
+
+def read(net: Decoder, folder: Path | str) -> tuple[LoRA, dict[str, Tensor]]:
+    """An adapter that fits the decoder, and its A and B of every layer, by the names of a file without its prefix."""
     folder = Path(folder)
     raw, stored = _read(folder)
     targets = tuple(t for t in TARGETS if any(f".{t}.lora_A." in name for name in stored))
@@ -169,11 +179,7 @@ def load(net: Decoder, folder: Path | str) -> LoRA:
         raise ModelError(f"{folder} has no adapter for any layer of a decoder ({', '.join(TARGETS)})")
     lora = LoRA(rank, alpha, targets)
     _fits(net, lora, stored, folder)
-    attach(net, lora, seed=0)
-    for name, p in _adapters(net).items():
-        p.data.copy_(stored[name])
-    _remember(net, lora, zero=all(not t.any() for name, t in stored.items() if ".lora_B." in name))
-    return lora
+    return lora, stored
 
 
 def _read(folder: Path) -> tuple[Mapping[str, Any], dict[str, Tensor]]:

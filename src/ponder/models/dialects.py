@@ -1,0 +1,156 @@
+"""What each kind of server calls the options of `Sampling`, and which it has. An option is never left out silently.
+
+Every option that a server has is sent, also at its default: servers have other defaults of their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any, Literal
+
+from ponder.errors import UsageError
+from ponder.types import Sampling
+
+Kind = Literal["vllm", "llama.cpp", "other"]
+
+_ALL = {f.name for f in fields(Sampling)}
+_COMMON = {"temperature", "top_p", "max_tokens", "stop", "seed"}
+# Over token ids. vLLM has all but what needs the whole distribution, or the engine's own loop.
+_VLLM = _ALL - {"no_repeat", "forced", "measures"}
+# llama.cpp counts the prompt's tokens for `presence` and `frequency`, which is another rule.
+_LLAMA = _COMMON | {"top_k", "min_p", "repetition", "bias", "schema", "alternatives"}
+# Over text, what names tokens means nothing.
+_TEXT: dict[Kind, set[str]] = {
+    "vllm": _COMMON | {"top_k", "min_p", "repetition", "presence", "frequency", "pattern", "schema"},
+    "llama.cpp": _COMMON | {"top_k", "min_p", "repetition", "schema"},
+    "other": _COMMON | {"presence", "frequency", "schema"},
+}
+_FIXES = {
+    "forced": "append those tokens to the prefix",
+    "measures": "use one of ponder's own networks",
+    "no_repeat": "use one of ponder's own networks",
+}
+
+
+def over_tokens(sampling: Sampling, kind: Kind, seed: int, context: int, eos: Iterable[int]) -> dict[str, Any]:
+    """The options of a request whose prompt and answer are token ids."""
+    if kind == "llama.cpp":
+        _check(sampling, _LLAMA, "llama.cpp")
+        return _llama(sampling, seed, context) | {
+            "n_predict": sampling.max_tokens,
+            "stop": list(sampling.stop),
+            "logit_bias": [[t, b] for t, b in sampling.bias],
+            "n_probs": max(1, sampling.alternatives),
+            "post_sampling_probs": drawn_otherwise(sampling) and not sampling.alternatives,
+            "return_tokens": True,
+        }
+    _check(sampling, _VLLM, "a server of vLLM's kind")
+    return _vllm(sampling, seed, eos) | {"return_token_ids": True, "return_tokens_as_token_ids": True}
+
+
+def over_text(sampling: Sampling, kind: Kind, seed: int, context: int, chat: bool) -> dict[str, Any]:
+    """The same where both are text. Stop strings are looked for here, not by the server: see `openai`."""
+    _check(sampling, _TEXT[kind], "a server that is talked to in text" + ("" if kind == "other" else f" ({kind})"))
+    body: dict[str, Any] = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "max_tokens": sampling.max_tokens,
+        "seed": seed,
+    }
+    if kind == "llama.cpp":
+        body |= _llama(sampling, seed, context)
+    else:
+        body |= {"presence_penalty": sampling.presence, "frequency_penalty": sampling.frequency}
+    if kind == "vllm":
+        body |= {"top_k": sampling.top_k or -1, "min_p": sampling.min_p, "repetition_penalty": sampling.repetition}
+        body |= _form(sampling)
+    elif sampling.schema and kind == "other":
+        if not chat:
+            raise UsageError("a schema needs a server's chat: give no template")
+        form = {"name": "answer", "schema": _schema(sampling), "strict": True}
+        body["response_format"] = {"type": "json_schema", "json_schema": form}
+    return body
+
+
+def in_process(sampling: Sampling, seed: int, eos: Iterable[int]) -> dict[str, Any]:
+    """Fields of vLLM's SamplingParams."""
+    _check(sampling, _VLLM, "vLLM")
+    return _vllm(sampling, seed, eos)
+
+
+def _vllm(sampling: Sampling, seed: int, eos: Iterable[int]) -> dict[str, Any]:
+    if any(abs(b) > 100 for _, b in sampling.bias):
+        raise UsageError("vLLM takes a bias from -100 to 100; to ban a token, -100 will do")
+    body = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or -1,
+        "min_p": sampling.min_p,
+        "max_tokens": sampling.max_tokens,
+        "min_tokens": sampling.min_tokens,
+        "stop": list(sampling.stop),
+        "include_stop_str_in_output": True,
+        "stop_token_ids": sorted({*sampling.stop_tokens, *eos}),  # of several ends it may know one only
+        "seed": seed,
+        "repetition_penalty": sampling.repetition,
+        "presence_penalty": sampling.presence,
+        "frequency_penalty": sampling.frequency,
+        "logprobs": max(1, sampling.alternatives),
+        "skip_special_tokens": False,
+    }
+    if sampling.bias:
+        body["logit_bias"] = dict(sampling.bias)
+    if sampling.allowed:
+        body["allowed_token_ids"] = list(sampling.allowed)
+    return body | _form(sampling)
+
+
+def drawn_otherwise(sampling: Sampling) -> bool:
+    """Is what was drawn from another distribution than the model's own at temperature 1? (Greedy takes its largest.)"""
+    return sampling.temperature > 0 and (sampling.temperature != 1 or sampling.truncated)
+
+
+def child(seed: int, number: int) -> int:
+    """The seed of one continuation of a request: 31 bits, which every server takes."""
+    digest = hashlib.blake2b(f"{seed} {number}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest) >> 33
+
+
+def _llama(sampling: Sampling, seed: int, context: int) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "samplers": ["penalties", "temperature", "top_k", "top_p", "min_p"],  # in `Sampling`'s order
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+        "repeat_penalty": sampling.repetition,
+        "repeat_last_n": context if sampling.repetition != 1 else 0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "seed": seed,
+    }
+    return body | {"json_schema": _schema(sampling)} if sampling.schema else body
+
+
+def _form(sampling: Sampling) -> dict[str, Any]:
+    if sampling.pattern:
+        return {"structured_outputs": {"regex": sampling.pattern}}
+    return {"structured_outputs": {"json": _schema(sampling)}} if sampling.schema else {}
+
+
+def _schema(sampling: Sampling) -> Any:
+    try:
+        return json.loads(sampling.schema)
+    except ValueError as reason:
+        raise UsageError(f"the schema is not JSON ({reason})") from None
+
+
+def _check(sampling: Sampling, able: set[str], who: str) -> None:
+    plain = Sampling()
+    for name in sorted(_ALL - able):
+        if getattr(sampling, name) != getattr(plain, name):
+            fix = _FIXES.get(name, "leave it out, or use another policy")
+            raise UsageError(f"{name} is {getattr(sampling, name)!r}, but {who} has no such option: {fix}")

@@ -1,0 +1,216 @@
+"""Which tokens may come next, so that a text matches a regular expression or fits a JSON schema. Through llguidance.
+
+A token may come where the text with it can still be completed to one that fits: no way of cutting a text into tokens is
+preferred, so what is drawn is the model's own distribution over such tokens, renormalised. The end-of-sequence tokens
+may come exactly where the text fits as it stands.
+
+Patterns are those of the Rust crate `regex`, but a `\\d` is one of 0 to 9: there is no look-around and no reference
+to a group.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ponder.engine.request import Guide
+from ponder.errors import MissingExtra, UsageError
+from ponder.models.tokenizer import Tokenizer
+from ponder.types import Sampling
+
+LONGEST = 30_000  # characters of a pattern or schema: what one of them takes to compile grows faster than its length
+_KEPT = 64  # forms that stay compiled
+_CROSSED = 8  # patterns in a schema that asks for several at once: llguidance's time doubles with each
+_SHOWN = 200  # characters of llguidance's own words in an error
+# Without `no_forcing` a piece of text that must come would be cut into tokens in one way only.
+_GRAMMAR = '%llguidance {{"no_forcing": true}}\nstart: {}'
+# White space in long runs is what weak models write for ever; 40 indent a deep object.
+_JSON = {"whitespace_pattern": r"[ \t\r\n]{1,40}", "lenient": False}
+
+
+class Guides:
+    """Makes guides for one tokenizer and a model of so many tokens."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab: int) -> None:
+        self.tokenizer, self.vocab = tokenizer, vocab
+        self._compiled: dict[str, Any] = {}
+        self._lock = threading.Lock()  # calls come from several threads
+
+    def __call__(self, sampling: Sampling) -> Callable[[], Guide] | None:
+        """What makes a guide for each continuation, or an error for a form that cannot be; None: there is no form."""
+        if not (sampling.pattern or sampling.schema):
+            return None
+        rule = _regex(sampling.pattern) if sampling.pattern else _schema(sampling.schema)
+        with self._lock:
+            start = self._start(rule)
+        return lambda: _Matching(start.deep_copy(), self.tokenizer.eos, self.vocab)
+
+    def _start(self, rule: str) -> Any:
+        """A matcher at the beginning of a text; from then on it is only copied."""
+        if (start := self._compiled.get(rule)) is None:
+            library = _library()
+            start = library.LLMatcher(
+                self._tokens, library.LLMatcher.grammar_from_lark(_GRAMMAR.format(rule)), log_level=0,
+                limits=library.LLParserLimits(verbose_errors=False),
+            )  # fmt: skip
+            if start.is_error():
+                raise UsageError(f"the pattern or schema cannot be used: {_reason(start.get_error())}")
+            _Matching(start.deep_copy(), self.tokenizer.eos, self.vocab).allowed()  # what fails at once is told at once
+            while len(self._compiled) >= _KEPT:
+                self._compiled.pop(next(iter(self._compiled)))
+            self._compiled[rule] = start
+        return start
+
+    @cached_property
+    def _tokens(self) -> Any:
+        library = _library()
+        if not self.tokenizer.eos:
+            raise UsageError("the tokenizer names no token that ends a text, so none could end in a given form")
+        given = _Tokens(
+            token_bytes(self.tokenizer, self.vocab), sorted(_special(self.tokenizer)), self.tokenizer.eos[0]
+        )
+        return library.LLTokenizer(library.TokenizerWrapper(given), eos_token=list(self.tokenizer.eos))
+
+
+class _Matching:
+    """One text in the making."""
+
+    def __init__(self, matcher: Any, eos: tuple[int, ...], vocab: int) -> None:
+        self._matcher, self._eos, self._vocab = matcher, list(eos), vocab
+
+    def allowed(self) -> NDArray[np.bool_]:
+        may_end = self._matcher.is_accepting()  # llguidance also allows an end where nothing else can follow
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        if self._matcher.is_error():
+            raise UsageError(f"the pattern or schema leads nowhere: {_reason(self._matcher.get_error())}")
+        mask = np.unpackbits(bits, count=self._vocab, bitorder="little").view(np.bool_)
+        mask[self._eos] = may_end
+        return mask
+
+    def push(self, token: int) -> None:
+        self._matcher.consume_token(token)
+
+
+class _Tokens:
+    """What llguidance asks of a tokenizer."""
+
+    bos_token_id = None
+
+    def __init__(self, tokens: list[bytes], special: list[int], eos: int) -> None:
+        self.tokens, self.special_token_ids, self.eos_token_id = tokens, special, eos
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        raise NotImplementedError("needed only to force text, which is not done here")
+
+
+def token_bytes(tokenizer: Tokenizer, size: int) -> list[bytes]:
+    """What each of `size` tokens writes, as the tokenizer's decoder has it; nothing for ids without a token."""
+    steps = _steps(tokenizer)
+    kinds = {step["type"] for step in steps}
+    if not kinds or kinds - {"ByteLevel", "Fuse", "Replace", "ByteFallback", "Strip", "Metaspace"}:
+        raise UsageError(
+            f"patterns and schemas need a tokenizer whose tokens are pieces of text; this one decodes with "
+            f"{', '.join(sorted(kinds)) or 'spaces between tokens'}"
+        )
+    written = [b""] * size
+    for text, index in tokenizer.inner.get_vocab(with_added_tokens=True).items():
+        if index < size:
+            written[index] = _bytes(text, steps)
+    return written
+
+
+def _bytes(text: str, steps: list[dict[str, Any]]) -> bytes:
+    for step in steps:
+        if step["type"] == "ByteLevel" and all(c in _BYTES for c in text):
+            return bytes(_BYTES[c] for c in text)
+        if step["type"] == "ByteFallback" and re.fullmatch("<0x[0-9A-F]{2}>", text):
+            return bytes([int(text[3:5], 16)])
+        if step["type"] == "Replace" and "String" in step["pattern"]:
+            text = text.replace(step["pattern"]["String"], step["content"])
+        if step["type"] == "Metaspace":
+            text = text.replace(step["replacement"], " ")
+    return text.encode()
+
+
+def _steps(tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    decoder = tokenizer.inner.decoder
+    if decoder is None:
+        return []
+    state: dict[str, Any] = json.loads(decoder.__getstate__())
+    return state["decoders"] if state["type"] == "Sequence" else [state]
+
+
+def _special(tokenizer: Tokenizer) -> set[int]:
+    """Tokens that are no text."""
+    added = tokenizer.inner.get_added_tokens_decoder().items()
+    named = {tokenizer.bos, tokenizer.pad, *tokenizer.eos} - {None}
+    return {index for index, token in added if token.special} | {int(i) for i in named if i is not None}
+
+
+def _byte_characters() -> dict[str, int]:
+    """GPT-2's: a printable byte of Latin-1 is its own character, the others are those from 256 on, in their order."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [b for b in range(256) if b not in plain]
+    return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(others)}
+
+
+_BYTES = _byte_characters()
+
+
+def _regex(pattern: str) -> str:
+    _short("pattern", pattern)
+    return f"/{_library().regex_to_lark(pattern, 'd')}/"
+
+
+def _schema(text: str) -> str:
+    _short("schema", text)
+    try:
+        schema = json.loads(text)
+        keys = Counter(_keys(schema) if isinstance(schema, dict) else ())
+        written = json.dumps({**schema, "x-guidance": _JSON} if isinstance(schema, dict) else schema)
+    except (ValueError, RecursionError) as reason:
+        raise UsageError(f"the schema is not JSON, or too deep ({str(reason)[:_SHOWN]})") from None
+    if not isinstance(schema, dict):
+        raise UsageError("the schema is JSON, but no object: write {} for any JSON")
+    if keys["allOf"] + keys["$ref"] and keys["pattern"] > _CROSSED:
+        raise UsageError(f"a schema with allOf or $ref may have at most {_CROSSED} patterns; join some of them")
+    return f"%json {written}"
+
+
+def _keys(part: Any) -> Iterator[str]:
+    for key, value in part.items() if isinstance(part, dict) else enumerate(part):
+        yield str(key)
+        if isinstance(value, dict | list):
+            yield from _keys(value)
+
+
+def _short(what: str, text: str) -> None:
+    if not text.isascii() and re.search("[\ud800-\udfff]", text):
+        raise UsageError(f"the {what} has half of a surrogate pair, which is no character")
+    if len(text) > LONGEST:
+        raise UsageError(f"the {what} has {len(text)} characters; at most {LONGEST} are taken")
+
+
+def _reason(error: str) -> str:
+    """Of llguidance's message, which shows the whole grammar, the sentence that says what is wrong."""
+    if error.startswith("NoExtensionBias"):
+        return "what must come next cannot be written with this model's tokens"
+    lines = [line.strip() for line in error.splitlines() if line.strip()]
+    said = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])
+    return re.sub(r"^at \d+\(\d+\): ", "", said)[:_SHOWN]
+
+
+def _library() -> Any:
+    try:
+        import llguidance
+    except ImportError:
+        raise MissingExtra("a pattern or schema", "llguidance", "guide") from None
+    return llguidance

@@ -1,0 +1,226 @@
+"""JSON over HTTP for many calls at once: bounded, retried where that helps, and closed when nobody waits any more.
+
+Each call runs in a thread of a bounded pool over a connection of its own, by the standard library. A caller that is
+cancelled shuts the connection, which is how a server learns that it can stop writing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import random
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, NoReturn, TypeVar
+from urllib.parse import urlsplit
+
+from ponder.errors import ModelError, UsageError
+
+T = TypeVar("T")
+_CONNECT = 10.0  # seconds for a connection to open
+_PATIENCE = 30.0  # most seconds between two tries, whatever the server asks for
+_AGAIN = (408, 425, 429, 500, 502, 503, 504)  # statuses that another try may not meet
+
+
+class Refused(UsageError):
+    """The server answered that it will not: `status` and what it said."""
+
+    def __init__(self, status: int, said: str, where: str) -> None:
+        super().__init__(f"{where} answered {status}: {said}")
+        self.status, self.said = status, said
+
+
+class _Gone(Exception):
+    """Nobody waits for this call any more."""
+
+
+class _Again(Exception):
+    """This try failed, the next may not."""
+
+    def __init__(self, reason: str, wait: float = 0.0) -> None:
+        super().__init__(reason)
+        self.wait = wait
+
+
+class Http:
+    """A server's address. `key` is sent as a bearer token and never shown."""
+
+    def __init__(self, url: str, key: str | None, at_once: int, timeout: float, retries: int) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UsageError(f"{url!r} is no address of a server: give one such as http://127.0.0.1:8000/v1")
+        if parts.username or parts.password:
+            raise UsageError("a key does not belong in an address, which is saved with runs: set OPENAI_API_KEY")
+        if at_once < 1 or retries < 0 or not timeout > 0:
+            raise UsageError("at_once must be at least 1, retries at least 0, timeout above 0")
+        try:
+            self._host, self._port = parts.hostname, parts.port
+        except ValueError:
+            raise UsageError(f"{url!r} has no port that could be: give one such as http://127.0.0.1:8000/v1") from None
+        self.url = url.rstrip("/")
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._key, self._timeout, self._retries = key, timeout, retries
+        self._pool = ThreadPoolExecutor(at_once, thread_name_prefix="http")
+
+    async def post(self, url: str, body: Mapping[str, Any]) -> Any:
+        return await self._call(url, body, lambda reply: self._json(reply.read()))
+
+    def now(self, method: str, url: str, body: Mapping[str, Any] | None = None) -> Any:
+        """In the caller's own thread, which waits."""
+        return _Call(self, method, url, body).run(lambda reply: self._json(reply.read()))
+
+    async def stream(self, url: str, body: Mapping[str, Any], read: Callable[[Iterator[Any]], T]) -> T:
+        """`read` is handed the events of the reply as they come, in a thread; where it returns, the reply is closed."""
+        return await self._call(url, body, lambda reply: read(self._events(reply)))
+
+    async def _call(self, url: str, body: Any, read: Callable[[http.client.HTTPResponse], T]) -> T:
+        call = _Call(self, "POST", url, body)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, call.run, read)
+        except asyncio.CancelledError:
+            call.leave()
+            raise
+
+    def _json(self, raw: bytes) -> Any:
+        try:
+            return json.loads(raw)
+        except ValueError:
+            said = self.hush(_short(raw))
+            raise ModelError(f"{self.url} sent what is not JSON: {said!r}; is it the right address?") from None
+
+    def _events(self, reply: http.client.HTTPResponse) -> Iterator[Any]:
+        """What server-sent events carry. A stream that ends without its last event was cut."""
+        for line in reply:
+            if not line.startswith(b"data:"):
+                continue
+            data = line[5:].strip()
+            if data == b"[DONE]":
+                return
+            found = self._json(data)
+            if isinstance(found, dict) and found.get("error"):
+                raise _Again(f"the server broke off: {self.hush(_said(data))}")
+            yield found
+        raise _Again("the stream ended before its end")
+
+    def hush(self, text: str) -> str:
+        return text.replace(self._key, "[key]") if self._key else text
+
+    def _open(self) -> http.client.HTTPConnection:
+        if self._tls is None:
+            return http.client.HTTPConnection(self._host, self._port, timeout=_CONNECT)
+        return http.client.HTTPSConnection(self._host, self._port, timeout=_CONNECT, context=self._tls)
+
+    def _headers(self) -> dict[str, str]:
+        told = {"Content-Type": "application/json", "Accept": "application/json", "Connection": "close"}
+        return told if not self._key else told | {"Authorization": f"Bearer {self._key}"}
+
+
+class _Call:
+    """One request and its tries, in a thread. `leave` is called from another."""
+
+    def __init__(self, server: Http, method: str, url: str, body: Any) -> None:
+        self.server, self.method, self.url = server, method, url
+        self.body = None if body is None else json.dumps(body).encode()
+        self._gone = threading.Event()
+        self._lock = threading.Lock()
+        self._sock: socket.socket | None = None  # the library drops its own when a reply begins
+
+    def leave(self) -> None:
+        with self._lock:
+            self._gone.set()
+            if self._sock is not None:
+                with suppress(OSError):
+                    self._sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads from it
+
+    def run(self, read: Callable[[http.client.HTTPResponse], T]) -> T:
+        for tried in range(self.server._retries + 1):
+            if self._gone.is_set():
+                raise _Gone
+            try:
+                return self._try(read)
+            except _Again as reason:
+                last = reason
+            if tried < self.server._retries:
+                wait = last.wait or 0.5 * 2**tried * (0.5 + random.random())  # spread out, so that calls do not march
+                _pause(self._gone, min(wait, _PATIENCE))
+        tries = f" ({self.server._retries + 1} tries)" if self.server._retries else ""
+        raise ModelError(f"{self.url}: {last}{tries}; check that the server runs there, then try again") from None
+
+    def _try(self, read: Callable[[http.client.HTTPResponse], T]) -> T:
+        connection = self.server._open()
+        self._sock = None
+        try:
+            connection.connect()
+            connection.sock.settimeout(self.server._timeout)
+            with self._lock:
+                self._sock = connection.sock
+                if self._gone.is_set():
+                    raise _Gone
+            path = self.url.split("://", 1)[1]
+            connection.request(self.method, "/" + path.partition("/")[2], self.body, self.server._headers())
+            reply = connection.getresponse()
+            if reply.status == 200:
+                return read(reply)
+            self._refuse(reply)
+        except (_Again, _Gone):
+            raise
+        except TimeoutError:
+            if self._sock is None:
+                raise _Again(f"no connection within {_CONNECT:g} s") from None
+            raise ModelError(
+                f"{self.url} was silent for {self.server._timeout:g} s: ask for fewer tokens, or give a longer timeout"
+            ) from None
+        except ssl.SSLCertVerificationError as reason:
+            raise ModelError(f"{self.url}: {reason.verify_message}; its certificate is not to be trusted") from None
+        except (OSError, http.client.HTTPException) as reason:
+            if self._gone.is_set():
+                raise _Gone from None
+            raise _Again(f"the connection failed ({str(reason) or type(reason).__name__})") from None
+        finally:
+            with self._lock:
+                self._sock = None
+            connection.close()
+
+    def _refuse(self, reply: http.client.HTTPResponse) -> NoReturn:
+        said = self.server.hush(_said(reply.read()))
+        if reply.status in _AGAIN:
+            raise _Again(f"answered {reply.status}: {said}", _seconds(reply.getheader("Retry-After")))
+        if 300 <= reply.status < 400:
+            said = f"moved to {reply.getheader('Location')}: give that address"
+        if reply.status in (401, 403):
+            said += "; set OPENAI_API_KEY to a key that this server takes"
+        raise Refused(reply.status, said, self.url)
+
+
+def _pause(gone: threading.Event, seconds: float) -> None:
+    """Until the next try is due, or nobody waits for it."""
+    gone.wait(seconds)
+
+
+def _said(raw: bytes) -> str:
+    """The message of an error, which servers put in different places."""
+    try:
+        found = json.loads(raw)
+    except ValueError:
+        return _short(raw)
+    while isinstance(found, dict):
+        found = next((found[k] for k in ("error", "message", "detail") if found.get(k)), str(found))
+    return _short(str(found).encode())
+
+
+def _short(raw: bytes) -> str:
+    text = " ".join(raw[:1000].decode(errors="replace").split())
+    return text if len(text) <= 300 else text[:300] + "…"
+
+
+def _seconds(told: str | None) -> float:
+    """Retry-After in seconds; as a date, or nonsense, it is not heeded."""
+    try:
+        return max(0.0, float(told or 0))
+    except ValueError:
+        return 0.0

@@ -1,0 +1,310 @@
+"""The `openai` policy: any server that speaks OpenAI's protocol, such as vLLM, llama.cpp, Ollama or OpenAI itself.
+
+Two ways to talk, and the tokenizer decides which:
+
+- With a tokenizer (the model's own, from a local folder), prompts and answers are token ids. vLLM and llama.cpp can do
+  this (llama.cpp through its own `/completion`, since its `/v1/completions` loses tokens that end inside a character).
+- Without one, they are text, and tokens are the text's bytes (see `spoken`). A conversation goes to
+  `/v1/chat/completions`; where a chat template was given, its text goes to `/v1/completions`.
+
+What a server cannot tell is NaN, never made up: in text, every log-probability; from llama.cpp, that of a token which
+ends inside a character or belongs to a stop string, and all where a schema rules, an option changes a greedy choice, or
+alternatives (which are of the model's own distribution) are asked for and another is sampled from. vLLM's are those of
+its `--logprobs-mode`: by default of the model's own distribution, before temperature and truncation; start it with
+`processed_logprobs` for those of the distribution sampled from.
+
+Each of a call's n continuations is a request of its own with a seed of its own, so the first of n does not depend on n.
+A seed fixes what is drawn as far as the server keeps its promise. Costs are what the server counts; FLOPs are unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from ponder.engine.request import Request, Row
+from ponder.errors import ModelError, UnknownName, UsageError
+from ponder.models import chat, dialects, heard, spoken
+from ponder.models.dialects import Kind
+from ponder.models.http import Http, Refused
+from ponder.models.local import Local
+from ponder.models.tokenizer import Tokenizer
+from ponder.types import Completion, Cost, Ids, Message, ids
+
+_OWNERS: dict[str, Kind] = {"vllm": "vllm", "llamacpp": "llama.cpp"}
+_PROBE = "The quick brown fox jumps over 13 lazy dogs."  # splits otherwise under most other vocabularies
+_NONSENSE = (
+    KeyError,
+    TypeError,
+    IndexError,
+    ValueError,
+    AttributeError,
+)  # what reading an answer of another shape raises
+
+
+@dataclass(eq=False, slots=True)
+class _Answer(Row):
+    cost: Cost = Cost()
+
+
+class OpenAI(Local):
+    """A `Policy` over a server. Get one with `connect`."""
+
+    def __init__(
+        self,
+        http: Http,
+        model: str | None,
+        kind: Kind = "other",
+        tokenizer: Tokenizer | None = None,
+        template: str | None = None,
+        context: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        known = tokenizer or spoken.tokenizer()
+        limit = context if tokenizer and context else sys.maxsize  # of text, the server counts the tokens
+        super().__init__(known, known.vocab_size, limit, seed)
+        self.http, self.model, self.kind, self.context = http, model, kind, context
+        self.by_tokens, self.template = tokenizer is not None, template
+
+    @classmethod
+    def connect(
+        cls,
+        url: str,
+        model: str | None = None,
+        tokenizer: Tokenizer | None = None,
+        template: str | None = None,
+        api_key: str | None = None,
+        seed: int = 0,
+        *,
+        at_once: int = 64,
+        timeout: float = 600.0,
+        retries: int = 4,
+    ) -> OpenAI:
+        """Ask a server what it serves. `model`: None where it has one only. `at_once`: most requests in flight.
+        `timeout`: seconds of silence. The key is `api_key`, else OPENAI_API_KEY, which is not sent in the clear to
+        another machine."""
+        url = url.rstrip("/") if urlsplit(url).path.strip("/") else url.rstrip("/") + "/v1"
+        http = Http(url, _key(url, api_key), at_once, timeout, retries)
+        name, told = _choose(http, model)
+        kind = _OWNERS.get(str(told.get("owned_by", "")), "other")
+        meta = told["meta"] if isinstance(told.get("meta"), dict) else {}
+        context, size = told.get("max_model_len") or meta.get("n_ctx"), meta.get("n_vocab")
+        policy = cls(http, name, kind, tokenizer, template, context if isinstance(context, int) else None, seed)
+        if tokenizer is not None:
+            if isinstance(size, int):
+                if tokenizer.vocab_size > size:
+                    raise ModelError(f"the tokenizer does not fit: {tokenizer.vocab_size} ids, but {url} serves {size}")
+                policy._vocab = size  # an embedding may have more rows than the tokenizer has ids
+            policy._compare(tokenizer)
+            if template is not None:
+                policy.tokenizer = chat.adopt(tokenizer, template)
+        return policy
+
+    def encode(self, messages: Sequence[Message]) -> Ids:
+        if self.by_tokens:
+            return super().encode(messages)
+        if self.template is None:
+            return spoken.encode(messages)
+        return ids(spoken.to_bytes(chat.render(self.template, messages)))
+
+    async def _continue(self, request: Request) -> list[Row]:
+        write = self._over_tokens if self.by_tokens else self._over_text
+        tasks = [asyncio.ensure_future(self._timed(write, request, j)) for j in range(request.n)]
+        try:
+            return list(await asyncio.gather(*tasks))
+        except BaseException:  # one failed: nobody waits for the others
+            for task in tasks:
+                task.cancel()
+            raise
+
+    def _flops(self, context: int) -> float:
+        return 0.0
+
+    def _completion(self, row: Row) -> Completion:
+        assert isinstance(row, _Answer)
+        return replace(super()._completion(row), cost=row.cost)
+
+    async def _timed(self, write: Callable[[Request, int], Awaitable[_Answer]], request: Request, number: int) -> Row:
+        began = time.perf_counter()
+        row = await write(request, number)
+        row.cost = replace(row.cost, seconds=time.perf_counter() - began)
+        row.versions = [self.version] * max(1, len(row.token_ids))
+        self.watch(row.cost.generated_tokens)
+        return row
+
+    # prompts and answers as token ids
+
+    async def _over_tokens(self, request: Request, number: int) -> _Answer:
+        seed = dialects.child(request.seed, number)
+        limit = self.context or len(request.prefix) + request.sampling.max_tokens
+        body = dialects.over_tokens(request.sampling, self.kind, seed, limit, self.eos)
+        body |= {"model": self.model, "prompt": request.prefix.tolist()}
+        row = _answer(request, number)
+        if self.kind == "llama.cpp":
+            url, hear = self._root + "/completion", self._heard_llama
+        else:
+            url, hear = self.http.url + "/completions", self._heard_vllm
+        found = await self.http.post(url, body)
+        try:
+            hear(row, found)
+        except _NONSENSE as reason:
+            raise self._strange(found, reason) from None
+        most = request.sampling.max_tokens
+        if not 0 < len(row.token_ids) <= most or not 0 <= min(row.token_ids) <= max(row.token_ids) < self._vocab:
+            raise ModelError(f"{self.http.url} wrote {len(row.token_ids)} tokens of {most}, each below {self._vocab}")
+        return row
+
+    def _heard_llama(self, row: _Answer, found: Any) -> None:
+        row.token_ids = written = [int(t) for t in found["tokens"]]
+        row.stop = {"eos": "eos", "word": "stop", "limit": "length"}[found["stop_type"]]  # type: ignore[assignment]
+        ends = [i for i, t in enumerate(written) if t in self.eos]
+        if ends:  # it may not know all that end an answer, and write on
+            row.token_ids, row.stop = written[: ends[0] + 1], "eos"
+        count, times, wrote = len(row.token_ids), found["timings"], int(found["tokens_predicted"])
+        row.cost = Cost(int(times["prompt_n"]), int(times["cache_n"]), wrote, max(0, wrote - count))
+        s, top = row.sampling, row.sampling.alternatives
+        known = not s.schema and not (s.edits if s.temperature == 0 else top and dialects.drawn_otherwise(s))
+        logprobs, tops = [math.nan] * len(written), [heard.top((), top)] * len(written)
+        for at, entry in heard.matched(written, found.get("completion_probabilities") or (), self._whole):
+            logprobs[at] = heard.logprob(entry) if known else math.nan
+            tops[at] = heard.top([(int(t["id"]), heard.logprob(t)) for t in entry.get("top_logprobs", ())], top)
+        row.logprobs, row.alternatives = logprobs[:count], tops[:count] if top else []
+
+    def _whole(self, token: int) -> bool:
+        return "\ufffd" not in self.tokenizer.decode([token], keep_special=True)
+
+    def _heard_vllm(self, row: _Answer, found: Any) -> None:
+        choice, top = found["choices"][0], row.sampling.alternatives
+        if choice.get("token_ids") is None:
+            raise UsageError(f"{self.http.url} gives no token ids: leave out the tokenizer, to talk in text")
+        row.token_ids = [int(t) for t in choice["token_ids"]]
+        told = choice.get("logprobs") or {}
+        given = told.get("token_logprobs") or [None] * len(row.token_ids)
+        row.logprobs = [math.nan if x is None else float(x) for x in given]
+        if len(row.logprobs) != len(row.token_ids):
+            raise ValueError(f"{len(row.token_ids)} tokens with {len(row.logprobs)} log-probabilities")
+        row.stop = self._ended(choice["finish_reason"])
+        if row.stop == "eos" and choice.get("stop_reason") is not None and row.token_ids[-1] not in self.eos:
+            row.stop = "stop"
+        row.cost = heard.usage(found.get("usage") or {}, len(row.token_ids))
+        if top:
+            each = [[(int(t.removeprefix("token_id:")), float(x)) for t, x in d.items()] for d in told["top_logprobs"]]
+            row.alternatives = [heard.top(t, top) for t in each]
+
+    def _compare(self, tokenizer: Tokenizer) -> None:
+        """A tokenizer of another model would turn every answer to nonsense: the server splits a text too."""
+        if self.kind == "other":
+            return
+        asked = {"content": _PROBE} if self.kind == "llama.cpp" else {"model": self.model, "prompt": _PROBE}
+        try:
+            found = self.http.now("POST", self._root + "/tokenize", {**asked, "add_special_tokens": False})
+        except Refused:
+            return  # it has no such service
+        theirs = found.get("tokens") if isinstance(found, dict) else None
+        try:
+            ours = tokenizer.encode(_PROBE, special=False).tolist()
+        except UsageError:
+            ours = []
+        if theirs is not None and theirs != ours:
+            raise ModelError(
+                f"the tokenizer is not that of {self.model!r} at {self.http.url}: the two split a text otherwise; "
+                "give the served model's own"
+            )
+
+    # prompts and answers as text
+
+    async def _over_text(self, request: Request, number: int) -> _Answer:
+        said, sampling = spoken.decode(request.prefix), request.sampling
+        body: dict[str, Any] = {"model": self.model, "stream": True, "stream_options": {"include_usage": True}}
+        limit = self.context or 1 << 16
+        spoke = not isinstance(said, str)
+        body |= dialects.over_text(sampling, self.kind, dialects.child(request.seed, number), limit, spoke)
+        path, body["messages" if spoke else "prompt"] = ("/chat/completions" if spoke else "/completions"), said
+        if isinstance(said, list):
+            if not said[-1]["content"]:
+                said.pop()
+            elif self.kind == "other":
+                raise UsageError(
+                    f"whether the chat at {self.http.url} goes on with a half-written answer or begins another is not "
+                    "known: give the model's tokenizer or a template, or let each answer be written in one go"
+                )
+            else:
+                body |= {"continue_final_message": True, "add_generation_prompt": False}
+        row = _answer(request, number)
+        try:
+            text, stop, bill, pieces = await self.http.stream(self.http.url + path, body, heard.reader(sampling.stop))
+            row.cost = heard.usage(bill, pieces)
+        except Refused as reason:
+            if reason.status == 404 and not spoke:
+                raise UsageError(f"{reason}; if it has a chat only, give no template") from None
+            raise
+        except _NONSENSE as reason:
+            raise self._strange("its stream", reason) from None
+        row.stop = "stop" if stop is None else self._ended(stop)
+        row.token_ids = [*text.encode(errors="replace"), *([spoken.END] if row.stop == "eos" else [])]
+        row.logprobs = [math.nan] * len(row.token_ids)
+        return row
+
+    # both
+
+    @property
+    def _root(self) -> str:
+        """Where a server has what is not OpenAI's."""
+        return self.http.url.removesuffix("/v1")
+
+    def _ended(self, reason: Any) -> Any:
+        if reason not in ("stop", "length"):
+            raise ModelError(f"{self.http.url} broke off an answer: {reason}")
+        return "eos" if reason == "stop" else "length"
+
+    def _strange(self, found: Any, reason: Exception) -> ModelError:
+        said = self.http.hush(f"{found!r:.200}")
+        return ModelError(f"{self.http.url} sent what no such server sends ({type(reason).__name__}: {reason}): {said}")
+
+
+def _key(url: str, given: str | None) -> str | None:
+    """A key for one service must not go to another machine in the clear because it is in the environment."""
+    key = (given if given is not None else os.environ.get("OPENAI_API_KEY", "")).strip()
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise UsageError("the API key has characters that no key has; set OPENAI_API_KEY anew")
+    parts = urlsplit(url)
+    near = parts.scheme == "https" or parts.hostname in ("localhost", "127.0.0.1", "::1")
+    return (key or None) if near or given is not None else None
+
+
+def _choose(http: Http, model: str | None) -> tuple[str | None, Mapping[str, Any]]:
+    """The model's name, and what the server says of it."""
+    try:
+        found = http.now("GET", http.url + "/models")
+    except Refused as reason:
+        if reason.status != 404:
+            raise
+        if model is None:
+            raise UsageError(f"{http.url} does not list its models: name one, as in openai:{http.url}#NAME") from None
+        return model, {}
+    listed = found.get("data") if isinstance(found, dict) else None
+    if not isinstance(listed, list) or not all(isinstance(m, dict) and isinstance(m.get("id"), str) for m in listed):
+        raise ModelError(f"{http.url}/models lists no models: is it the address of an OpenAI-compatible server?")
+    others = [(a, m) for m in listed if isinstance(m.get("aliases"), list) for a in m["aliases"] if isinstance(a, str)]
+    names = {m["id"]: m for m in listed} | dict(others)
+    if model is None and len(listed) == 1:
+        return listed[0]["id"], listed[0]
+    if model is None:
+        some = ", ".join(sorted(names)[:20]) + ("" if len(names) <= 20 else ", …")
+        raise UsageError(f"{http.url} serves {len(listed)} models; name one, as in openai:{http.url}#NAME: {some}")
+    if model not in names:
+        raise UnknownName(f"model at {http.url}", model, names)
+    return model, names[model]
+
+
+def _answer(request: Request, number: int) -> _Answer:
+    return _Answer(request, number, np.empty(0))  # the server draws its own numbers

@@ -1,0 +1,79 @@
+"""Conversations as bytes, for servers that give and take text alone.
+
+Such a server's tokens are not known, so a text's tokens are the bytes of its UTF-8 form: what was written is kept to
+the letter and never changes on the way. Three more ids mark what a text cannot: where a message begins, where its
+content begins, and where an answer ended. No text can forge them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
+
+from ponder.errors import UsageError
+from ponder.models.tokenizer import Tokenizer
+from ponder.types import Ids, Message, ids
+
+MESSAGE, CONTENT, END = 256, 257, 258
+SIZE = 259
+
+
+def tokenizer() -> Tokenizer:
+    """One id for each byte, then the three marks. To read with: `encode` below writes conversations."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]  # stand for themselves in `tokenizers`' alphabet
+    others = (b for b in range(256) if b not in printable)
+    letters = {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
+    inner = tokenizers.Tokenizer(models.BPE({letters[b]: b for b in range(256)}, []))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    inner.decoder = decoders.ByteLevel()
+    inner.add_special_tokens(["<|message|>", "<|content|>", "<|end|>"])
+    return Tokenizer(inner, eos=(END,))
+
+
+def encode(messages: Sequence[Message]) -> Ids:
+    """A conversation, and room for the assistant's answer."""
+    if not messages:
+        raise UsageError("a conversation needs at least one message")
+    out: list[int] = []
+    for message in (*messages, {"role": "assistant", "content": ""}):
+        role, content = message.get("role"), message.get("content")
+        if not isinstance(role, str) or not isinstance(content, str):
+            raise UsageError(f"a text-only server takes messages of text alone, not {content!r:.80} of {role!r:.40}")
+        out += [MESSAGE, *to_bytes(role), CONTENT, *to_bytes(content)]
+    return ids(out)
+
+
+def decode(prefix: Ids) -> str | list[dict[str, str]]:
+    """The conversation that a prefix is, what was answered so far as its last message; or plain text."""
+    tokens = prefix.tolist()
+    if tokens[-1] == END:
+        raise UsageError("the prefix ends where an answer ended: there is nothing to go on with; begin a new message")
+    if tokens[0] != MESSAGE:
+        return _text(tokens)
+    starts = [i for i, t in enumerate(tokens) if t == MESSAGE]
+    found = []
+    for begin, end in zip(starts, [*starts[1:], len(tokens)], strict=True):
+        part = tokens[begin + 1 : end]
+        if CONTENT not in part:
+            raise UsageError("the prefix breaks off inside the name of a role; it is no conversation")
+        middle = part.index(CONTENT)
+        content = part[middle + 1 :]
+        content = content[:-1] if content and content[-1] == END else content
+        found.append({"role": _text(part[:middle]), "content": _text(content)})
+    return found
+
+
+def to_bytes(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{text[:80]!r} has half a character in it, which no server takes") from None
+
+
+def _text(tokens: list[int]) -> str:
+    try:
+        return bytes(tokens).decode()
+    except ValueError:  # a mark, or half a character
+        raise UsageError("the prefix is no text: these tokens are not those of this policy") from None

@@ -1,0 +1,404 @@
+"""A batch of several adapters against models into which each was folded: W + alpha / rank B A, in float64."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from fakes import CONFIGS, characters, plain_hidden, plain_logits, plain_logprobs, tiny, wait, weights64
+from ponder.engine import cache
+from ponder.engine.adapters import Adapters, _adding
+from ponder.engine.engine import Engine
+from ponder.engine.request import Request, Row
+from ponder.errors import ModelError, UnknownName, UsageError
+from ponder.nets import lora
+from ponder.nets.decoder import Decoder
+from ponder.nets.lora import PREFIX, TARGETS
+from ponder.protocols import Policy
+from ponder.types import Completion, Sampling, ids, user
+
+PROMPTS = [[5], [9, 3, 22, 40, 17], [33] * 11, [8, 60, 7]]
+SHAPES: dict[str, tuple[int, float, Sequence[str]]] = {  # rank, alpha, targets
+    "red": (4, 8.0, TARGETS),
+    "blue": (3, 10.0, ("q_proj", "o_proj", "down_proj")),
+}
+
+
+def linears(net: nn.Module, targets: Sequence[str]) -> dict[str, nn.Linear]:
+    found = {n: m for n, m in net.named_modules() if n.rpartition(".")[2] in targets}
+    return {n: m for n, m in found.items() if isinstance(m, nn.Linear)}
+
+
+def write(folder: Path, net: Decoder, name: str, size: float = 0.15, **config: Any) -> dict[str, tuple[Tensor, Tensor]]:
+    """A folder as peft writes it, without peft. Returns A and B by layer."""
+    rank, alpha, targets = SHAPES[name]
+    draw = torch.Generator().manual_seed(len(name))
+    pairs = {
+        layer: (
+            torch.randn(rank, m.in_features, generator=draw) * size,
+            torch.randn(m.out_features, rank, generator=draw) * size,
+        )
+        for layer, m in linears(net, targets).items()
+    }
+    folder.mkdir(parents=True)
+    about = {"peft_type": "LORA", "r": rank, "lora_alpha": alpha, "target_modules": list(targets), **config}
+    (folder / "adapter_config.json").write_text(json.dumps(about))
+    tensors = {}
+    for layer, (a, b) in pairs.items():
+        tensors |= {f"{PREFIX}{layer}.lora_A.weight": a, f"{PREFIX}{layer}.lora_B.weight": b}
+    save_file(tensors, folder / "adapter_model.safetensors")
+    return pairs
+
+
+def fold(net: Decoder, name: str, pairs: dict[str, tuple[Tensor, Tensor]]) -> Decoder:
+    rank, alpha, _ = SHAPES[name]
+    with torch.no_grad():
+        for layer, (a, b) in pairs.items():
+            weight = net.get_submodule(layer).weight
+            assert isinstance(weight, Tensor)
+            weight.copy_((weight.double() + alpha / rank * (b.double() @ a.double())).float())
+    return net
+
+
+def world(kind: str, tmp_path: Path) -> tuple[Engine, dict[str, Decoder]]:
+    """An engine with both adapters, and for each name the model it stands for."""
+    net = tiny(kind)
+    machine = Engine(net, cache_bytes=4000 * cache.bytes_per_token(net.config, net.dtype))
+    models = {"": tiny(kind)}
+    for name in SHAPES:
+        models[name] = fold(tiny(kind), name, write(tmp_path / name, net, name))
+        machine.adapters.add(name, tmp_path / name)
+    return machine, models
+
+
+def request(prompt: Sequence[int], adapter: str, n: int = 1, seed: int = 0, **sampling: Any) -> Request:
+    return Request(ids(prompt), Sampling(**{"max_tokens": 10, **sampling}), n, seed, adapter)
+
+
+def together(machine: Engine, requests: Sequence[Request]) -> list[list[Row]]:
+    async def all_of_them() -> list[list[Row]]:
+        return list(await asyncio.gather(*(machine.generate(r) for r in requests)))
+
+    return wait(all_of_them())
+
+
+@pytest.mark.parametrize("kind", list(CONFIGS))
+def test_a_mixed_batch_equals_the_models_apart(kind: str, tmp_path: Path) -> None:
+    machine, models = world(kind, tmp_path)
+    requests = [request(p, name, temperature=0.0) for p in PROMPTS for name in ("red", "", "blue")]
+    found = together(machine, requests)
+    weights = {name: {n: p.detach() for n, p in weights64(net).items()} for name, net in models.items()}
+    texts = set()
+    for asked, (row,) in zip(requests, found, strict=True):
+        tokens = asked.prefix.tolist()
+        for _ in range(10):
+            tokens.append(int(plain_logits(weights[asked.adapter], CONFIGS[kind], tokens)[-1].argmax()))
+        assert row.token_ids == tokens[len(asked.prefix) :]
+        exact = plain_logprobs(machine.net, weights[asked.adapter], tokens, 10)
+        assert np.allclose(row.logprobs, exact, atol=1e-5)
+        texts.add(tuple(row.token_ids))
+    assert len(texts) > 9, "or equality would say little"
+
+
+@pytest.mark.parametrize("room", [{}, {"most_rows": 4}, {"chunk": 3}, {"cache_bytes": 100}])
+def test_samples_are_those_of_the_models_apart(room: dict[str, int], tmp_path: Path) -> None:
+    machine, models = world("llama", tmp_path)
+    names = ["red", "blue", "", "red"]
+    rule: dict[str, Any] = {"n": 2, "temperature": 1.2, "max_tokens": 30 if "cache_bytes" in room else 8}
+    requests = [request(p, a, seed=i, **rule) for i, a in enumerate(names) for p in PROMPTS]
+    for name, value in room.items():
+        token = cache.bytes_per_token(machine.net.config, machine.net.dtype) if name == "cache_bytes" else 1
+        setattr(machine, name, value * token)
+    found = together(machine, requests)
+    if "cache_bytes" in room:
+        assert machine._schedule is not None and machine._schedule.stepped_back > 0
+    for name, net in models.items():
+        mine = [i for i, r in enumerate(requests) if r.adapter == name]
+        alone = together(Engine(net), [request(requests[i].prefix, "", seed=requests[i].seed, **rule) for i in mine])
+        for i, rows in zip(mine, alone, strict=True):
+            assert [r.token_ids for r in found[i]] == [r.token_ids for r in rows]
+            for ours, theirs in zip(found[i], rows, strict=True):
+                assert np.allclose(ours.logprobs, theirs.logprobs, atol=1e-5)
+
+
+def test_rows_without_an_adapter_are_the_same_to_the_bit(tmp_path: Path) -> None:
+    machine, _ = world("llama", tmp_path)
+    names = ["red", "", "blue", ""]
+    mixed, plain = (
+        together(machine, [request(p, a, n=2, temperature=1.0) for p, a in zip(PROMPTS, use, strict=True)])
+        for use in (names, [""] * 4)
+    )
+    for name, a, b in zip(names, mixed, plain, strict=True):
+        same = [r.logprobs for r in a] == [r.logprobs for r in b]
+        assert same == (name == "")
+
+
+def test_what_one_adapter_cached_another_does_not_read(tmp_path: Path) -> None:
+    machine, models = world("llama", tmp_path)
+    for name in ("", "red", "blue", "red", ""):
+        (found,) = together(machine, [request(PROMPTS[2], name, temperature=0.0)])
+        (alone,) = together(Engine(models[name]), [request(PROMPTS[2], "", temperature=0.0)])
+        assert found[0].token_ids == alone[0].token_ids
+    assert found[0].computed == 0, "its own prefix it finds again"
+
+
+def test_a_name_can_come_to_mean_another(tmp_path: Path) -> None:
+    machine, models = world("llama", tmp_path)
+    together(machine, [request(PROMPTS[2], "red", temperature=0.0)])
+    machine.adapters.remove("red")
+    assert list(machine.adapters) == ["blue"] and "red" not in machine.adapters
+    machine.adapters.add("red", tmp_path / "blue")
+    (found,) = together(machine, [request(PROMPTS[2], "red", temperature=0.0)])
+    (alone,) = together(Engine(models["blue"]), [request(PROMPTS[2], "", temperature=0.0)])
+    assert found[0].token_ids == alone[0].token_ids
+
+
+def test_readings_go_through_their_adapter(tmp_path: Path) -> None:
+    machine, models = world("gemma", tmp_path)
+
+    async def read() -> list[Tensor]:
+        return list(await asyncio.gather(*(machine.read(ids(PROMPTS[2]), 4, name) for name in models)))
+
+    for net, hidden in zip(models.values(), wait(read()), strict=True):
+        exact = plain_hidden({n: p.detach() for n, p in weights64(net).items()}, CONFIGS["gemma"], PROMPTS[2])[4:]
+        assert torch.allclose(hidden.double(), exact, atol=1e-4)
+
+
+def untouched(net: Decoder) -> bool:
+    plain = tiny()
+    assert all(torch.equal(p, q) for p, q in zip(net.parameters(), plain.parameters(), strict=True))
+    return not any("forward" in m.__dict__ or m._forward_hooks for m in net.modules())
+
+
+def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, _ = world("llama", tmp_path)
+    seen: list[bool] = []
+    real = cache.Decoding.__call__
+
+    def spy(self: Any, *given: Any, **more: Any) -> Tensor:
+        seen.append("forward" in machine.net.layers[0].self_attn.q_proj.__dict__)
+        return real(self, *given, **more)
+
+    monkeypatch.setattr(cache.Decoding, "__call__", spy)
+    together(machine, [request(PROMPTS[1], "red"), request(PROMPTS[1], "")])
+    assert all(seen) and untouched(machine.net)
+    seen.clear()
+    together(machine, [request(PROMPTS[1], "")])
+    assert seen and not any(seen), "a pass without adapters is the plain one"
+
+    def broken(*given: Any, **more: Any) -> Tensor:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(cache.Decoding, "__call__", broken)
+    with pytest.raises(RuntimeError, match="no"):
+        together(machine, [request(PROMPTS[1], "red")])
+    assert untouched(machine.net)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["", "a", "b", "c"]), st.integers(1, 4)), min_size=1, max_size=8))
+def test_any_order_of_tokens(runs: list[tuple[str, int]]) -> None:
+    """One layer, token by token."""
+    draw = torch.Generator().manual_seed(0)
+    layer = nn.Linear(5, 7)
+    pairs = {n: (torch.randn(2, 5, generator=draw), torch.randn(7, 2, generator=draw)) for n in "abc"}
+    names = [name for name, size in runs for _ in range(size)]
+    x = torch.randn(len(names), 5, generator=draw)
+    holder = Adapters(tiny(), None, None)  # type: ignore[arg-type]
+    used = [(holder._tokens(n, [r[0] for r in runs], [r[1] for r in runs]), *pairs[n]) for n in sorted({*names} - {""})]
+    with torch.no_grad():
+        found, base = _adding(layer.forward, used)(x), layer(x)
+        for t, name in enumerate(names):
+            if name:
+                a, b = (p.double() for p in pairs[name])
+                assert torch.allclose(found[t].double(), base[t].double() + b @ (a @ x[t].double()), atol=1e-5)
+            else:
+                assert torch.equal(found[t], base[t])
+
+
+def test_the_networks_type_is_kept(tmp_path: Path) -> None:
+    """Also where it changes after an adapter was added."""
+    machine, models = world("llama", tmp_path)
+    together(machine, [request(PROMPTS[1], "red")])
+    machine.net.to(torch.bfloat16)
+    machine.renew()
+    (found,) = together(machine, [request(PROMPTS[1], "red", temperature=0.0, max_tokens=4)])
+    w = {n: p.detach() for n, p in weights64(models["red"]).items()}
+    exact = plain_logprobs(models["red"], w, [*PROMPTS[1], *found[0].token_ids], 4)
+    assert np.allclose(found[0].logprobs, exact, atol=0.3)
+
+
+# the policy
+
+
+def ask(policy: Policy, prompt: Sequence[int] = (5, 6, 9), n: int = 2, **sampling: Any) -> list[Completion]:
+    return wait(policy.generate(ids(prompt), Sampling(**{"max_tokens": 6, **sampling}), n))
+
+
+def test_a_policy_with_an_adapter_on(tmp_path: Path) -> None:
+    policy = characters()
+    folded = characters()
+    fold(folded.net, "red", write(tmp_path / "red", policy.net, "red", 0.4))
+    policy.engine.adapters.add("red", tmp_path / "red")
+    view = policy.adapted("red")
+    assert isinstance(view, Policy) and view.version == policy.version
+    assert view.encode(user("1+2=")).tolist() == policy.encode(user("1+2=")).tolist()
+    texts = []
+    for p in (view, policy, folded):
+        texts.append([c.token_ids.tolist() for c in ask(p, seed=3)])
+    assert texts[0] == texts[2] != texts[1]
+    text = texts[0][0]
+    said, theirs, base = (wait(p.score(ids([5, 6, 9]), ids(text))) for p in (view, folded, policy))
+    assert np.allclose(said, theirs, atol=1e-5) and not np.allclose(said, base, atol=1e-3)
+    hidden, merged = (wait(p.read(ids([5, 6, 9]), 1)) for p in (view, folded))
+    assert torch.allclose(hidden, merged, atol=1e-4)
+
+    async def heard() -> list[Any]:
+        return [word async for word in view.words(ids([5, 6, 9]), Sampling(max_tokens=6, seed=3), 2)]
+
+    assert [w.token_ids.tolist() for w in wait(heard()) if isinstance(w, Completion)] == texts[0]
+
+
+def test_draws_do_not_depend_on_other_adapters(tmp_path: Path) -> None:
+    def drawn(before: int) -> list[list[int]]:
+        policy = characters()
+        policy.engine.adapters.add("red", tmp_path / "red")
+        for _ in range(before):
+            ask(policy)
+        return [c.token_ids.tolist() for c in ask(policy.adapted("red"))]
+
+    write(tmp_path / "red", characters().net, "red")
+    assert drawn(0) == drawn(2)
+
+
+# what cannot be
+
+
+def test_unknown_names_are_told(tmp_path: Path) -> None:
+    machine, _ = world("llama", tmp_path)
+
+    async def both() -> list[Any]:
+        asked = [machine.generate(request(PROMPTS[0], name)) for name in ("rad", "red")]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    bad, good = wait(both())
+    assert isinstance(bad, UnknownName) and "'red'" in str(bad) and len(good) == 1
+    policy = characters()
+    for use in (policy.adapted, policy.engine.adapters.remove):
+        with pytest.raises(UnknownName, match="no adapter named 'red'"):
+            use("red")
+
+
+def test_an_adapter_for_another_model_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "red", tiny(), "red")
+    policy = characters(width=48)
+    with pytest.raises(ModelError, match=r"layers\.\d.*lora_[AB].* does not fit|does not fit.*layers\.\d.*lora_[AB]"):
+        policy.engine.adapters.add("red", tmp_path / "red")
+    assert list(policy.engine.adapters) == []
+
+
+def test_bad_folders_and_names_are_refused(tmp_path: Path) -> None:
+    machine, _ = world("llama", tmp_path)
+    with pytest.raises(UsageError, match="already"):
+        machine.adapters.add("red", tmp_path / "blue")
+    with pytest.raises(UsageError, match="needs a name"):
+        machine.adapters.add("", tmp_path / "blue")
+    with pytest.raises(ModelError, match="adapter_config"):
+        machine.adapters.add("green", tmp_path)
+    write(tmp_path / "dora", machine.net, "red", use_dora=True)
+    with pytest.raises(ModelError, match="use_dora"):
+        machine.adapters.add("green", tmp_path / "dora")
+    write(tmp_path / "nan", machine.net, "red", size=float("nan"))
+    with pytest.raises(ModelError, match=r"not finite.*layers"):
+        machine.adapters.add("green", tmp_path / "nan")
+    assert list(machine.adapters) == ["blue", "red"]
+
+
+def test_an_adapter_in_use_stays(tmp_path: Path) -> None:
+    machine, models = world("llama", tmp_path)
+
+    async def busy() -> list[Row]:
+        asking = asyncio.ensure_future(machine.generate(request(PROMPTS[1], "red", max_tokens=60, temperature=0.0)))
+        await asyncio.sleep(0)
+        with pytest.raises(UsageError, match="'red' is in use"):
+            machine.adapters.remove("red")
+        machine.adapters.remove("blue")
+        return await asking
+
+    (row,) = wait(busy())
+    (alone,) = together(Engine(models["red"]), [request(PROMPTS[1], "", max_tokens=60, temperature=0.0)])
+    assert row.token_ids == alone[0].token_ids
+    machine.adapters.remove("red")
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3, 20])
+def test_after_a_cancelled_call_it_can_go(turns: int, tmp_path: Path) -> None:
+    """Whenever the call is cancelled, and whatever else is being written."""
+    machine, _ = world("llama", tmp_path)
+
+    async def leave() -> list[Row]:
+        other = asyncio.ensure_future(machine.generate(request(PROMPTS[2], "blue", max_tokens=40)))
+        asking = asyncio.ensure_future(machine.generate(request(PROMPTS[1], "red", max_tokens=200)))
+        for _ in range(turns):
+            await asyncio.sleep(0.001 if turns == 20 else 0)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        machine.adapters.remove("red")
+        return await other
+
+    assert len(wait(leave())[0].token_ids) == 40
+
+
+def test_a_model_in_training_with_its_own_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    write(tmp_path / "red", tiny(), "red")
+    net = tiny()
+    lora.attach(net, lora.LoRA(2), seed=0)
+    with pytest.raises(UsageError, match="of its own"):
+        Engine(net).adapters.add("red", tmp_path / "red")
+
+
+def test_what_training_saves_is_sampled_without_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("peft")
+    made, net = lora.LoRA(4, 6.0), tiny()
+    lora.attach(net, made, seed=1)
+    with torch.no_grad():
+        for name, p in net.named_parameters():
+            if "lora_B" in name:
+                p.normal_(0, 0.3, generator=torch.Generator().manual_seed(2))
+    lora.save(net, made, tmp_path / "saved", base="somewhere")
+    (trained,) = together(Engine(net), [request(PROMPTS[1], "", temperature=0.0)])
+    monkeypatch.setitem(sys.modules, "peft", None)
+    machine = Engine(tiny())
+    machine.adapters.add("saved", tmp_path / "saved")
+    (found,) = together(machine, [request(PROMPTS[1], "saved", temperature=0.0)])
+    assert found[0].token_ids == trained[0].token_ids
+    assert np.allclose(found[0].logprobs, trained[0].logprobs, atol=1e-5)
+
+
+def test_a_wild_adapter_hurts_no_other(tmp_path: Path) -> None:
+    """Its numbers are finite, what comes of them is not."""
+    machine, models = world("llama", tmp_path)
+    write(tmp_path / "wild", machine.net, "red", size=1e25)
+    machine.adapters.add("wild", tmp_path / "wild")
+
+    async def both() -> list[Any]:
+        asked = [request(p, name, temperature=0.0) for p in PROMPTS for name in ("wild", "")]
+        return await asyncio.gather(*map(machine.generate, asked), return_exceptions=True)
+
+    found = wait(both())
+    assert all(isinstance(f, ModelError) and "not finite" in str(f) for f in found[::2])
+    alone = together(Engine(models[""]), [request(p, "", temperature=0.0) for p in PROMPTS])
+    assert [f[0].token_ids for f in found[1::2]] == [a[0].token_ids for a in alone]

@@ -1,0 +1,124 @@
+"""The GPU's kernels and buffers against the plain runner: on a GPU, or with TRITON_INTERPRET=1 on any machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fakes import CONFIGS, tiny
+from ponder.engine import cache, engine
+from ponder.engine.engine import Engine
+from ponder.engine.request import Request, Row
+from ponder.types import Sampling, ids
+
+pytest.importorskip("triton", reason="triton is not installed")
+GPU = torch.cuda.is_available()
+if not GPU and not os.environ.get("TRITON_INTERPRET"):
+    pytest.skip("needs a CUDA device, or TRITON_INTERPRET=1", allow_module_level=True)
+
+from ponder.engine import cuda  # noqa: E402
+
+PROMPTS = [[5], [9, 3, 22, 40, 17], [33] * 11, [9, 3, 22, 7], [12, 12, 50, 9, 30, 4, 61, 22]]
+DEVICE = "cuda" if GPU else "cpu"
+
+
+@pytest.fixture(autouse=True)
+def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not GPU:  # each takes a millisecond to interpret
+        monkeypatch.setattr(cuda, "_FEW", 2)
+
+
+def request(prompt: Sequence[int], n: int = 1, seed: int = 0, **sampling: Any) -> Request:
+    return Request(ids(prompt), Sampling(**{"max_tokens": 7, **sampling}), n, seed)
+
+
+def run(
+    kind: str, graphs: bool, requests: Sequence[Request], eos: Sequence[int] = (), slots: int = 400
+) -> list[list[Row]]:
+    net = tiny(kind).to(DEVICE)
+    with pytest.MonkeyPatch.context() as patch:
+        kind_of = cuda.Graphs if graphs else lambda net, slots, rows: engine.Runner(net, slots)
+        make = lambda net, slots, rows, graphs: kind_of(net, slots, rows)  # noqa: E731
+        patch.setattr(engine, "make_runner", make)
+        machine = Engine(
+            net, frozenset(eos), cache_bytes=slots * cache.bytes_per_token(net.config, net.dtype), most_rows=16
+        )
+
+        async def all_of_them() -> list[list[Row]]:
+            return list(await asyncio.gather(*(machine.generate(r) for r in requests)))
+
+        found = asyncio.run(all_of_them())
+        schedule = machine._schedule
+        assert schedule is not None and schedule.memory.free + schedule.tree.idle == schedule.memory.size
+        machine.close()
+    return found
+
+
+def same(kind: str, requests: Sequence[Request], **more: Any) -> list[list[Row]]:
+    ours, plain = (run(kind, graphs, requests, **more) for graphs in (True, False))
+    for a, b in zip((r for g in ours for r in g), (r for g in plain for r in g), strict=True):
+        assert a.token_ids == b.token_ids and a.stop == b.stop
+        assert np.allclose(a.logprobs, b.logprobs, atol=2e-5)
+    return ours
+
+
+@pytest.mark.parametrize("kind", list(CONFIGS))
+def test_it_writes_what_the_plain_runner_writes(kind: str) -> None:
+    rules = [{"temperature": 0.0}, {"temperature": 1.3}]
+    same(kind, [request(p, n=2, seed=i, max_tokens=3, **rules[i % 2]) for i, p in enumerate(PROMPTS[:4])])
+
+
+def test_groups_trees_and_rows_that_end_early() -> None:
+    (first,) = same("window", [request(PROMPTS[2], n=4, max_tokens=20)], eos=[7, 9, 30, 41])
+    assert len({len(r.token_ids) for r in first}) > 1
+    deeper = [request([*PROMPTS[2], *first[i].token_ids[:k]], n=2, seed=i) for i in range(3) for k in (2, 5)]
+    same("window", deeper)
+
+
+def test_memory_that_is_short() -> None:
+    same("llama", [request(p, n=2, seed=i, max_tokens=12) for i, p in enumerate(PROMPTS)], slots=50)
+
+
+def test_rows_that_the_graph_cannot_draw_for() -> None:
+    rules = [{"top_p": 0.8}, {"repetition": 1.4}, {"measures": ("entropy",)}, {"forced": (5, 6)}, {"min_tokens": 4}]
+    same("llama", [request([5, 6], seed=i, max_tokens=4, **rule) for i, rule in enumerate(rules)], eos=[40])
+    same("llama", [request([5, 6], n=2, seed=1, max_tokens=3), request([5, 9], top_k=3, max_tokens=3)])
+
+
+def test_long_tails_are_cut_and_tables_filled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "_TAIL", 8)
+    monkeypatch.setattr(cuda, "STEPS", 3)
+    monkeypatch.setattr(cuda, "_RUN", 5)
+    same("window", [request([5, 6], max_tokens=20), request(list(range(3, 24)), n=2, max_tokens=3)])
+
+
+def test_more_shared_runs_than_the_table_holds_become_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "_RUN", 1)
+    same("llama", [request(list(range(3, 60)), n=3)])
+
+
+@pytest.mark.parametrize("kind", ["llama", "untied"])
+def test_merged_weights_are_the_learner_s_own(kind: str) -> None:
+    net = tiny(kind).to(DEVICE)
+    before = {n: p.detach().clone() for n, p in net.named_parameters()}
+    with torch.inference_mode():  # as in the engine's thread
+        weights = cuda.Weights(net)
+    sum((p * p).sum() for p in net.parameters()).backward()  # type: ignore[union-attr]
+    assert all(torch.equal(p.grad, 2 * p) for p in net.parameters() if p.grad is not None), "they can still be trained"
+    assert all(torch.equal(p, before[n]) for n, p in net.named_parameters())
+    again = cuda.Weights(net)
+    assert again.layers[0].qkv[0].data_ptr() == weights.layers[0].qkv[0].data_ptr(), "merged once"
+    with torch.no_grad():
+        net.layers[1].self_attn.k_proj.weight.fill_(3.0)
+        net.layers[1].mlp.up_proj.weight.fill_(4.0)
+    c = net.config
+    q, k = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    merged = weights.layers[1].qkv[0]
+    assert (merged[q : q + k] == 3).all() and not (merged[:q] == 3).any() and not (merged[q + k :] == 3).any()
+    assert (weights.layers[1].gate_up[0][c.hidden :] == 4).all()

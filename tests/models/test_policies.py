@@ -1,0 +1,47 @@
+"""The contract of `policy_contract`, for the policies that run here. vLLM's is in test_vllm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from models.policy_contract import TOKENIZER, Contract, llama_server, save_folder, save_gguf, small_net
+from ponder.models.local import Local
+from ponder.models.native import Native
+from ponder.models.openai import OpenAI
+from ponder.models.transformers_policy import Transformers
+
+
+class TestNative(Contract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def policy(cls) -> Local:
+        return Native(small_net(), TOKENIZER)
+
+
+class TestTransformers(Contract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def policy(cls, tmp_path_factory: pytest.TempPathFactory) -> Local:
+        pytest.importorskip("transformers")
+        return Transformers.load(save_folder(tmp_path_factory.mktemp("small")), torch.float32)
+
+
+class TestOpenAI(Contract):
+    """Over llama.cpp's server, by token ids."""
+
+    near = 5e-3  # it computes attention in half precision
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def address(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+        with llama_server(save_gguf(Path(tmp_path_factory.mktemp("small")) / "small.gguf")) as address:
+            yield address
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def policy(cls, address: str) -> Local:
+        return OpenAI.connect(address, tokenizer=TOKENIZER)
