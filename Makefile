@@ -36,8 +36,11 @@ check: $(DEV)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# What the scripts in bench/ share.
+PARTS := harness limits maths_cases peers_sampling plain_loop sampling table training
+
 bench: $(DEV)
-	@set -e; for script in $(filter-out bench/harness.py bench/table.py bench/training.py,$(wildcard bench/*.py)); do \
+	@set -e; for script in $(filter-out $(PARTS:%=bench/%.py),$(wildcard bench/*.py)); do \
 		echo "== $$script"; $(BIN)/python $$script --device $(DEVICE); done
 	$(BIN)/python bench/table.py
 

@@ -30,7 +30,7 @@ from harness import parser, report
 from ponder.models.load import find, load_policy
 from ponder.pipelines.solve import pick, solve_all
 from ponder.reason.strategies import Ensemble
-from ponder.tasks.addition import Addition
+from ponder.tasks.drawn.addition import Addition
 from ponder.train.learner import Learner
 from ponder.train.objective import NO_KL
 from ponder.train.optimiser import AdamW

@@ -1,14 +1,30 @@
-"""The bench scaffold: results are whole, and the page shows them as they are."""
+"""The bench scaffold: results are whole, the page shows them as they are, and sides that are compared do the same."""
 
 from __future__ import annotations
 
 import json
+import sys
+from collections import deque
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+import engine_tree
 import harness
+import limits
 import table
+from fakes import tiny, wait
+from peers_sampling import SIDES, VLLM, Ask, Asynchronous, Group, Search, Setting, Side, checked
+from ponder.models.native import Native
+from ponder.models.tokenizer import Tokenizer
+from ponder.nets import hf
+from ponder.types import Ids, ids
 
 BENCH = harness.HERE
 
@@ -67,3 +83,216 @@ def test_seconds_is_the_median_after_warming_up() -> None:
     calls: list[int] = []
     assert harness.seconds(lambda: calls.append(1), repeats=3, warmup=2) >= 0
     assert len(calls) == 5
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model as a peer reads it."""
+    path = tmp_path_factory.mktemp("bench") / "tiny"
+    hf.save(tiny(), path)
+    Tokenizer.characters("0123456789").save(path)
+    return path
+
+
+PROMPTS = [ids(np.random.default_rng(length).integers(3, 60, length)) for length in (5, 9, 20)]
+
+
+@pytest.mark.parametrize("name", ["ponder", "transformers", "plain loop"])
+def test_a_side_says_the_log_probabilities_of_what_it_writes(folder: Path, name: str) -> None:
+    side = SIDES[name](Setting(str(folder), "cpu", "float32", 64, 64, 1))
+    asks: list[Ask] = list(zip(PROMPTS, (2, 3, 1), strict=True))
+    found = side.write(asks, 12)
+    side.close()
+    checked(found, asks, 12)
+    judge = Native(tiny(), Tokenizer.characters("0123456789"))
+    for (prompt, _), group in zip(asks, found, strict=True):
+        for tokens, logprobs in group:
+            np.testing.assert_allclose(logprobs, wait(judge.score(prompt, tokens)), atol=1e-4)
+    assert len({tuple(tokens) for group in found for tokens, _ in group}) == 6  # each draws for itself
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("engine_groups", ["--prompts", "2", "--n", "3", "--tokens", "4"]),
+        ("engine_tree", ["--problems", "2", "--beams", "3", "--steps", "3", "--tokens", "4"]),
+    ],
+)
+def test_an_engine_bench_measures_all_sides(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    sizes: list[str],
+) -> None:
+    script: Any = import_module(name)
+    monkeypatch.setattr(script, "measure", lambda device, dtype: limits.Machine(1e10, 1e10))
+    result = _run(script, folder, tmp_path, monkeypatch, capsys, [*sizes, "--sides", "ponder", "transformers"])
+    details = result["details"]
+    assert [p.stem for p in tmp_path.iterdir()] == [f"{result['name']}-{result['hardware']}"]
+    assert result["ours"] > 0 and result["peers"]["transformers"] > 0 and not details["failed"]
+    assert len(details["seconds"]["ponder"]) == len(details["seconds"]["transformers"]) == 2
+    assert 0 < details["share_of_limit"]["ponder"] < 1
+    inside = details["inside_ponder"]
+    parts = [inside[name] for name in limits.PARTS]
+    assert min(parts) >= 0 and sum(parts) == pytest.approx(inside["seconds"])
+    assert inside["calls"]["network"] >= 4
+
+
+def test_the_start_is_measured_in_a_fresh_process(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(BENCH.parent / "src"))
+    sizes = ["--prompts", "2", "--n", "2", "--tokens", "3", "--sides", "ponder"]
+    result = _run(import_module("engine_start"), folder, tmp_path, monkeypatch, capsys, sizes, repeats=0)
+    first = result["details"]["first_turn"]["ponder"]
+    assert 0 < first["opened"] < first["first_token"] == result["ours"] < first["first_group"]
+
+
+def _run(
+    script: Any,
+    folder: Path,
+    results: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    given: list[str],
+    repeats: int = 2,
+) -> dict[str, Any]:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the scripts set it, for the processes they start
+    common = ["--model", str(folder), "--repeats", str(repeats), "--results", str(results)]
+    monkeypatch.setattr(sys, "argv", ["bench", *common, *given])
+    script.main()
+    result: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return result
+
+
+def test_a_peer_that_fails_leaves_the_others(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Broken(Side):
+        def write(self, asks: Sequence[Ask], tokens: int) -> list[Group]:
+            raise MemoryError("no room")
+
+    script: Any = import_module("engine_groups")
+    monkeypatch.setattr(script, "measure", lambda device, dtype: limits.Machine(1e10, 1e10))
+    monkeypatch.setitem(SIDES, "vLLM", Broken)
+    sizes = ["--prompts", "1", "--n", "2", "--tokens", "2", "--sides", "ponder", "vLLM", "plain loop"]
+    result = _run(script, folder, tmp_path, monkeypatch, capsys, sizes, repeats=1)
+    assert result["peers"]["vLLM"] is None and result["peers"]["plain loop"] > 0
+    assert result["details"]["failed"] == {"vLLM": "MemoryError: no room"}
+
+
+def _answer(ask: Ask, tokens: int) -> Group:
+    """Tokens that say what they answer."""
+    seed = [*ask[0].tolist(), ask[1]]
+    return [
+        (ids(new), np.full(tokens, -1.0, np.float32))
+        for new in np.random.default_rng(seed).integers(0, 50, (ask[1], tokens))
+    ]
+
+
+class _LockStep(Side):
+    def write(self, asks: Sequence[Ask], tokens: int) -> list[Group]:
+        return [_answer(ask, tokens) for ask in asks]
+
+
+class _Free(Asynchronous):
+    async def one(self, ask: Ask, tokens: int) -> Group:
+        return _answer(ask, tokens)
+
+
+class _LastFirst:
+    """Stands for vLLM's engine: what came last is done first."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Any] = deque()
+
+    def add_request(self, name: str, prompt: dict[str, list[int]], params: tuple[int, int]) -> None:
+        self.waiting.append((name, ids(prompt["prompt_token_ids"]), *params))
+
+    def step(self) -> list[Any]:
+        name, prefix, n, tokens = self.waiting.pop()
+        groups = [
+            SimpleNamespace(token_ids=t.tolist(), logprobs=[{int(i): SimpleNamespace(logprob=-1.0)} for i in t])
+            for t, _ in _answer((prefix, n), tokens)
+        ]
+        unfinished = SimpleNamespace(finished=False, request_id="another")
+        return [unfinished, SimpleNamespace(finished=True, request_id=name, outputs=groups)]
+
+
+def _vllm() -> VLLM:
+    side = object.__new__(VLLM)
+    side.llm, side._asked = SimpleNamespace(llm_engine=_LastFirst()), 0
+    side._params = lambda n, tokens: (n, tokens)  # type: ignore[method-assign]
+    return side
+
+
+@pytest.mark.parametrize("kind", ["lock step", "free", "vLLM"])
+def test_every_way_to_drive_searches_asks_the_same(kind: str) -> None:
+    setting = Setting("", "cpu", "float32", 1, 1, 1)
+    side: Side = {"lock step": _LockStep(setting), "free": _Free(setting), "vLLM": _vllm()}[kind]
+    asked: dict[int, list[list[Ask]]] = {}
+
+    def heard(search: Search, who: int) -> Search:
+        answers: list[Group] = []
+        asks = next(search)
+        while True:
+            asked.setdefault(who, []).append(asks)
+            answers = yield asks
+            assert [g[0][0].tolist() for g in answers] == [_answer(ask, 4)[0][0].tolist() for ask in asks]
+            try:
+                asks = search.send(answers)
+            except StopIteration:
+                return
+
+    searches = [engine_tree.search(p, 5, 3 + who, 4, who, []) for who, p in enumerate(PROMPTS)]
+    side.explore([heard(search, who) for who, search in enumerate(searches)], 4)
+    assert {who: len(rounds) for who, rounds in asked.items()} == {0: 3, 1: 4, 2: 5}
+    for who, rounds in asked.items():
+        assert [sum(n for _, n in asks) for asks in rounds] == [5] * (3 + who)
+        for step, asks in enumerate(rounds):
+            assert {len(path) for path, _ in asks} == {len(PROMPTS[who]) + 4 * step}
+    assert any(n > 1 for _, n in asked[2][1]), "some beams fork"
+
+
+def test_the_limit_counts_what_must_be_read_and_computed() -> None:
+    net = tiny()
+    config, machine = net.config, limits.Machine(bandwidth=1000.0, matrix_rate=1e6)
+    matrices = sum(p.numel() for p in net.parameters() if p.dim() == 2)  # the embedding is the head
+    per_key = 2 * 4 * config.layers * config.kv_heads * config.head_dim
+    found = limits.limit(config, torch.float32, 0, [limits.Pass(3, 10, 0)], machine)
+    assert found["reading_seconds"] == pytest.approx((4 * matrices + 10 * per_key) / 1000.0)
+    assert found["matrix_seconds"] == pytest.approx(3 * 2 * matrices / 1e6)
+    assert found["seconds"] == max(found["reading_seconds"], found["matrix_seconds"])
+    two = limits.limit(config, torch.float32, 7, [limits.Pass(3, 10, 0)] * 2, machine)
+    prompts = 7 * 2 * (matrices - config.vocab * config.width) / 1e6
+    assert two["seconds"] == pytest.approx(2 * found["seconds"] + prompts)
+
+
+def test_shared_prefixes_count_once() -> None:
+    assert limits.distinct([ids([1, 2, 3]), ids([1, 2, 4, 5]), ids([2, 2])]) == 3 + 2 + 2
+    prompts = [ids([7, 8, 9, who]) for who in range(3)]
+    shape = (4, 5, 6)
+    counted, sharing = engine_tree.passes(prompts, *shape)
+    assert len(counted) == 5 * 6 and {p.rows for p in counted} == {3 * 4}
+
+    rounds: list[list[Ids]] = [[] for _ in range(5)]  # of each step the paths of all problems
+    for who, prompt in enumerate(prompts):
+        tree = engine_tree.search(prompt, *shape, who, [])
+        asks = next(tree)
+        for step in range(5):
+            rounds[step] += [path for path, _ in asks]
+            if step < 4:
+                asks = tree.send([_answer(ask, 6) for ask in asks])
+    for step, paths in enumerate(rounds):
+        assert counted[6 * step].keys == limits.distinct(paths)
+        assert counted[6 * step + 5].keys == limits.distinct(paths) + 5 * 12
+    assert sharing["of_them_distinct"] < sharing["prefix_tokens_sent"] / 2
+
+
+def test_watching_the_engine_ends() -> None:
+    before = [getattr(owner, name) for owner, name, _ in limits._POINTS]
+    with pytest.raises(ValueError), limits.watched("cpu"):
+        raise ValueError
+    assert [getattr(owner, name) for owner, name, _ in limits._POINTS] == before

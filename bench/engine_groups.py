@@ -1,0 +1,95 @@
+"""Group sampling, the larger half of a step of RL: ponder's engine against transformers, vLLM, llama.cpp and a loop.
+
+Every side writes N completions of exactly so many tokens after each prompt, at temperature 1, and gives each token's
+log-probability, from the same weights (llama.cpp also from its 4-bit ones, which is said). Sides take turns, so that a
+machine that slows down slows down all; every turn has new prompts. The result says how far each side is from what the
+machine could do (weights and keys read once in each pass at the measured bandwidth, products at the measured matrix
+rate), and where the rest of ponder's time goes, measured in one more run.
+
+    python bench/engine_groups.py                                     8 prompts x 8 x 32 tokens on a CPU
+    python bench/engine_groups.py --device cuda                       32 x 8 x 256
+    python bench/engine_groups.py --device cuda --prompts 128
+    python bench/engine_groups.py --device cuda --model qwen2.5-1.5b  the shape, with random weights
+
+Peers: pip install transformers xllamacpp vllm; those that are missing are left out, and --sides names others.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from harness import report
+from limits import Pass, distinct, explained, limit, measure, watched
+from peers_sampling import Ask, Side, checked
+from ponder.types import Ids
+from sampling import called, flags, opened, packages, prepared, sized, take_turns
+
+# tokens/s that were promised, by device, model and sequences; and the ratio to the better peer
+GOALS = {("cuda", "smollm2", 256): 160_000.0, ("cuda", "smollm2", 1024): 300_000.0}
+RATIOS = {("cpu", "smollm2", 64): 3.0, ("cuda", "qwen2.5-1.5b", 256): 1.0}
+
+
+def passes(prompts: list[Ids], n: int, tokens: int) -> list[Pass]:
+    rows, shared = len(prompts) * n, distinct(prompts)
+    mean = float(np.mean([len(p) for p in prompts]))
+    return [Pass(rows, shared + rows * t, mean + t) for t in range(tokens)]
+
+
+def main() -> None:
+    own = flags(__doc__)
+    own.add_argument("--prompts", type=int, help="default: 8, on a GPU 32")
+    own.add_argument("--n", type=int, default=8, help="completions of each prompt")
+    own.add_argument("--tokens", type=int, help="of each completion; default: 32, on a GPU 256")
+    told = own.parse_args()
+    sized(told, cpu={"prompts": 8, "n": 8, "tokens": 32}, cuda={"prompts": 32, "n": 8, "tokens": 256})
+    rows = told.prompts * told.n
+
+    with prepared(told, rows, told.tokens) as ready:
+        dtype = getattr(torch, ready.setting.dtype)
+        machine = measure(told.device, dtype)
+        turns = [ready.encode(turn * told.prompts, told.prompts) for turn in range(2 + told.repeats)]
+
+        def work(side: Side, turn: int) -> float:
+            asks: list[Ask] = [(prompt, told.n) for prompt in turns[turn]]
+            return checked(side.write(asks, told.tokens), asks, told.tokens)
+
+        with opened(ready.sides, ready.setting) as (sides, failed):
+            done = take_turns(sides, failed, work, told.repeats, told.device)
+            with watched(told.device) as inside:
+                work(sides["ponder"], 1 + told.repeats)
+            notes = {who: side.note for who, side in sides.items() if side.note}
+        least = limit(ready.config, dtype, distinct(turns[1]), passes(turns[1], told.n, told.tokens), machine)
+
+    total = rows * told.tokens
+    rates = done.rates(total)
+    model = Path(told.model).name
+    key = (told.device, model, rows)
+    sizes = f"{told.prompts} prompts x {told.n} completions x {told.tokens} new tokens"
+    report(
+        f"{called('engine_groups', model)}_{rows}",
+        f"{model}, {ready.setting.dtype}: {sizes}, with log-probabilities",
+        rates["ponder"],
+        {**{who: rate for who, rate in rates.items() if who != "ponder"}, **dict.fromkeys(failed)},
+        limit=RATIOS.get(key),
+        unit="tokens/s",
+        device=told.device,
+        packages=packages(ready.sides),
+        results=told.results,
+        details={
+            "goal": GOALS.get(key),
+            **explained(least, total, rates, inside),
+            **done.details(total),
+            "prompt_tokens": sorted({len(prompt) for prompts in turns for prompt in prompts}),
+            "threads": ready.setting.threads,
+            "notes": notes,
+            "failed": failed,
+            "note": told.note,
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

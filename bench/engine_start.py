@@ -1,0 +1,127 @@
+"""From the start of a process to its first token, and to its first full group: ponder against its peers.
+
+Each side gets a fresh process in every turn, which is told the prompts' tokens and the model's folder, opens the side,
+asks for one token of one prompt, and then for groups. Times are from the moment the process was started to the moment
+the answer was there: interpreter, imports, weights, whatever a side compiles or captures. The files are read once
+before the first turn, so no side pays for a cold disk, and the number of threads is chosen before, for all. Peers that
+keep compiled code between processes do so here as well: what they took in the first turn is kept apart. Processes take
+turns.
+
+    python bench/engine_start.py                   then 8 prompts x 8 x 32 tokens on a CPU
+    python bench/engine_start.py --device cuda     then 32 x 8 x 256
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from harness import report
+from peers_sampling import SIDES, Ask, Setting, checked
+from ponder.types import ids
+from sampling import called, flags, packages, prepared, sized
+
+GOALS = {"cuda": 5.0}  # seconds to the first token
+WHEN = ("opened", "first_token", "first_group")
+
+
+def child() -> None:
+    """In the fresh process: what to do comes as JSON, when it was done goes back as the last line."""
+    told = json.load(sys.stdin)
+    asks: list[Ask] = [(ids(prompt), told["n"]) for prompt in told["prompts"]]
+    side = SIDES[told["side"]](Setting(**told["setting"]))
+    times = [time.monotonic()]
+    for some, tokens in (([(asks[0][0], 1)], 1), (asks, told["tokens"])):
+        checked(side.write(some, tokens), some, tokens)
+        times.append(time.monotonic())
+    print(json.dumps(dict(zip(WHEN, times, strict=True))), flush=True)
+    side.close()
+
+
+def started(side: str, setting: Setting, prompts: list[list[int]], n: int, tokens: int) -> dict[str, float]:
+    """Seconds after its start at which a fresh process had done each thing."""
+    told = {"side": side, "setting": asdict(setting), "prompts": prompts, "n": n, "tokens": tokens}
+    began = time.monotonic()  # a clock that all processes of a machine share
+    done = subprocess.run([sys.executable, __file__, "--child"], input=json.dumps(told), capture_output=True, text=True)
+    if done.returncode:
+        print(done.stderr, file=sys.stderr, flush=True)
+        raise RuntimeError((done.stderr.strip() or "no reason was given").splitlines()[-1][:300])
+    last = next(line for line in reversed(done.stdout.splitlines()) if line.startswith('{"opened"'))
+    return {what: when - began for what, when in json.loads(last).items()}
+
+
+def main() -> None:
+    own = flags(__doc__)
+    own.add_argument("--prompts", type=int, help="default: 8, on a GPU 32")
+    own.add_argument("--n", type=int, default=8, help="completions of each prompt")
+    own.add_argument("--tokens", type=int, help="of each completion; default: 32, on a GPU 256")
+    told = own.parse_args()
+    sized(told, cpu={"prompts": 8, "n": 8, "tokens": 32}, cuda={"prompts": 32, "n": 8, "tokens": 256})
+
+    times: dict[str, list[dict[str, float]]] = {}
+    failed: dict[str, str] = {}
+    load: list[float] = []
+    with prepared(told, told.prompts * told.n, told.tokens) as ready:
+        prompts = [p.tolist() for p in ready.encode(0, told.prompts)]
+        for file in [*Path(ready.setting.folder).iterdir(), *map(Path, ready.setting.gguf.values())]:
+            file.read_bytes()
+        for turn in range(1 + told.repeats):
+            for side in ready.sides:
+                if side in failed:
+                    continue
+                load.append(round(os.getloadavg()[0], 2))
+                try:
+                    took = started(side, ready.setting, prompts, told.n, told.tokens)
+                except RuntimeError as why:  # whatever a peer raises, the others can still be compared
+                    if side == "ponder":
+                        raise
+                    failed[side] = str(why)
+                    print(f"{side} cannot be measured here: {failed[side]}", flush=True)
+                    continue
+                times.setdefault(side, []).append(took)
+                print(f"turn {turn}, {side}: {_words(took)}", flush=True)
+
+    def median(side: str, what: str) -> float | None:
+        return None if side in failed else statistics.median(t[what] for t in times[side][1:] or times[side])
+
+    first = {side: median(side, "first_token") for side in ready.sides}
+    ours: Any = first.pop("ponder")
+    sizes = f"{told.prompts} prompts x {told.n} completions x {told.tokens} tokens"
+    report(
+        called("engine_start", told.model),
+        f"{Path(told.model).name}, {ready.setting.dtype}: process start to first token",
+        ours,
+        first,
+        unit="s",
+        better="lower",
+        device=told.device,
+        packages=packages(ready.sides),
+        results=told.results,
+        details={
+            "goal": GOALS.get(told.device),
+            "first_group": {side: median(side, "first_group") for side in ready.sides},
+            "group": sizes,
+            "seconds": {side: every[1:] for side, every in times.items()},
+            "first_turn": {side: every[0] for side, every in times.items()},
+            "threads": ready.setting.threads,
+            "load": load,
+            "notes": {side: SIDES[side].note for side in ready.sides if SIDES[side].note},
+            "failed": failed,
+            "note": told.note,
+        },
+    )
+
+
+def _words(took: dict[str, float]) -> str:
+    return ", ".join(f"{what.replace('_', ' ')} {seconds:.2f} s" for what, seconds in took.items())
+
+
+if __name__ == "__main__":
+    child() if sys.argv[1:] == ["--child"] else main()

@@ -1,0 +1,134 @@
+"""Tree search: many problems grow their beams step by step, all at once, and paths of one problem share prefixes.
+
+Each problem begins with its prompt, continued as often as it has beams. After every step, beams are drawn with
+replacement from those just written, so some end and some fork; each goes on from the tokens that its own side wrote.
+The draws are the same for all sides, so all get the same number of requests, of the same lengths, that share the same
+parts: token prefixes with a number of continuations, those of one parent in one request. A problem asks again when its
+own step is done. ponder keeps every path in its radix tree, vLLM has its prefix cache, llama.cpp what its slots still
+hold; transformers takes all requests in one batch and computes each prefix anew.
+
+    python bench/engine_tree.py                   4 problems, 16 beams, 4 steps of 8 tokens on a CPU
+    python bench/engine_tree.py --device cuda     64 problems, 16 beams, 20 steps of 32 tokens
+
+Turns, limits and what is inside ponder's time: as in engine_groups.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from harness import report
+from limits import Pass, distinct, explained, limit, measure, watched
+from peers_sampling import Group, Search, Side, checked
+from ponder.types import Ids, ids
+from sampling import called, flags, opened, packages, prepared, sized, take_turns
+
+RATIOS = {"cuda": 3.0}  # promised, against vLLM
+_FAKE = 1 << 24  # tokens from here on are no model's
+
+
+def search(prompt: Ids, beams: int, steps: int, tokens: int, seed: int, said: list[float]) -> Search:
+    draw = np.random.default_rng(seed)
+    asks = [(prompt, beams)]
+    for _ in range(steps):
+        answers = yield asks
+        said.append(checked(answers, asks, tokens))
+        grown = [np.append(path, new) for (path, _), group in zip(asks, answers, strict=True) for new, _ in group]
+        chosen, times = np.unique(draw.integers(0, beams, beams), return_counts=True)
+        asks = [(grown[i], int(n)) for i, n in zip(chosen, times, strict=True)]
+
+
+def passes(prompts: list[Ids], beams: int, steps: int, tokens: int) -> tuple[list[Pass], dict[str, float]]:
+    """What must be read in each pass, and how much is shared: the searches with made-up tokens, each of which is
+    unique, so that the distinct ones among all paths are those whose keys must be kept."""
+    searches = [search(p, beams, steps, tokens, seed, []) for seed, p in enumerate(prompts)]
+    asked = [next(s) for s in searches]
+    rows, next_fake = beams * len(prompts), _FAKE
+    out: list[Pass] = []
+    sent = kept = 0
+    for step in range(steps):
+        paths = [path for asks in asked for path, _ in asks]
+        written = np.concatenate(paths)
+        keys = distinct(prompts) + len(np.unique(written[written >= _FAKE]))
+        context = float(np.mean([len(path) for path in paths]))
+        out += [Pass(rows, keys + rows * t, context + t) for t in range(tokens)]
+        sent += sum(len(path) * n for asks in asked for path, n in asks)
+        kept += keys
+        for i, (tree, asks) in enumerate(zip(searches, asked, strict=True)):
+            answers: list[Group] = []
+            for _, n in asks:
+                new = np.arange(next_fake, next_fake + n * tokens, dtype=np.int32).reshape(n, tokens)
+                next_fake += n * tokens
+                answers.append([(ids(row), np.zeros(tokens, np.float32)) for row in new])
+            if step < steps - 1:
+                asked[i] = tree.send(answers)
+    return out, {"prefix_tokens_sent": sent, "of_them_distinct": kept}
+
+
+def main() -> None:
+    own = flags(__doc__)
+    own.add_argument("--problems", type=int, help="default: 4, on a GPU 64")
+    own.add_argument("--beams", type=int, default=16)
+    own.add_argument("--steps", type=int, help="default: 4, on a GPU 20")
+    own.add_argument("--tokens", type=int, help="of each step; default: 8, on a GPU 32")
+    told = own.parse_args()
+    sized(
+        told,
+        cpu={"problems": 4, "beams": 16, "steps": 4, "tokens": 8},
+        cuda={"problems": 64, "beams": 16, "steps": 20, "tokens": 32},
+    )
+    rows, shape = told.problems * told.beams, (told.beams, told.steps, told.tokens)
+
+    with prepared(told, rows, told.steps * told.tokens) as ready:
+        if "plain loop" in ready.sides and not told.sides:
+            ready.sides.remove("plain loop")  # it shares nothing but prompts: measured where someone asks for it
+        dtype = getattr(torch, ready.setting.dtype)
+        machine = measure(told.device, dtype)
+        turns = [ready.encode(turn * told.problems, told.problems) for turn in range(2 + told.repeats)]
+
+        def work(side: Side, turn: int) -> float:
+            said: list[float] = []
+            searches = [search(prompt, *shape, seed, said) for seed, prompt in enumerate(turns[turn])]
+            side.explore(searches, told.tokens)
+            assert len(said) == told.problems * told.steps, "a search ended early"
+            return float(np.mean(said))
+
+        with opened(ready.sides, ready.setting) as (sides, failed):
+            done = take_turns(sides, failed, work, told.repeats, told.device)
+            with watched(told.device) as inside:
+                work(sides["ponder"], 1 + told.repeats)
+            notes = {who: side.note for who, side in sides.items() if side.note}
+        needed, sharing = passes(turns[1], *shape)
+        least = limit(ready.config, dtype, distinct(turns[1]), needed, machine)
+
+    total = rows * told.steps * told.tokens
+    rates = done.rates(total)
+    model = Path(told.model).name
+    report(
+        called("engine_tree", told.model),
+        f"{model}, {ready.setting.dtype}: {told.problems} problems, {told.beams} beams, {told.steps} steps of "
+        f"{told.tokens} tokens, with log-probabilities",
+        rates["ponder"],
+        {**{who: rate for who, rate in rates.items() if who != "ponder"}, **dict.fromkeys(failed)},
+        limit=RATIOS.get(told.device),
+        unit="tokens/s",
+        device=told.device,
+        packages=packages(ready.sides),
+        results=told.results,
+        details={
+            **explained(least, total, rates, inside),
+            "sharing": sharing,
+            **done.details(total),
+            "threads": ready.setting.threads,
+            "notes": notes,
+            "failed": failed,
+            "note": told.note,
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""What the engine's benches share: their flags, the model for every side, prompts, and taking turns."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness import RESULTS, parser, slug
+from peers_sampling import SIDES, Setting, Side, installed, usual
+from ponder.types import Ids, ids
+
+
+def flags(description: str | None) -> argparse.ArgumentParser:
+    own = parser(description)
+    own.add_argument("--model", default="smollm2", help="a model, or one of training.py's shapes with random weights")
+    own.add_argument("--dtype", choices=["float32", "bfloat16"], help="default: float32, on a GPU bfloat16")
+    own.add_argument("--sides", nargs="+", choices=list(SIDES), help="default: ponder and the peers installed here")
+    own.add_argument("--repeats", type=int, default=3, help="measurements of each side, after one to warm up")
+    own.add_argument("--cache-gib", type=float, help="ponder's key-value cache; default: 4, on a GPU 32")
+    own.add_argument("--vllm-share", type=float, default=0.4, help="of the GPU's memory, for vLLM")
+    own.add_argument("--note", default="", help="kept with the result, such as: shared machine")
+    own.add_argument("--results", type=Path, default=RESULTS, help="folder that the result is written to")
+    return own
+
+
+def sized(told: argparse.Namespace, cpu: dict[str, int], cuda: dict[str, int]) -> None:
+    """Fill in the sizes that were not given, by the device."""
+    for name, value in (cuda if told.device == "cuda" else cpu).items():
+        if getattr(told, name) is None:
+            setattr(told, name, value)
+        if getattr(told, name) < 1:
+            raise SystemExit(f"--{name} is {getattr(told, name)}; it must be at least 1")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    setting: Setting
+    sides: list[str]
+    config: Any  # the decoder's shape
+    encode: Callable[[int, int], list[Ids]]  # the first problem's number, and how many
+
+
+@contextmanager
+def prepared(told: argparse.Namespace, rows: int, new: int) -> Iterator[Prepared]:
+    """A model in every form that a side reads, and where its prompts come from. `new` tokens follow a prompt at most.
+
+    Prompts are chats of a task; for random weights, random tokens. Nobody has seen them before: a cache that outlives
+    a turn does not help in the next.
+    """
+    import torch
+
+    from ponder.errors import ModelError
+    from ponder.models import chat, smollm2
+    from ponder.models.load import find
+    from ponder.models.tokenizer import Tokenizer
+    from ponder.nets import gguf, hf
+    from ponder.nets.compute import set_threads
+    from ponder.nets.config import from_hf
+    from ponder.pipelines.solve import pick
+    from ponder.tasks.drawn.addition import Addition
+    from training import SHAPES, fresh
+
+    dtype = told.dtype or ("bfloat16" if told.device == "cuda" else "float32")
+    threads = torch.get_num_threads()
+    if told.device == "cpu":
+        threads = set_threads()
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # holds for every side, here and in other processes
+    with tempfile.TemporaryDirectory(prefix="bench-") as work:
+        files: dict[str, str] = {}
+        if told.model in SHAPES:
+            folder = Path(work) / "model"
+            hf.save(fresh(told.model, told.device, getattr(torch, dtype)), folder)
+            if told.device == "cuda":
+                torch.cuda.empty_cache()
+            Tokenizer.characters("0123456789").save(folder)
+        else:
+            folder = find(told.model)
+            if folder.is_file():
+                raise SystemExit(f"{told.model} is one file; the peers read a folder in Hugging Face's form")
+        config = from_hf(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+        tokenizer = Tokenizer.from_folder(folder)
+
+        def encode(first: int, count: int) -> list[Ids]:
+            if tokenizer.chat_template is not None:
+                return [chat.encode(tokenizer, p.messages) for p in pick(Addition().train, 0, first, count)]
+            return [ids(np.random.default_rng([first, i]).integers(3, config.vocab, 40)) for i in range(count)]
+
+        wanted = [name for name in told.sides or SIDES if name.startswith("llama.cpp") and installed(name)]
+        if told.device == "cpu" and told.model == "smollm2" and wanted:
+            files["Q4_1"] = str(smollm2.packaged())
+        if told.device == "cpu" and told.model not in SHAPES and "llama.cpp, F32" in wanted:
+            files["F32"] = str(Path(work) / "model-f32.gguf")
+            try:
+                gguf.save(hf.load(folder), tokenizer, files["F32"])
+            except ModelError as why:  # a tokenizer that the format has no form for
+                print(f"llama.cpp cannot run this model: {why}", flush=True)
+                del files["F32"]
+        longest = max(map(len, encode(0, 256)))  # of prompts; those to come may be a little longer
+        setting = Setting(
+            str(folder), told.device, dtype, rows, longest + 16 + new, threads, files,
+            told.cache_gib or (32.0 if told.device == "cuda" else 4.0), told.vllm_share,
+        )  # fmt: skip
+        yield Prepared(setting, list(dict.fromkeys(["ponder", *(told.sides or usual(setting))])), config, encode)
+
+
+@dataclass
+class Turns:
+    """What was measured of each side, turn by turn; the first, which warms up, is kept apart."""
+
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    cpu_seconds: dict[str, list[float]] = field(default_factory=dict)  # which a shared machine changes less
+    warmup_seconds: dict[str, float] = field(default_factory=dict)
+    mean_logprob: dict[str, list[float]] = field(default_factory=dict)  # alike for all, if all do the same work
+    load: list[float] = field(default_factory=list)  # processes that want to run on this machine, one of them ours
+
+    def rates(self, total: int) -> dict[str, float]:
+        """Of each side, per second: the median over its turns."""
+        return {who: total / statistics.median(times) for who, times in self.seconds.items()}
+
+    def details(self, total: int) -> dict[str, Any]:
+        per_cpu = {who: total / statistics.median(times) for who, times in self.cpu_seconds.items()}
+        return {**asdict(self), "tokens_per_cpu_second": per_cpu}
+
+
+def take_turns(
+    sides: dict[str, Side], failed: dict[str, str], work: Callable[[Side, int], float], repeats: int, device: str
+) -> Turns:
+    """`work(side, turn)` for one side after the other, again and again; it returns the mean log-probability. A peer
+    that raises has no later turn, and none that counts."""
+    from training import wait
+
+    if repeats < 1:
+        raise SystemExit(f"--repeats is {repeats}; it must be at least 1, since the first turn only warms up")
+    done = Turns()
+    for turn in range(1 + repeats):
+        for who in [name for name in sides if name not in failed]:
+            done.load.append(round(os.getloadavg()[0], 2))
+            worked, began = time.process_time(), wait(device)
+            try:
+                said = work(sides[who], turn)
+            except Exception as why:  # whatever a peer raises, the others can still be compared
+                _give_up(who, why, failed)
+                for kept in (done.seconds, done.cpu_seconds, done.warmup_seconds, done.mean_logprob):
+                    kept.pop(who, None)
+                continue
+            took = wait(device) - began
+            print(f"turn {turn}, {who}: {took:.2f} s", flush=True)
+            if not turn:
+                done.warmup_seconds[who] = took
+                continue
+            done.seconds.setdefault(who, []).append(took)
+            done.cpu_seconds.setdefault(who, []).append(time.process_time() - worked)
+            done.mean_logprob.setdefault(who, []).append(round(said, 4))
+    return done
+
+
+def _give_up(who: str, why: Exception, failed: dict[str, str]) -> None:
+    if who == "ponder":
+        raise why
+    failed[who] = f"{type(why).__name__}: {why}"[:300]
+    print(f"{who} cannot be measured here: {failed[who]}", flush=True)
+
+
+@contextmanager
+def opened(names: Sequence[str], setting: Setting) -> Iterator[tuple[dict[str, Side], dict[str, str]]]:
+    """The sides, in this process, and why those that are missing could not be opened."""
+    sides: dict[str, Side] = {}
+    failed: dict[str, str] = {}
+    try:
+        for name in names:
+            began = time.perf_counter()
+            try:
+                sides[name] = SIDES[name](setting)
+            except Exception as why:
+                _give_up(name, why, failed)
+                continue
+            print(f"opened {name} in {time.perf_counter() - began:.1f} s", flush=True)
+        yield sides, failed
+    finally:
+        for side in sides.values():
+            side.close()
+
+
+def called(script: str, model: str) -> str:
+    """A result's name: the script's, with the model where it is not the usual one."""
+    name = slug(Path(model).name)
+    return script if name == "smollm2" else f"{script}_{re.sub(r'[^a-z0-9]+', '_', name)}"
+
+
+def packages(names: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(SIDES[name].package for name in names if SIDES[name].package))
