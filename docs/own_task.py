@@ -8,7 +8,7 @@ from ponder.models.load import Fresh
 from ponder.pipelines.rl import RL
 from ponder.reason.strategies import Ensemble
 from ponder.runs import read_metrics, read_traces
-from ponder.tasks.procedural import Procedural
+from ponder.tasks.drawn.procedural import Procedural
 from ponder.train.objective import NO_KL
 from ponder.train.optimiser import AdamW
 from ponder.train.policy_gradient import GRPO

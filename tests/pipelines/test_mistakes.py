@@ -135,7 +135,7 @@ def test_11_an_answer_never_ends_twice(broken: bool, tmp_path: Path, monkeypatch
 def test_15_the_same_problem_twice_is_two_groups(broken: bool, tmp_path: Path, monkeypatch: Patch) -> None:
     """Each instance has its own samples, and its own baseline."""
     if broken:
-        monkeypatch.setattr(Local, "_seed", lambda self, prefix: int(prefix.sum()))
+        monkeypatch.setattr(Local, "_seed", lambda self, prefix, *rest: int(prefix.sum()))
     replace(JOB, task=Digits(1), prompts=2, strategy=Ensemble(8, Sampling(max_tokens=2)), steps=1)(tmp_path / "run")
     one, two = (t for _, t in read_traces(tmp_path / "run"))
     with caught(broken):
@@ -237,9 +237,9 @@ def test_20_a_grader_that_breaks_is_undecided(mistake: str, tmp_path: Path, monk
 
     monkeypatch.setattr(final, "parse", parse)
     if mistake == "zero":
-        monkeypatch.setattr(scoring, "_safely", lambda judge, text: Score(0.0, "crashed"))
+        monkeypatch.setattr(scoring, "safely", lambda judge: Score(0.0, "crashed"))
     if mistake == "raises":
-        monkeypatch.setattr(scoring, "_safely", lambda judge, text: judge(text))
+        monkeypatch.setattr(scoring, "safely", lambda judge: judge())
 
     class Numbers(Digits):
         @property

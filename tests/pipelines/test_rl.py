@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fakes import ALPHABET, ASK, Digits, Wanted, Watcher, characters, group
-from ponder.errors import Interrupted, PonderError, RunError, TaskError, UsageError
+from ponder.errors import Interrupted, PonderError, RunError, TaskError, UsageError, VerifierError
 from ponder.models.load import Fresh
 from ponder.models.native import Native
 from ponder.nets import hf
@@ -30,7 +30,7 @@ from ponder.train.imitation import SFT, Distill
 from ponder.train.optimiser import AdamW
 from ponder.train.policy_gradient import GRPO, RLOO
 from ponder.train.ppo import PPO
-from ponder.types import Cost, Sampling
+from ponder.types import Cost, Sampling, Score
 
 MODEL = Fresh(ALPHABET, width=32, layers=2, heads=4, context=32)
 JOB = RL(
@@ -379,3 +379,27 @@ def test_a_run_goes_on_from_the_weights_it_began_with_though_their_run_has_newer
     shutil.rmtree(tmp_path / "first/checkpoints/step-000002")
     with pytest.raises(PonderError, match="its run went on"):
         replace(second, steps=4)(tmp_path / "second")
+
+
+class Mute(Wanted):
+    """It decides for a while, and then about nothing."""
+
+    asked = 0
+
+    def judge(self, text: str, wanted: str) -> Score:
+        Mute.asked += 1
+        return super().judge(text, wanted) if Mute.asked <= 24 else Score(None, f"timed out after {Mute.asked} s")
+
+
+class Undecidable(Digits):
+    @property
+    def verifier(self) -> Wanted:
+        return Mute()
+
+
+def test_a_run_whose_answers_cannot_be_judged_stops(tmp_path: Path) -> None:
+    Mute.asked = 0
+    with pytest.raises(VerifierError, match=r"12 of the last 12 answers.*12 x timed out after N s.*time limit"):
+        replace(JOB, task=Undecidable())(tmp_path / "run")
+    assert [m["frac_undecided"] for m in read_metrics(tmp_path / "run")][-1] == 1.0, "what happened is recorded"
+    assert [step for step, _ in read_traces(tmp_path / "run")][-1] == 2

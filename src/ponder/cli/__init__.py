@@ -29,9 +29,12 @@ COMMANDS = {
     "sft": Command("ponder.cli.work:sft", "supervised fine-tuning on a task or a file of conversations"),
     "solve": Command("ponder.cli.ask:solve", "ask a model a question and let its answers vote"),
     "eval": Command("ponder.cli.work:evaluate", "measure a model on a task's held-out problems"),
+    "tasks": Command("ponder.cli.tasks:tasks", "which tasks there are, with a problem of each"),
     "export": Command("ponder.cli.export:export", "write a model as a Hugging Face folder or a GGUF file"),
     "doctor": Command("ponder.cli.doctor:doctor", "what this machine can do, and what is missing"),
 }
+
+UNSAFE = "--unsafe-sandbox"  # with any command: where no jail can be built, run a model's programs without one
 
 # What the user can put right: no space, no permission, a path that cannot be one.
 THEIRS = (
@@ -64,6 +67,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _dispatch(argv: list[str]) -> int:
     from ponder import __version__
 
+    if UNSAFE in argv:
+        from ponder.verify.sandbox import allow_unsafe
+
+        argv = [a for a in argv if a != UNSAFE]
+        allow_unsafe()
     name, *rest = argv or ["--help"]
     if name in ("-h", "--help", "help"):
         print(overview())
@@ -93,7 +101,8 @@ usage: ponder COMMAND ...
 
 {rows}
 
-`ponder COMMAND --help` lists a command's flags; `ponder run RECIPE --help` a recipe's.
+`ponder COMMAND --help` lists a command's flags; `ponder run RECIPE --help` a recipe's. Programs that a model writes
+run in a jail; where none can be built they are refused, or run without one under --unsafe-sandbox.
 A stopped run goes on when the same command is given again."""
 
 

@@ -16,10 +16,15 @@ from typing import Annotated, Any
 from ponder.cli.progress import emit
 
 # What pyproject.toml names, and the name each is imported by where that differs.
-CORE = ("torch", "numpy", "safetensors", "tokenizers", "jinja2", "rich", "scipy", "matplotlib", "gguf")
+CORE = (
+    "torch", "numpy", "safetensors", "tokenizers", "jinja2", "rich", "scipy", "matplotlib", "gguf", "math-verify",
+)  # fmt: skip
 EXTRAS = {
     "hf": ("transformers", "peft", "datasets"),
     "tasks": ("reasoning-gym",),
+    "constraints": ("google-re2", "jsonschema"),
+    "guide": ("llguidance",),
+    "proofs": ("z3-solver",),
     "serve": ("fastapi", "uvicorn"),
     "ray": ("ray",),
     "vllm": ("vllm",),
@@ -41,7 +46,7 @@ class Finding:
 
 def doctor(*, json: Annotated[bool, "the findings as one JSON object"] = False) -> int:
     """What is installed, what this machine can do, and what to do about the rest."""
-    findings = [*software(), *machine(), *storage(), *models(), *data()]
+    findings = [*software(), *machine(), *jail(), *storage(), *models(), *data()]
     healthy = all(f.ok for f in findings if f.core)
     if json:
         emit({"ok": healthy, "findings": [asdict(f) for f in findings]})
@@ -130,6 +135,13 @@ def accelerator(torch: Any) -> Finding:
         fix = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu128"
         return Finding("gpu", "an NVIDIA driver is here, but this torch was built without CUDA", False, fix)
     return Finding("gpu", "none; everything runs on the processor")
+
+
+def jail() -> Iterator[Finding]:
+    from ponder.verify.sandbox import level
+
+    found = level()
+    yield Finding("sandbox", str(found), found.rung is not None)
 
 
 def memory() -> int | None:

@@ -11,8 +11,8 @@ ONLINE = (
 )  # fmt: skip
 OFFLINE = ("sft", "dpo", "distill")
 
-Model = Annotated[str, "smollm2, a Hugging Face folder, a .gguf file or a run directory"]
-TaskName = Annotated[str, "addition, arithmetic, countdown, gsm8k, svamp, mawps or module:object"]
+Model = Annotated[str, "smollm2, a Hugging Face folder, a .gguf file, a run directory, or openai:URL for a server"]
+TaskName = Annotated[str, "addition, countdown, gsm8k ... (ponder tasks lists them) or module:object"]
 Settings = Annotated[list[str], "a setting of the task, as key=value; may be given again"]
 Template = Annotated[str | None, "plain, qa, r1 or jinja2 text, in place of the model's own chat template"]
 MaxTokens = Annotated[int, "longest completion"]

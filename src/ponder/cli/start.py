@@ -139,14 +139,11 @@ def evaluation(job: Evaluate, folder: Path, result: Report) -> list[str]:
 
 def prompt(job: Evaluate, folder: Path) -> str:
     """The first prompt of a run, from its tokens."""
-    from ponder.models.load import FOREIGN, find
-    from ponder.models.tokenizer import Tokenizer
+    from ponder.models.load import tokenizer_of
     from ponder.runs import read_traces
 
     _, trace = next(read_traces(folder))
-    path = find(job.model.removeprefix(FOREIGN))
-    tokenizer = Tokenizer.from_gguf(path) if path.is_file() else Tokenizer.from_folder(path)
-    return tokenizer.decode(trace.steps[0].token_ids, keep_special=True)
+    return tokenizer_of(job.model).decode(trace.steps[0].token_ids, keep_special=True)
 
 
 def numbers(job: Any, folder: Path, result: Any) -> dict[str, Any]:

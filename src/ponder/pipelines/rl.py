@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ponder.errors import UsageError
+from ponder.errors import UsageError, VerifierError
 from ponder.models.load import Fresh, load_policy, pinned
 from ponder.models.native import Native
 from ponder.nets import lora
@@ -34,6 +34,7 @@ from ponder.train.optimiser import AdamW
 from ponder.train.policy_gradient import GRPO, OnSequences
 from ponder.train.ppo import PPO
 from ponder.types import Sampling, Trace
+from ponder.verify.undecided import Tally, tally, too_many_undecided
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,7 @@ async def train(job: RL, run: Run, watch: Watch) -> Native:
     policy = load_policy(job.model, template=job.template, device=job.device, dtype=checkpoint.dtype(run, job.dtype))
     learner, critic = build(job, policy)
     verifier = job.task.verifier
+    verdicts: list[Tally] = []
 
     with Keeper(run, job, watch, policy, {"policy": learner} | ({"critic": critic} if critic else {})) as keeper:
         if job.preflight and not keeper.state.step:
@@ -138,6 +140,10 @@ async def train(job: RL, run: Run, watch: Watch) -> Native:
                 metrics |= {"num_tokens": state.tokens, "groups": float(len(traces))}
                 metrics |= {"time/sample": sampled - began, "time/learn": ended - sampled, "step_time": ended - began}
                 keeper.record(state, metrics, asked)
+            scores = (t.steps[i].scores.get(verifier.name) for t in asked for i in t.answers())
+            verdicts.append(tally(s for s in scores if s is not None))
+            if why := too_many_undecided(verdicts):
+                raise VerifierError(why)
     return policy
 
 
