@@ -17,6 +17,7 @@ from ponder.errors import UsageError
 from ponder.train import credit
 from ponder.train.policy_gradient import DAPO, GRPO, RLOO
 from ponder.types import Problem, Score, Step, Trace, ids, user
+from ponder.verify.form.length import overlong
 
 REWARD = st.floats(-100, 100, allow_nan=False, width=32).map(lambda x: 0.0 if abs(x) < 1e-6 else x)
 REWARDS = st.lists(REWARD, min_size=2, max_size=16)
@@ -152,8 +153,8 @@ def test_whitening_nothing() -> None:
 )
 def test_overlong(length: int, expected: float) -> None:
     """DAPO's equation 13 at its corners, with the paper's 16384 + 4096."""
-    assert credit.overlong(length, 20480, 4096) == pytest.approx(expected, abs=1e-12)
-    assert credit.overlong(length, 20480, 0) == 0.0
+    assert overlong(length, 20480, 4096) == pytest.approx(expected, abs=1e-12)
+    assert overlong(length, 20480, 0) == 0.0
 
 
 # Traces

@@ -17,7 +17,6 @@ import bad_answers
 from ponder.errors import UnknownName, UsageError
 from ponder.jobs import decode, encode
 from ponder.protocols import Scorer
-from ponder.train import credit
 from ponder.types import Problem, Step, Trace, ids, user
 from ponder.verify import CosineLength, FinalNumber, Language, Overlong, Repetition, StepArithmetic, evaluate
 from ponder.verify.form.language import consistency, detect
@@ -47,11 +46,6 @@ def test_overlong_is_daposs_equation():
     # Yu et al. 2025: L_max 20480 with a cache of 4096: no penalty up to 16384, -1 past 20480
     assert [overlong(n, 20480, 4096) for n in (0, 16384, 18432, 20480, 30000)] == [0.0, 0.0, -0.5, -1.0, -1.0]
     assert values(Overlong(10, 4), trace(5, 6, 7, 8, 9, 10, 11)) == [0.0, 0.0, -0.25, -0.5, -0.75, -1.0, -1.0]
-
-
-@given(st.integers(0, 300), st.integers(1, 200), st.integers(0, 200))
-def test_overlong_is_the_trainers(length, longest, buffer):
-    assert overlong(length, longest, buffer) == credit.overlong(length, longest, buffer)
 
 
 def test_tokens_of_others_do_not_count():

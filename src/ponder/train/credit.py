@@ -72,13 +72,6 @@ def whiten(parts: Sequence[Array]) -> list[Array]:
     return [(p - mean) / std for p in parts]
 
 
-def overlong(length: int, longest: int, buffer: int) -> float:
-    """DAPO's soft penalty (Yu et al. 2025, eq. 13): 0 up to longest - buffer, then down to -1; buffer 0: none."""
-    if not buffer:
-        return 0.0
-    return float(-np.clip((length - (longest - buffer)) / buffer, 0.0, 1.0))
-
-
 @dataclass(frozen=True, slots=True)
 class Written:
     """What the policy wrote on the way to one judged answer, and what that answer earned."""

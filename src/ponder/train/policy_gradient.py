@@ -16,6 +16,7 @@ from ponder.train import credit, losses
 from ponder.train.credit import Array, Written
 from ponder.train.objective import KL, NO_KL, Memory, Plain, Stats, Tokens
 from ponder.types import Trace
+from ponder.verify.form.length import overlong
 
 
 def penalties(item: Written, kl: KL) -> Array:
@@ -221,7 +222,7 @@ class DAPO(Clipped):
         lowest = 0.0
         for trace in traces:
             items = judged(trace, scorer, self.kl, truncated=not self.mask_truncated)
-            cost = [credit.overlong(w.length, self.longest, self.buffer) for w in items]
+            cost = [overlong(w.length, self.longest, self.buffer) for w in items]
             lowest = min([lowest, *cost])
             shaped = [replace(w, reward=w.reward + c) for w, c in zip(items, cost, strict=True)]
             compare(trace, shaped, credit.group_relative)
