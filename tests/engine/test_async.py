@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 import random
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -125,6 +130,28 @@ def test_tokens_stream_as_they_are_drawn() -> None:
     assert [heard[0], heard[1]] == [r.token_ids for r in rows] and early
 
 
+def test_no_token_is_lost_where_several_are_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runner like the GPU's, that looks at the text after every three tokens."""
+    monkeypatch.setattr(Runner, "steps", lambda self, rows: 3)
+    monkeypatch.setattr(Runner, "draws", lambda self, rows: True)
+
+    def burst(self: Runner, rows: list[Row], steps: int) -> Any:
+        tokens = np.asarray([len(r.token_ids) + np.arange(steps) for r in rows], np.int32)
+        return tokens, -tokens.astype(np.float32)
+
+    monkeypatch.setattr(Runner, "burst", burst)
+    engine = machine(tiny())
+
+    async def listen() -> list[Any]:
+        return [word async for word in engine.stream(request([5, 6], n=2, max_tokens=7))]
+
+    *heard, rows = wait(listen())
+    for number in (0, 1):
+        assert [w[1:] for w in heard if w[0] == number] == [(i, -float(i)) for i in range(7)]
+    assert [r.token_ids for r in rows] == [list(range(7))] * 2
+    settled(engine)
+
+
 def test_a_listener_that_leaves_cancels() -> None:
     engine = machine(tiny())
 
@@ -187,6 +214,104 @@ def test_an_engine_that_cannot_start_says_so(monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(MemoryError, match="no room"):
             wait(engine.generate(request([7, 7], n=3)))
     assert len(wait(engine.generate(request([7, 7], n=3)))) == 3
+
+
+def test_whatever_the_watch_raises_is_heard() -> None:
+    engine = machine(tiny())
+    given = iter([0])
+    engine.watch = lambda tokens: next(given) and None
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        wait(engine.generate(request([7, 7])))
+
+    def pause(tokens: int) -> None:
+        with engine.paused():
+            pass
+
+    engine.watch = pause
+    with pytest.raises(UsageError, match="another thread"):
+        wait(engine.generate(request([7, 7])))
+    engine.watch = lambda tokens: None
+    assert len(wait(engine.generate(request([7, 7])))) == 1
+
+
+def test_a_system_without_threads_is_an_error_and_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = machine(tiny())
+
+    def none_left(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="can't start"):
+        patch.setattr(threading.Thread, "start", none_left)
+        wait(engine.generate(request([7, 7])))
+    assert len(wait(engine.generate(request([7, 7])))) == 1
+
+
+def test_a_pause_that_is_interrupted_does_not_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = machine(tiny())
+
+    def interrupted(ready: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(engine._wake, "wait_for", interrupted)
+        with engine.paused():
+            raise AssertionError
+    assert len(wait(engine.generate(request([7, 7])))) == 1
+
+
+def test_a_loop_that_closes_early_leaves_nothing_behind() -> None:
+    engine = machine(tiny())
+    early = asyncio.new_event_loop()
+    task: Any = early.create_task(engine.generate(request([5, 6])))
+    early.call_soon(early.stop)
+    early.run_forever()  # asked, and not yet handed over
+    assert engine.busy
+    early.close()
+    assert not engine.busy
+    task._log_destroy_pending = False
+    late = asyncio.new_event_loop()
+    task = late.create_task(engine.generate(request([5, 6], max_tokens=3900)))
+
+    async def begun() -> Row:
+        while not engine._calls:
+            await asyncio.sleep(0.001)
+        return next(iter(engine._calls))  # type: ignore[return-value]
+
+    row = late.run_until_complete(begun())
+    late.close()
+    assert not engine._gathering
+    task._log_destroy_pending = False
+    del task
+    gc.collect()
+    settled(engine)
+    assert row.stop is None, "it was given up, not written to its end"
+
+
+_LEAVES = """
+import asyncio
+from fakes import tiny
+from ponder.engine.engine import Engine
+from ponder.engine.request import Request
+from ponder.types import Sampling, ids
+
+async def leave():
+    engine = Engine(tiny(), cache_bytes=1 << 26)
+    call = asyncio.ensure_future(engine.generate(Request(ids([5]), Sampling(max_tokens=30000), 4, 0)))
+    while not engine._calls:
+        await asyncio.sleep(0.01)
+    kept.append((engine, call))
+
+kept = []
+asyncio.new_event_loop().run_until_complete(leave())
+"""
+
+
+def test_a_process_that_ends_with_texts_in_hand_ends_well() -> None:
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _LEAVES], env={**os.environ, "PYTHONPATH": path}, capture_output=True
+    )
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_not_a_number_fails_that_request_alone() -> None:

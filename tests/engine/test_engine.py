@@ -91,6 +91,30 @@ def test_greedy_equals_a_plain_loop_where_memory_is_short(kind: str) -> None:
         assert written(found) == [[e, e] for e in greedy_by_kind(kind)]
 
 
+@pytest.mark.parametrize("kind", list(CONFIGS))
+def test_rows_of_unlike_sizes_are_not_padded_to_each_other(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One long prompt, many short ones and groups with a common beginning: read piece by piece, to the same result."""
+    monkeypatch.setattr(cache, "_SLACK", 0)
+    made: list[cache.Decoding] = []
+    real = cache.Decoding.__init__
+
+    def spy(self: cache.Decoding, *given: Any) -> None:
+        real(self, *given)
+        made.append(self)
+
+    monkeypatch.setattr(cache.Decoding, "__init__", spy)
+    net = tiny(kind)
+    prompts = [[33] * 40, *([8, 60, 7 + i] for i in range(4)), [8, 60, *range(3, 20)]]
+    found = run(net, [request(p, n=1 if i < 5 else 6, temperature=0.0) for i, p in enumerate(prompts)])
+    assert [g[0].token_ids for g in found] == [plain_greedy(net, p, 12) for p in prompts]
+    most = max(made, key=lambda d: len(d.lengths))
+    assert len(most.lengths) == 11 and len(most.shared) >= 2
+    assert most.lengths.max() < 30, "the long prompt is no tail"
+    for runs in most.shared:
+        real_scores = int((runs.real_NP.sum(1) * torch.bincount(runs.entries // runs.rows_NR.shape[1])).sum())
+        assert runs.rows_NR.numel() * runs.slots_NP.shape[1] <= 2 * real_scores
+
+
 @pytest.mark.parametrize("mistake", ["window", "position", "shared", "merge"])
 def test_a_broken_attention_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     call, tensors = cache.Decoding.__call__, cache.Decoding._tensors

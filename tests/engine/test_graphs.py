@@ -14,6 +14,7 @@ import torch
 from fakes import CONFIGS, tiny
 from ponder.engine import cache, engine
 from ponder.engine.engine import Engine
+from ponder.engine.plan import Plan, Segment
 from ponder.engine.request import Request, Row
 from ponder.types import Sampling, ids
 
@@ -101,6 +102,36 @@ def test_long_tails_are_cut_and_tables_filled_again(monkeypatch: pytest.MonkeyPa
 def test_more_shared_runs_than_the_table_holds_become_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "_RUN", 1)
     same("llama", [request(list(range(3, 60)), n=3)])
+
+
+def test_a_tree_deeper_than_the_table_is_shared_less() -> None:
+    """A sample at each step of a chain: the first run is read by sixteen rows, the next by fifteen, and so on."""
+    same("window", [request(list(range(3, 5 + i)), seed=i, max_tokens=2) for i in range(16)])
+
+
+def test_a_table_of_slots_that_is_too_small_grows() -> None:
+    net = tiny("llama").to(DEVICE)
+    b = cuda.Buffers(net, 4, slots=10)
+    made = Plan(
+        [Segment([0, 1], 0, [np.arange(40, dtype=np.int32)])], [np.asarray([50 + r]) for r in range(2)], [40] * 2
+    )
+    assert b.share(made, 2) and b.slots[:40].tolist() == list(range(40))
+    assert not b.share(made, 2)
+
+
+def test_a_row_past_its_end_still_has_a_position() -> None:
+    net = tiny("llama").to(DEVICE)
+    long = request([5] * (net.config.context - 3), max_tokens=3)
+    same("llama", [long, request([5, 6], max_tokens=9)], slots=600)
+    assert all(len(cos) >= net.config.context + cuda.STEPS for cos, _ in cuda.Weights(net).turns)
+
+
+def test_a_runner_whose_weights_were_replaced_does_not_serve() -> None:
+    net = tiny("llama").to(DEVICE)
+    runner = cuda.Graphs(net, 40, 4)
+    assert runner.serves(net)
+    net.layers[0].self_attn.q_proj.weight.data = net.layers[0].self_attn.q_proj.weight.data.clone()
+    assert not runner.serves(net)
 
 
 @pytest.mark.parametrize("kind", ["llama", "untied"])

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from ponder.engine import sampler
-from ponder.types import Sampling
+from ponder.engine.draw import take
+from ponder.engine.request import Request, Row
+from ponder.types import Sampling, ids
 
 LOGITS = np.array([1.2, -0.3, 2.0, 0.0, 0.9, -1.5, 2.0, 0.4, -4.0, 1.1, 0.2, -0.7])  # two of them tie at the top
 
@@ -173,3 +175,13 @@ def test_not_finite_logits_show_in_the_result() -> None:
         logprobs = sampler.warp(torch.tensor([[0.0, bad, 1.0]]), [Sampling()])
         _, said = sampler.draw(logprobs, torch.tensor([0.5], dtype=torch.float64), torch.tensor([False]))
         assert not torch.isfinite(said).any()
+
+
+def test_what_is_drawn_past_a_stop_is_counted_as_wasted() -> None:
+    row = Row.of(Request(ids([5]), Sampling(max_tokens=20, stop=("x",)), 1, 0), 0)
+    tokens = np.asarray([[4, 7, 8, 9, 6, 3]], np.int32)
+    assert not take(tokens, np.zeros((1, 6), np.float32), [row], frozenset({9}), lambda r: r.token_ids[-1] == 7)
+    assert (row.token_ids, row.stop, row.wasted) == ([4, 7], "stop", 4)
+    row = Row.of(Request(ids([5]), Sampling(max_tokens=20), 1, 0), 0)
+    take(tokens, np.zeros((1, 6), np.float32), [row], frozenset({9}), lambda r: False)
+    assert (row.token_ids, row.stop, row.wasted) == ([4, 7, 8, 9], "eos", 2)

@@ -77,7 +77,8 @@ def storm(seed: int, cancel: float = 0.1, renew: float = 0.03) -> tuple[Schedule
     draw = random.Random(seed)
     size = draw.randint(24, 90)
     schedule = Schedule(size, most_rows=draw.randint(1, 6), chunk=draw.randint(1, 12))
-    fake, live, steps = Fake(), [], 0
+    fake, steps = Fake(), 0
+    live: list[Row | Reading] = []
     to_come = draw.randint(1, 14)
     while to_come or schedule:
         steps += 1
@@ -85,6 +86,9 @@ def storm(seed: int, cancel: float = 0.1, renew: float = 0.03) -> tuple[Schedule
         if to_come and draw.random() < 0.3:
             to_come -= 1
             prefix = [draw.randrange(LETTERS) for _ in range(draw.randint(1, 14))]
+            if written := [work.request.prefix.tolist() for work in live if isinstance(work, Row)]:
+                other = draw.choice(written)  # half go on from what another is writing
+                prefix = draw.choice([prefix, (other + naive(other, 14))[: draw.randint(1, 14)]])
             if draw.random() < 0.25:
                 reading = Reading(ids(prefix), draw.randrange(len(prefix)))
                 schedule.add([reading])
@@ -193,6 +197,27 @@ def test_two_requests_at_once_share_what_neither_has_computed_yet() -> None:
     schedule.add(ask([0, 1, 2, 0, 1, 2, 0, 2, 2, 0]))
     run(schedule, fake)
     assert fake.computed == 7 + 1 + 2 + 2 * 4
+
+
+def test_who_waits_for_a_run_that_another_computes_goes_on() -> None:
+    """The late one's prefix is half filled when the first one, which wrote the same, ends and leaves it computed."""
+    schedule, fake = Schedule(500, 64, 2), Fake()
+    first = ask([0, 1, 2], tokens=30)[0]
+    schedule.add([first])
+    late = ask([0, 1, 2, *naive([0, 1, 2], 27)], tokens=3)[0]
+    while schedule:
+        if len(first.token_ids) == 28 and not late.token_ids and late.node is None and not schedule.waiting:
+            schedule.add([late])
+        work = schedule.next()
+        assert work, "there is work, and nobody does it"
+        if isinstance(work[0], Part):
+            fake.fill(work)  # type: ignore[arg-type]
+            schedule.filled(work)  # type: ignore[arg-type]
+            continue
+        fake.decode(work)  # type: ignore[arg-type]
+        schedule.end(*(r for r in work if len(r.token_ids) == r.sampling.max_tokens))  # type: ignore[union-attr]
+    assert late.token_ids == naive(late.request.prefix.tolist(), 3)
+    empty(schedule)
 
 
 def test_adapters_do_not_share() -> None:

@@ -16,6 +16,7 @@ from fakes import characters, plain_logits, tiny, wait, weights64
 from ponder.engine import sampler
 from ponder.engine.runner import Runner
 from ponder.errors import Interrupted, ModelError, UsageError
+from ponder.models import local
 from ponder.models.native import Native
 from ponder.models.tokenizer import Tokenizer
 from ponder.protocols import Policy
@@ -68,6 +69,43 @@ def test_calls_that_wait_together_are_one_batch(monkeypatch: pytest.MonkeyPatch)
 
     wait(begin())
     assert sizes[0] == 8
+
+
+def test_new_weights_count_before_the_pause_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = characters()
+    wait(ask(policy, [[5, 6]]))
+    renewed: list[int] = []
+    monkeypatch.setattr(policy.engine, "renew", lambda: renewed.append(policy.engine._paused))
+    with policy.paused(), torch.no_grad():
+        policy.net.norm.weight.mul_(2)
+    assert renewed == [1], "a pass after the pause would find keys of the old weights"
+
+
+def test_a_network_loaded_for_inference_alone() -> None:
+    with torch.inference_mode():
+        net = tiny()
+    made = [Native(n, characters().tokenizer) for n in (net, tiny())]
+    once, again = (tokens(wait(ask(policy, [[5, 6]]))) for policy in made)
+    assert once == again
+
+
+def test_a_stop_string_before_the_least_number_of_tokens_ends_nothing() -> None:
+    policy = characters()
+    rule: Any = {"max_tokens": 10, "min_tokens": 4, "seed": 2}
+    ((free,),) = wait(ask(policy, [[5, 6]], n=1, **rule))
+    early = free.text[2]
+    assert free.text.count(early) == 1, "the test wants a character that is written once"
+    ((found,),) = wait(ask(policy, [[5, 6]], n=1, stop=(early,), **rule))
+    assert found.token_ids.tolist() == free.token_ids.tolist()
+    ((found,),) = wait(ask(policy, [[5, 6]], n=1, stop=(free.text[5],), **rule))
+    assert found.stop == "stop" and found.text == free.text[:6]
+
+
+def test_a_long_stream_is_not_remembered_whole_and_draws_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "_REMEMBERED", 10)
+    policy = characters()
+    seeds = [policy._seed(ids([i % 25])) for i in range(200)]
+    assert len(set(seeds)) == 200 and len(policy._asked) <= 10
 
 
 def test_draws_depend_on_prefix_and_stream_alone() -> None:

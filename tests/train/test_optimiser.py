@@ -316,3 +316,11 @@ def test_a_step_on_a_gpu_does_not_wait(kind: str) -> None:
         masters.step(masters.norm())
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_step_is_seen_by_whoever_caches_what_weights_gave(dtype: torch.dtype) -> None:
+    net = tiny().to(dtype)
+    before = [p._version for p in net.parameters()]
+    taken(net, AdamW(), 1)
+    assert all(p._version > b for p, b in zip(net.parameters(), before, strict=True))

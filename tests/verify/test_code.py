@@ -6,6 +6,7 @@ import gzip
 import json
 import math
 import shutil
+import textwrap
 import time
 from decimal import Decimal
 from fractions import Fraction
@@ -253,6 +254,18 @@ BAD_ROWS = [
     (OutputTests(), {"tests": [{"stdin": "1"}]}, "stdout"),
     (AssertTests(), {"tests": ["assert f(1) =="]}, "not Python"),
     (AssertTests(), {"tests": ""}, "tests"),
+    (AssertTests(), {"tests": ["", "pass"]}, "no assert"),
+    (AssertTests(), {"tests": ["def check(f): assert f(1) == 2"]}, "ask the program nothing"),
+    (AssertTests(), {"tests": [1]}, "not Python"),
+    (AssertTests(), {"tests": ["assert f(1) == 2"], "setup": "import no_such_module"}, "no_such_module"),
+    (CallTests(), {"entry": "f", "tests": [{"args": "12", "expected": 3}]}, "must be a list"),
+    (CallTests(), {"entry": 5, "tests": [{"args": [1], "expected": 2}]}, "name of a function"),
+    (OutputTests(), {"tests": [{"stdin": 0, "stdout": "1"}]}, "must be text"),
+    (
+        PropertyTests(),
+        {"entry": "f", "property": "import no_such_module\ndef draw(r): ...\ndef holds(a): ..."},
+        "no_such",
+    ),
     (PropertyTests(), {"entry": "f", "property": "def draw(r): return ()"}, "holds"),
     (PropertyTests(), {"entry": "f", "property": "def"}, "not Python"),
 ]
@@ -383,6 +396,25 @@ def test_asserts():
     assert shared.judge(said("def p(s): return True"), PALINDROME).value == pytest.approx(2 / 3)
     assert verifier.judge(said("def p(s): return s / 2"), PALINDROME).reason.startswith("wrong: TypeError")
     assert verifier.judge(said("import os\nos._exit(0)"), PALINDROME).reason.startswith("crashed")
+
+
+def test_an_answer_that_upsets_the_comparison_is_wrong_not_undecided():
+    source = """
+    import os
+    def f(x):
+        b = b'a["ok",' + b'["c",' * 400 + b"1.0" + b",1.0]" * 400 + b"]"
+        os.write(3, len(b).to_bytes(4, "big") + b)
+    """
+    assert CallTests(limits=LIMITS).judge(said(textwrap.dedent(source)), ADD).value == 0.0
+
+
+def test_what_a_program_says_of_itself_can_be_written_down():
+    for verifier, row in (
+        (CallTests(limits=LIMITS), ADD),
+        (AssertTests(limits=LIMITS), {"tests": ["assert f(1) == 2"]}),
+    ):
+        reason = verifier.judge(said("def f(x): raise ValueError('\\ud800\\x1b[2J\\n')"), row).reason
+        assert "ValueError" in reason and reason.isprintable()
 
 
 def test_the_prefix_goes_before():

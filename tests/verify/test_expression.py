@@ -13,7 +13,8 @@ GOLD = {"numbers": [3, 4, 2], "target": 14}
 @pytest.mark.parametrize(
     ("text", "value", "used"),
     [("(3 + 4) * 2", 14, (3, 4, 2)), ("3+4*2", 11, (3, 4, 2)), ("8/4/2", 1, (8, 4, 2)), ("1/3", "1/3", (1, 3)),
-     ("10-3-2", 5, (10, 3, 2)), (r"3 \times (4 \div 2)", 6, (3, 4, 2)), ("-(2 - 5)", 3, (2, 5)), ("7", 7, (7,))],
+     ("10-3-2", 5, (10, 3, 2)), (r"3 \times (4 \div 2)", 6, (3, 4, 2)), ("-(2 - 5)", 3, (2, 5)), ("7", 7, (7,)),
+     (r"\frac{6}{1 - \dfrac{3}{4}}", 24, (6, 1, 3, 4))],
 )  # fmt: skip
 def test_expressions_are_evaluated_exactly(text, value, used):
     found = evaluate(text)
@@ -23,7 +24,8 @@ def test_expressions_are_evaluated_exactly(text, value, used):
 @pytest.mark.parametrize(
     "text",
     ["", "3 4", "3 +", "(3", "3)", "()", "3 ** 4", "9**9**9", "3 // 2", "1.5", "x", "3 = 3", "__import__('os')", "1/0",
-     "4/(2-2)", "(" * 90 + "1" + ")" * 90, "-" * 150 + "1", "1" * 16, "1+" * 200 + "1", "٣+4", "3,4", "2^3", "3!"],
+     "4/(2-2)", "(" * 90 + "1" + ")" * 90, "-" * 150 + "1", "1" * 16, "1+" * 200 + "1", "٣+4", "3,4", "2^3", "3!",
+     r"\frac{1}{2", r"\frac{1}", r"\frac12", r"2\frac{1}{2}", "{3}", r"\frac{1}{0}", r"\frac{}{2}"],
 )  # fmt: skip
 def test_anything_else_has_a_reason(text):
     assert evaluate(text).value is None and evaluate(text).reason

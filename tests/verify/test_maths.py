@@ -54,6 +54,16 @@ def test_what_stands_around_may_explain_it(text):
     assert JUDGE.judge(text, "42").value == 1.0
 
 
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [(r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", r"\left[\begin{array}{cc}1&2\\3&4\end{array}\right]"),
+     (r"\sqrt{51}", "√51"), ("6√2", r"6\sqrt{2}"), (r"6:30\text{ p.m.}", "6:30 p.m."),
+     (r"6:30\text{ PM}", "6:30 p.m.")],
+)  # fmt: skip
+def test_plain_signs_and_array_brackets(gold, answer):
+    assert JUDGE.judge(rf"\boxed{{{answer}}}", gold).value == 1.0
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("gold", ["42", r"\frac{1}{2}", "(1,2)", "x^2 + 1", r"\{1, 2\}", "Tuesday"])
 def test_each_form_carries_its_gold(form, gold):

@@ -60,9 +60,10 @@ GOOD = [
     (Zebra(), HOUSES, [json.dumps(HOUSES), TABLE, '```json\n{"House 1": {"Name": "ERIC", "Pet": "fish"},'
                        ' "House 2": {"Name": "Ann", "Pet": "Sea Horse"}}\n```']),
     (Maze(), WALLS, ["RRDRRD", "right, right, down, right, right, down", "→→↓→→↓", "down up R R D R R D",
-                     "east east south east east south", "R -> R -> D -> R -> R -> D"]),
+                     "east east south east east south", "R -> R -> D -> R -> R -> D",
+                     "right → right → down → right → right → down", "1. R\n2. R\n3. D\n4. R\n5. R\n6. D"]),
     (Maze(shortest=True), WALLS.splitlines(), ["RRDRRD"]),
-    (TicTacToe(), WIN, ["3", "1, 3", "(1,3)", "row 1, column 3"]),
+    (TicTacToe(), WIN, ["3", "1, 3", "(1,3)", "row 1, column 3", "cell 3", "3."]),
     (TicTacToe(optimal=False), {"board": WIN, "turn": "X"}, ["9"]),
     (TicTacToe(), {"board": [["X", "O", "X"], [".", "O", "."], [".", ".", "."]], "turn": "X"}, ["8"]),
     (Choice(), "B", ["B", "(B)", "b.", "B)", "Option B"]),

@@ -92,6 +92,7 @@ WELL_FORMED = [
 
 ILL_FORMED = [
     "", "42", "<answer>42</answer>", "<think>a</think>", "<think>a</think>42", "a <think>b</think><answer>42</answer>",
+    "<think>a</think><answer>\u200b</answer>",
     "<think>a</think><answer>42</answer> so", "<think>a</think> so <answer>42</answer>",
     "<think>a<answer>42</answer></think>",
     "<answer>42</answer><think>a</think>", "<think>a</think><think>b</think><answer>42</answer>",

@@ -14,7 +14,8 @@ from ponder.verify import FinalList, FinalText
      ("red fox", 0.0), ("", 0.0), ("<answer>red fox", 0.0), ("<answer></answer>", 0.0),
      ("<answer>red fox</answer><answer>red fox</answer>", 0.0), ("<answer>red fox</answer> or blue", 0.0),
      ("<think><answer>red fox</answer></think>", 0.0), ("The answer is red fox.", 0.0),
-     (f"<answer>red fox{' ' * 5000}</answer>", 0.0)],
+     (f"<answer>red fox{' ' * 5000}</answer>", 0.0), ("<answer>**red fox**</answer>", 1.0),
+     ("<answer>red fox.</answer>", 1.0), ("<answer>red fox..</answer>", 0.0), ("<answer>**red** fox</answer>", 0.0)],
 )  # fmt: skip
 def test_final_text(said, value):
     assert FinalText().judge(said, "red fox").value == value
@@ -25,6 +26,8 @@ def test_settings_of_final_text():
     assert FinalText(ignore_spaces=True).judge("<answer>]] )</answer>", "] ] )").value == 1.0
     line = FinalText(forms=("tag", "line"))
     assert line.judge("A is 1.\nSo the answer is red fox.", "red fox").value == 1.0
+    for emphasised in ("**Answer:** red fox", "**Answer: red fox.**", "So the answer is **red fox**."):
+        assert line.judge(emphasised, "red fox").value == 1.0, emphasised
     for bad in ("The answer is red fox. Or blue.", "The answer is red fox.\nThe answer is red fox.", "red fox"):
         assert line.judge(bad, "red fox").value == 0.0, bad
     assert FinalText(forms=("bare",)).judge("red fox", "red fox").value == 1.0
@@ -32,13 +35,19 @@ def test_settings_of_final_text():
         FinalText(forms=())
 
 
-@pytest.mark.parametrize("said", ["a, b, c", "a b c", "[a, b, c]", '["a", "b", "c"]', "a\nb\nc", "(a; b; c)", "a,b,c,"])
+@pytest.mark.parametrize(
+    "said",
+    ["a, b, c", "a b c", "[a, b, c]", '["a", "b", "c"]', "a\nb\nc", "(a; b; c)", "a,b,c,", "a, b, and c", "a, b, c.",
+     "1. a\n2. b\n3. c", "- a\n- b\n- c", r"\text{a, b, c}"],
+)  # fmt: skip
 def test_lists_as_people_write_them(said):
     assert FinalList().judge(f"<answer>{said}</answer>", ["a", "b", "c"]).value == 1.0
     assert FinalList().read(f"<answer>{said}</answer>") == "a, b, c"
 
 
-@pytest.mark.parametrize("said", ["a, c, b", "a, b", "a, b, c, c", "a b, c", "abc", "A, b, c"])
+@pytest.mark.parametrize(
+    "said", ["a, c, b", "a, b", "a, b, c, c", "a b, c", "abc", "A, b, c", "a, b, or c", "1. a, b, c"]
+)
 def test_other_lists_are_wrong(said):
     assert FinalList().judge(f"<answer>{said}</answer>", ["a", "b", "c"]).value == 0.0
 

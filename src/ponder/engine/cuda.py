@@ -178,8 +178,7 @@ def _cut(made: Plan, width: int) -> None:
 
 
 def _flattened(shared: Sequence[Segment]) -> list[Segment]:
-    """Of a deep tree, only the runs next to its roots are shared: a row reads three such, and all that follow as one run
-    of its own."""
+    """Of a deep tree, only the runs next to its roots stay shared: a row reads three of them, then one of its own."""
     kept: list[Segment] = []
     own: dict[int, Segment] = {}
     depth: dict[int, int] = {}

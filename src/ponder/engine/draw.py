@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -45,7 +46,7 @@ def extend(
     for b, (row, token, logprob) in enumerate(zip(rows, tokens.tolist(), logprobs.tolist(), strict=True)):
         if row in failed:
             continue
-        if not np.isfinite(logprob) and not (forced is not None and forced[b] >= 0 and logprob == -np.inf):
+        if not math.isfinite(logprob) and not (forced is not None and forced[b] >= 0 and logprob == -math.inf):
             failed[row] = _failure(bool(torch.isfinite(own_BV[b]).all()))
             continue
         row.token_ids.append(token)

@@ -8,6 +8,7 @@ answer or an error.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -34,6 +36,15 @@ _CHUNK = {"cpu": 512, "mps": 1024}  # tokens of prefixes filled in one pass; on 
 _CHUNK_GPU = 8192
 
 Word = tuple[int, int, float]  # which continuation, its next token, the token's log-probability
+
+_engines: WeakSet[Engine] = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """A thread that the interpreter's end meets inside torch aborts the process."""
+    for engine in list(_engines):
+        engine.close()
 
 
 @dataclass(eq=False)
@@ -88,6 +99,7 @@ class Engine:
         self._calls: dict[Row | Reading, _Call] = {}
         self._schedule: Schedule | None = None
         self._runner: Runner | None = None
+        _engines.add(self)
 
     # what callers use, in their own threads
 
@@ -183,7 +195,7 @@ class Engine:
             loop.call_soon(loop.call_soon, self._hand_over, loop)
         try:
             return await call.answer
-        except (asyncio.CancelledError, GeneratorExit):  # the latter where a loop was closed with calls in hand
+        except asyncio.CancelledError:
             with self._wake:
                 self._left.append(call)
                 self._wake.notify_all()
@@ -291,6 +303,9 @@ class Engine:
             call = self._calls.get(row)
             if call is None:
                 continue  # another continuation of the same call has failed
+            if call.loop.is_closed():  # without cancelling: nobody will ever hear
+                self._drop(call)
+                continue
             if row in failed:
                 self._drop(call)
                 call.tell(call.answer.set_exception, failed[row])

@@ -17,6 +17,8 @@ from ponder.models.guide import Guides
 from ponder.models.tokenizer import Tokenizer
 from ponder.types import Completion, Cost, Floats, Ids, Message, Sampling, ids
 
+_REMEMBERED = 1 << 20  # prefixes of which is known how often they were asked for
+
 
 class Local(ABC):
     """A `Policy`. `version` counts weight updates; each completion records the one that wrote it."""
@@ -62,6 +64,8 @@ class Local(ABC):
     def _seed(self, prefix: Ids, adapter: str = "") -> int:
         key = hashlib.blake2b(prefix.tobytes() + adapter.encode(), key=self._stream, digest_size=16).digest()
         self._asked[key] += 1
+        if len(self._asked) > _REMEMBERED:  # go on with another stream, in which nothing was asked yet
+            self._stream, self._asked = hashlib.blake2b(self._stream, digest_size=16).digest(), Counter({key: 1})
         return int.from_bytes(hashlib.blake2b(key + self._asked[key].to_bytes(8), digest_size=8).digest())
 
     def _checked(self, prefix: Ids, sampling: Sampling, n: int) -> Sampling:
@@ -85,7 +89,11 @@ class Local(ABC):
         reach = max(len(s.encode()) for s in stop)
         written = row.token_ids[len(row.sampling.forced) :]
         tail = self.tokenizer.decode(written[-reach - 1 :], keep_special=True)
-        return any(s in tail for s in stop)
+        found = [tail.rfind(s) + len(s) for s in stop if s in tail]
+        if not found or not row.sampling.min_tokens:
+            return bool(found)
+        before = self.tokenizer.decode(written[-reach - 1 : -1], keep_special=True)
+        return max(found) > len(before.rstrip("\ufffd"))  # one that was complete before `min_tokens` ends nothing
 
     def _completion(self, row: Row) -> Completion:
         """The text keeps its stop string, since the tokens do; only the end-of-sequence token has no text."""

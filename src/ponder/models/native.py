@@ -104,9 +104,9 @@ class Native(Local):
         written = (0 if w.is_inference() else w._version for w in self._weights)
         stamp = (self.version, *written, *(w.data_ptr() for w in self._weights))
         if stamp != self._stamp:
-            self._stamp = stamp
             self.engine.version = self.version
             self.engine.renew()
+            self._stamp = stamp  # last: a call in another thread that finds it must find the cache empty too
 
 
 class Adapted:

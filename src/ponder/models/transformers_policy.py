@@ -97,7 +97,9 @@ class Transformers(Local):
     async def _work(self) -> None:
         await asyncio.sleep(0)  # let every call that is ready now join the batch
         while self._waiting:
-            calls, self._waiting = self._waiting, []
+            calls, self._waiting = [c for c in self._waiting if not c.answer.done()], []
+            if not calls:  # those who asked have gone
+                return
             try:
                 answers = await asyncio.to_thread(self._run, [c.request for c in calls])
             except BaseException as failure:

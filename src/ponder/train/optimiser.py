@@ -181,6 +181,8 @@ class Masters:
         for p, w in pairs:
             if p.device != w.device:  # sent as it is and rounded there: from pinned memory, without waiting
                 p.copy_(w.to(p.device, non_blocking=True))
+        # The fused kernel does not count its writes; whoever caches what weights gave must see that they changed.
+        torch.autograd.graph.increment_version(list(self.params.values()))
 
 
 def _master(p: nn.Parameter, host: bool) -> Tensor:

@@ -152,7 +152,7 @@ def _hashes(text: str) -> Iterator[Span]:
 # At the start of a line or sentence, so that "I doubt the answer is 42" is no answer.
 _LINE = re.compile(
     r"(?:^|(?<=[.!?:])[ \t])[^\w\n<\\]{0,8}(?:(?:so|thus|therefore|hence|then)\b,?[ \t]{1,4})?"
-    r"(?:the[ \t]{1,4})?"
+    r"(?:(?:the|my|our)[ \t]{1,4})?"
     r"(?:(?:(?:final|correct|right|best)[ \t]{1,4})?answer|(?:correct|right|best)[ \t]{1,4}(?:option|choice))"
     r"\*{0,2}[ \t]{0,4}(?:is\b:?|:|=)\*{0,2}\s{0,4}"
     r"((?:[^.\n]|\.(?=\S))*)\.?",
@@ -199,7 +199,7 @@ def _agreed(said: str, spans: list[Span], earlier: list[Span]) -> Found:
     before, after = said[max(0, spans[0].start - 120) : spans[0].start], said[spans[-1].end :]
     if denied(before):
         return Found(None, "hedged")
-    if part_of_more(before, after):
+    if part_of_more(before if said.startswith("\\", spans[0].start) else "", after):  # a tag stands in no sum
         return Found(None, "malformed")
     fault = _changed(after, first)
     return Found(None, fault) if fault else Found(first)
@@ -245,11 +245,13 @@ def _fault(answer: str) -> str:
 
 _DOUBT = re.compile(
     r"\b(?:or|maybe|perhaps|possibly|probably|wait|actually|instead|alternatively|wrong|incorrect|mistake|error"
-    r"|correction|ignore|rather|guess|unsure|not|never|cannot|reflection|second (?:choice|answer|thoughts?))\b"
+    r"|correction|ignore|rather|sorry|meant|also possible|guess|unsure|not|never|cannot|reflection"
+    r"|second (?:choice|answer|thoughts?))\b"
     r"|n['’]t\b|\bno,|\?",
     re.IGNORECASE,
 )
 _DIGITS = re.compile(r"(?:(?<![\w)])[-−])?[0-9][0-9,]*(?:\.[0-9]+)?")
+_UNIT_POWER = re.compile(r"\A((?:\\,|\s){0,3}\\(?:text|mathrm)\{[^{}]{0,30}\})\^\{?[23]\}?")  # \text{ cm}^2
 _NUMBER_WORD = re.compile(
     r"\b(?:zero|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w{3,5}teen|twenty|thirty|forty|fifty"
     r"|sixty|seventy|eighty|ninety|hundred|thousand|million|billion|half|double|twice)\b",
@@ -266,6 +268,7 @@ _OPTION = re.compile(
 def _changed(after: str, answer: str) -> str:
     """What is wrong with the words after an answer; empty where they leave it alone."""
     given = parse(answer)
+    after = _UNIT_POWER.sub(r"\1", after)
     for token in _DIGITS.finditer(after):
         if len(token[0]) > LONGEST or not same(parse(token[0].rstrip(",")), given):
             return "several answers"

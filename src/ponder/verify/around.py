@@ -33,9 +33,10 @@ _LEADS = re.compile(
     r"|\\[dtc]?frac[ ]?(?:\{[^{}]{0,60}\}|[0-9])[ ]?\{\Z"
 )
 _GOES_ON = re.compile(
-    r"[\s$)\]\\]{0,40}(?:[-+*/^×·][\s\\$({]{0,8}[0-9]|\\(?:times|cdot|div|pm|mp)(?![a-z])"
+    r"[\s$)\]}\\]{0,40}(?:[-+*/^×·][\s\\$({]{0,8}[0-9]|\\(?:times|cdot|div|pm|mp)(?![a-z])"
     r"|(?:\\?text\s?\{\s?)?(?:hundred|thousand|million|billion|dozen)\b)"
-    r"|\.[0-9]|[eE][-+]?[0-9]|\s?\\(?:pi|sqrt|[dt]?frac)(?![a-z])|[abcijknrtxyz](?![A-Za-z'’])|!\s?(?:\$|\\[)\]])"
+    r"|[\s$]{0,4}(?:≠|\\neq?(?![a-z]))|\.[0-9]|[eE][-+]?[0-9]|\s?\\(?:pi|sqrt|[dt]?frac)(?![a-z])"
+    r"|[abcijknrtxyz](?![A-Za-z'’])|!\s?(?:\$|\\[)\]])"
 )
 
 

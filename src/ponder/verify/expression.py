@@ -31,8 +31,8 @@ def evaluate(text: str, decimals: bool = False) -> Value:
         return Value(None, reason="too long")
     for typeset, plain in _TYPESET.items():
         text = text.replace(typeset, plain)
-    if "\\frac" in text:  # \frac{a}{b} is ((a)/(b)); braces that do not belong together leave brackets that do not
-        text = _BETWEEN.sub(")/(", _FRACTION.sub("((", text)).replace("}", "))")
+    if "\\frac" in text:
+        text = _with_slashes(text)
     tokens = (_DECIMAL if decimals else _TOKEN).findall(text)
     if "".join(tokens) != "".join(text.split()) or any(len(t) > WIDEST for t in tokens):
         return Value(None, reason="malformed")
@@ -54,6 +54,13 @@ _FRACTION = re.compile(r"\\frac\s?\{")
 _BETWEEN = re.compile(r"\}\s?\{")
 _TOKEN = re.compile(r"[0-9]+|[-+*/()]")
 _DECIMAL = re.compile(r"[0-9]+\.[0-9]+|\.[0-9]+|[0-9]+|[-+*/()]")
+
+
+def _with_slashes(text: str) -> str:
+    """Each \\frac{a}{b} as ((a)/(b)); with a brace too many or too few it is no expression."""
+    text, opened = _FRACTION.subn("((", text)
+    text, parted = _BETWEEN.subn(")/(", text)
+    return text.replace("}", "))") if opened == parted == text.count("}") else ""
 
 
 class _Refused(Exception):

@@ -136,4 +136,4 @@ def items(text: str) -> list[str]:
     return [unquoted(part) for part in [*parts[:-1], parts[-1].removeprefix("and ")]] if parts else []
 
 
-_POINT = re.compile(r"(?:[-*•]|[0-9]{1,3}[.)])[ \t]+(?=\S)")  # of a list with one item to a line
+_POINT = re.compile(r"\A(?:[-*•]|[0-9]{1,3}[.)])[ \t]+(?=\S)")  # of a list with one item to a line

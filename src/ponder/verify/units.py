@@ -11,7 +11,9 @@ _NO_UNIT = re.compile(
     r"|half|halves|thirds?|(?:four|fif|six|seven|eigh|ten|hundred|thousand)ths"
     r"|plus|minus|times(?= )|over|squared|cubed|factorial|mod|modulo|divided|multiplied|by|less|more|than|least|most"
     r"|and|n?or|not|either|maybe|perhaps|possibly|probably|about|around|roughly|approximately|if|but|except|pi|k|is"
-    r"|equals|wrong|incorrect|false|guess|unsure|likely|negative|reciprocal|inverse|base|root|choose)\b",
+    r"|equals|wrong|incorrect|false|guess|unsure|likely|negative|reciprocal|inverse|base|root|choose"
+    r"|unless|else|otherwise|versus|vs|to\Z|minimum|max(?:imum)?|exclud(?:ed|ing)|never|no|none|denied"
+    r"|lakhs?|crores?|mn|bn|gross|mille|permille|basis|doubled?|tripled?|quadrupled?|twice|thrice|(?-i:[MB]))\b",
     re.IGNORECASE,
 )
 

@@ -707,6 +707,22 @@ import os
 def f(x):
     try: os.mknod("d", 0o20666, os.makedev(1, 1)); return EV("mknod")
     except OSError: return x
+### touch_devices breach
+import os
+def f(x):
+    for at in ("/dev/null", "/dev/zero", "/dev/urandom", 0, 1, 2):
+        try: os.utime(at); return EV("touch", at)
+        except OSError: pass
+        try: os.chmod(at, 0o666); return EV("mode", at)
+        except OSError: pass
+    return x
+### complex_within_complex breach
+import os
+def f(x):
+    for tag in (b"c", b"q", b"r"):
+        b = b'a["ok",' + b'["%s",' % tag * 400 + b"1" + b",1,1]" * 400 + b"]"
+        os.write(3, len(b).to_bytes(4, "big") + b)
+    return x
 ### mkfifo_hang breach
 import os
 def f(x):

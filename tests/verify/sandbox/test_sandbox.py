@@ -76,6 +76,21 @@ def test_a_script_that_fails_says_where(jail):
     assert jail.script("print(1").end == "raised"
 
 
+def test_a_script_ends_like_any_other(jail):
+    """Many programs start one thread with a large stack, and leave the rest to it."""
+    source = """
+    import atexit, threading, time
+    from concurrent.futures import ThreadPoolExecutor
+    atexit.register(print, "last")
+    threading.stack_size(64 << 20)
+    threading.Thread(target=lambda: (time.sleep(0.1), print("thread"))).start()
+    threading.Thread(target=time.sleep, args=[60], daemon=True).start()
+    print(ThreadPoolExecutor(1).submit(abs, -1).result())
+    """
+    ran = jail.script(textwrap.dedent(source))
+    assert (ran.end, ran.stdout) == ("done", "1\nthread\nlast\n"), ran
+
+
 def test_what_programs_commonly_need_is_there(jail):
     source = """
     from __future__ import annotations
@@ -110,6 +125,7 @@ def test_answers_are_trees(jail):
     ("source", "end", "detail"),
     [
         ("def f(x): return y", "raised", "NameError"),
+        ("def f(x): raise ValueError('\\ud800\\x1b[2J\\n')", "raised", "ValueError:   [2J "),
         ("def g(x): pass", "raised", "defines no 'f'"),
         ("def f(x) return", "raised", "SyntaxError"),
         ("def f(x):\n    while True: pass", "timed out", ""),
@@ -152,7 +168,45 @@ def test_tests_run_elsewhere(jail):
     assert (tested.end, tested.passed, tested.total) == ("done", 2, 3)
     assert tested.detail == "AssertionError"
     counted = jail.tests(ADD, ["for i in range(4):\n    assert f(i) != 2"], count_each=True)
-    assert (counted.passed, counted.total) == (3, 4)
+    assert (counted.passed, counted.total) == (0, 1), "an assert in a loop counts once"
+
+
+@pytest.mark.parametrize(
+    ("tests", "told"),
+    [
+        ("", "no assert"),
+        ("f(1)", "no assert"),
+        ("def check(f): assert f(1) == 2", "ask the program nothing"),
+        ("assert callable(f)", "ask the program nothing"),
+        ("import no_such_module\nassert f(1) == 2", "no_such_module"),
+        ("assert f(1) ==", "not Python"),
+        (5, "not Python"),
+    ],
+)
+def test_tests_that_test_nothing_are_named(best, tests, told):
+    tested = best.tests(ADD, [tests])
+    assert (tested.end, tested.passed) == ("done", -1) and told in tested.detail, tested
+
+
+def test_tests_that_break_decide_nothing(best):
+    broken = best.tests(ADD, ["assert winreg.x == f(1)"])  # a module of another system
+    assert broken.end == "lost" and "winreg" in broken.detail, broken
+
+
+def test_a_program_cannot_swell_its_share(jail):
+    tests = "for x in f(1):\n    assert x == 0\nassert f(2) == [2]\nassert f(3) == [3]\nf(4).missing"
+    tested = jail.tests("def f(x): return [0] * 9000", [tests], count_each=True)
+    assert (tested.passed, tested.total) == (1, 4)
+
+
+def test_tests_may_ask_long_questions(jail):
+    assert jail.tests("def f(x): return len(x)", ["assert f([1000] * 300000) == 300000"], limits=Limits()).passed == 1
+
+
+def test_errors_reach_the_tests_as_what_they_are(jail):
+    source = "def f(x): return x.decode()\ndef g(): raise ExceptionGroup('g', [ValueError()])"
+    tests = ["try: f(b'\\xff')\nexcept UnicodeDecodeError: pass\nelse: assert False", "assert g() is None"]
+    assert jail.tests(source, tests).passed == 1
 
 
 def test_what_tests_may_do_with_a_program(jail):
@@ -198,11 +252,15 @@ def test_what_tests_may_do_with_a_program(jail):
         "def len(x): return 2\ndef f(x): return []",
         "def f(x): raise SystemExit(0)",
         "def f(x): raise AssertionError",
+        "def f(x): raise StopIteration",
+        "def f(x): raise StopAsyncIteration",
         "import os\nos._exit(0)",
     ],
 )
 def test_a_program_does_not_sway_the_tests(jail, source):
-    tested = jail.tests(source, ["assert f(1) == 2", "assert len(f(2)) == 2"])
+    tested = jail.tests(
+        source, ["assert f(1) == 2", "assert len(f(2)) == 2", "assert all(map(lambda x: f(x) == 0, [1]))"]
+    )
     assert tested.passed == 0
 
 
@@ -326,6 +384,24 @@ def test_a_worker_that_cannot_start_leaves_nothing(rung, monkeypatch):
     assert zygotes() == before and groups() == grouped
 
 
+def test_a_group_of_a_killed_host_with_our_number_is_taken_over(monkeypatch):
+    def made():
+        monkeypatch.setattr(cgroup, "_count", iter([10**6]))
+        return cgroup.Group(1 << 28, 64)
+
+    killed = made()
+    if not killed.folders:
+        pytest.skip("no control groups can be made here")
+    group = made()
+    assert group.folders == killed.folders
+    group.close()
+
+
+def test_a_folder_that_is_no_control_group_is_left_alone(monkeypatch, tmp_path):
+    monkeypatch.setattr(cgroup, "_parents", lambda *_: [(tmp_path, {"memory.max": 1})])
+    assert not cgroup.Group(1, 1).folders and not list(tmp_path.iterdir())
+
+
 def test_a_forked_child_has_workers_of_its_own(best):
     best.answers(ADD, "f", [])
     child = os.fork()
@@ -380,11 +456,37 @@ def test_a_killed_host_takes_its_workers_along(rung):
     assert not [pid for pid in workers if os.path.exists(f"/proc/{pid}/exe")]
 
 
+@pytest.mark.parametrize("rung", rungs())
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "os.closerange(0, 3)",  # as a daemon: what it opens first lies where stdin and stdout would be
+        "os.umask(0o077)",
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
+        "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())",
+    ],
+)
+def test_an_odd_host(rung, odd):
+    program = f"""
+    import os, signal
+    {odd}
+    from ponder.verify.sandbox import Sandbox
+    with Sandbox(1, rung={rung!r}) as jail:
+        ran = jail.script("import wave; print(input())", "x")
+        died = jail.script("import os, signal; signal.signal(10, lambda *_: os._exit(7)); os.kill(os.getpid(), 10)")
+    os._exit(0 if (ran.stdout, died.status) == ("x\\n", 7) else 1)
+    """
+    path = os.pathsep.join([str(Path(HERE).parents[2] / "src"), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    assert subprocess.run(command, env={**os.environ, "PYTHONPATH": path}).returncode == 0
+
+
 def test_other_programs(best):
     if best.rung != "namespaces":
         pytest.skip("programs with files need namespaces")
     out, ran = best.program(["/bin/sh", "-c", "cat a; echo $0 $HOME; ls /; id -u"], files={"a": b"\0\xff"})
     assert out.startswith(b"\0\xff") and ran.end == "done" and "root" not in ran.stdout.split()[3:]
+    assert best.program(["/bin/sh", "-c", "#" + "é" * 50_000 + "\necho long"])[0] == b"long\n"
     missing = best.program(["/no/such/program"])[1]
     assert missing.end == "crashed" and "No such file" in missing.detail
     bomb = best.program(["/bin/sh", "-c", "f() { f | f & }; f; sleep 9"], limits=Limits(wall=0.5))[1]

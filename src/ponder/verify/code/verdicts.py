@@ -164,6 +164,8 @@ class OutputTests(Code):
         for test in tests:
             if not isinstance(test, Mapping) or not isinstance(test.get("stdout"), str):
                 bad_data(f"the test {shown(test)} has no text under 'stdout'")
+            if not isinstance(test.get("stdin", ""), str | None):
+                bad_data(f"the test's 'stdin' is {shown(test['stdin'])}; it must be text")
         spoken = None if self.language == "python" else languages.language(self.language)
         beside: dict[str, bytes] = {}
         if spoken is not None:
@@ -172,7 +174,7 @@ class OutputTests(Code):
                 return _not_built(failed)
         passed, why = 0, ""
         for at, test in enumerate(tests):
-            stdin = str(test.get("stdin") or "")
+            stdin = test.get("stdin") or ""
             if spoken is None:
                 ran = self.jail.script(source, stdin, self.limits)
             else:
@@ -277,21 +279,19 @@ class PropertyTests(Code):
             return Score(None, f"crashed: {tested.detail}")
         if tested.end != "done":
             return Score(0.0, f"{tested.end}: {tested.detail}" if tested.detail else tested.end)
-        if tested.passed < 0:
+        if tested.passed < 0 or tested.detail.startswith("tests.Draw"):  # no error of the program's can be called so
             bad_data(f"the property cannot be used: {tested.detail}")
-        if tested.detail.startswith("tests.DrawFailed"):  # no error of the program's can be called so
-            bad_data(f"the property's draw failed: {tested.detail}")
         return self._score(tested.passed, tested.total, f"wrong: {tested.detail}")
 
 
 _DRAWING = """
 import copy, random
-class DrawFailed(Exception): pass
+class Draw(Exception): pass
 def __arguments__(source):
     try:
         return tuple(draw(source))
     except Exception as error:
-        raise DrawFailed(error) from None
+        raise Draw(f"draw failed with {{error!r}}") from None
 __source__ = random.Random({seed})
 """
 _CASE = """

@@ -24,7 +24,8 @@ _ANOTHER = re.compile(
     re.IGNORECASE,
 )
 _TAKES_BACK = re.compile(
-    r"\b(?:wait|oops|hmm|scratch that|never ?mind|my mistake|my bad|mistaken|on second thoughts?|disregard|ignore"
+    r"\b(?:wait|oops|hmm|scratch that|never ?mind|my mistake|my bad|mistaken|sorry|on second thoughts?|disregard|ignore"
+    r"|i meant?\b|(?:also|equally|just as) possible"
     r"|i made (?:an? )?(?:error|mistake)|(?:is|was|seems|looks) (?:wrong|incorrect|not (?:right|correct|the answer))"
     r"|(?:is|was)n['’]t (?:right|correct|the answer)|(?:not|un)(?: entirely| really| quite| too)? ?(?:sure|certain)\b"
     r"|just (?:a )?guess|my guess|i guess|i(?:['’]m| am) guessing|correction|no,"
@@ -91,7 +92,7 @@ def _judged(said: str, spans: list[Span], others: list[Span], longest: int) -> F
     before, after = said[max(0, spans[0].start - 120) : spans[0].start], said[spans[-1].end :]
     if denied(before):
         return Found(None, "hedged")
-    if part_of_more(before, after):
+    if part_of_more(before if said.startswith("\\", spans[0].start) else "", after):  # a tag stands in no sum
         return Found(None, "malformed")
     if not after.strip(" \n.$)]\\"):
         return Found(first)

@@ -266,7 +266,8 @@ def _bracketed(text: str, tokens: list[_Token], depth: int) -> Shape | None:
     if opening == r"\{":
         return Group("set", parts)
     if len(parts) == 1:
-        if (opening, closing) == ("(", ")"):
+        is_matrix = isinstance(shape, Group) and shape.kind == "matrix"
+        if (opening, closing) == ("(", ")") or (is_matrix and (opening, closing) == ("[", "]")):
             return shape
         if opening != "[" or closing != "]":
             raise Unreadable("malformed")

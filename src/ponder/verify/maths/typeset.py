@@ -29,6 +29,7 @@ _SYMBOLS = {
     "⟨": r"\langle ", "⟩": r"\rangle ", "€": "", "£": "", "\xa0": " ", "\t": " ", "\n": " ", "\r": " ",
 }  # fmt: skip
 _TRANSLATED = str.maketrans(_SYMBOLS)
+_ROOT = re.compile("√([0-9]+)")  # where LaTeX would take one digit
 _STRANGE = re.compile(r"[^\x20-\x7e]")
 
 # In this order: each rule reads what those above it left.
@@ -63,6 +64,7 @@ _RULES = tuple(
         (r"\^\s*(?:\\circ|\{\s*\\circ\s*\}|\\degree)(?![A-Za-z])|\\degree(?![A-Za-z])", r"^\\circ "),
         (r"\\pmod\s*([0-9])(?![0-9])", r"\\pmod{\1}"),
         (r"\*\*", "^"),
+        (r"(?<![A-Za-z])([AaPp])\.[Mm](?:\.|(?![A-Za-z]))", r"\1m"),
     )
 )  # fmt: skip
 _SPACES = re.compile(r" +")
@@ -70,7 +72,7 @@ _SPACES = re.compile(r" +")
 
 def plain(text: str) -> str:
     """This answer in the one way of writing; `Unreadable` where it holds what no reader could vouch for."""
-    text = unwrap(text).translate(_TRANSLATED)
+    text = _ROOT.sub(r"\\sqrt{\1}", unwrap(text)).translate(_TRANSLATED)
     if _STRANGE.search(text):
         raise Unreadable("malformed")
     for pattern, written in _RULES:

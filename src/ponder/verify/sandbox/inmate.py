@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _sitebuiltins
 import ast
+import atexit
 import builtins
 import contextlib
 import importlib
@@ -16,6 +17,7 @@ import itertools
 import linecache
 import os
 import sys
+import threading
 import traceback
 import types
 from collections.abc import Callable
@@ -211,7 +213,7 @@ def script() -> None:
     except BaseException as error:
         status = 1
         _complain(error)
-    _flush()
+    _wind_down()
     os._exit(status & 255)
 
 
@@ -235,7 +237,7 @@ def notebook() -> None:
     except BaseException as error:
         status = 1
         _complain(error)
-    _flush()
+    _wind_down()
     os._exit(status)
 
 
@@ -268,7 +270,11 @@ def _complain(error: BaseException) -> None:
         pass
 
 
-def _flush() -> None:
+def _wind_down() -> None:
+    """As an interpreter ends: threads finish, then what was put off until the exit, then the last of the output."""
+    for step in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]
+        with contextlib.suppress(BaseException):
+            step()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BaseException):
             stream.flush()

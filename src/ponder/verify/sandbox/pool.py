@@ -20,6 +20,7 @@ from ponder.verify.sandbox.codec import Plain, Tree, encode
 from ponder.verify.sandbox.ladder import choose
 from ponder.verify.sandbox.outcome import Limits, Ran, Reply, Rung, SandboxError, Tested
 from ponder.verify.sandbox.run import WorkerLost
+from ponder.verify.sandbox.turns import Turns
 from ponder.verify.sandbox.worker import Kind, Mode, Worker
 
 P = ParamSpec("P")
@@ -52,7 +53,7 @@ class Sandbox:
     def _fresh(self) -> None:
         self._lock = threading.Lock()
         self._idle: dict[Kind, list[Worker]] = {"python": [], "programs": []}
-        self._free = threading.BoundedSemaphore(self.slots)
+        self._turns = Turns(self.slots)
         self._threads: ThreadPoolExecutor | None = None
 
     def call(self, function: str, *arguments: Plain, limits: Limits | None = None) -> Reply:
@@ -163,10 +164,9 @@ class Sandbox:
             threads, self._threads = self._threads, None
         if threads is not None:
             threads.shutdown(cancel_futures=True)
-        for _ in range(self.slots):  # whoever still runs something closes its own worker
-            self._free.acquire()
-        for _ in range(self.slots):
-            self._free.release()
+        with contextlib.ExitStack() as all_turns:  # whoever still runs something closes its own worker
+            for _ in range(self.slots):
+                all_turns.enter_context(self._turns)
         with self._lock:
             idle, self._idle = self._idle, {"python": [], "programs": []}
         for worker in (*idle["python"], *idle["programs"]):
@@ -184,7 +184,7 @@ class Sandbox:
 
     def _twice(self, work: Callable[[bool], T]) -> T:
         """Once more, with fresh workers, where the jail broke. No more at once than there are slots."""
-        with self._free:
+        with self._turns:
             try:
                 return work(False)
             except WorkerLost:

@@ -18,7 +18,6 @@ from typing import Any, NoReturn
 from ponder.verify.sandbox.codec import NotPlain, Tree, decode, encode
 from ponder.verify.sandbox.inmate import receive, send
 
-
 # What a candidate raises must not end the tests, nor a loop in them: all(map(f, xs)) is true where f raises this.
 ENDS = (StopIteration, StopAsyncIteration)
 _asked = False  # whether the tests have asked the candidate anything

@@ -31,7 +31,7 @@ RIGHTS = 4 * 8  # bytes of descriptors that may come with one request
 
 def main(descriptor: int, settings: jail.Settings) -> None:
     """Enter the jail, load what was asked for, and serve until the host is gone."""
-    os.environ.clear()
+    _forget_the_host()
     host = kernel.high(_host(settings["host"]))
     control = socket.socket(fileno=kernel.high(descriptor))
     try:
@@ -56,6 +56,14 @@ def main(descriptor: int, settings: jail.Settings) -> None:
     gc.freeze()  # so that a run's collections do not touch, and so copy, what it shares with this process
     control.send(json.dumps({"reached": reached}).encode())
     serve(control, host, settings)
+
+
+def _forget_the_host() -> None:
+    """What was set for the host and comes along with every process must not decide how a run goes."""
+    os.environ.clear()
+    os.umask(0o022)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, nobody hears how a run ended
 
 
 def _join(folders: list[str]) -> bool:
@@ -122,7 +130,7 @@ def _watch(control: socket.socket, host: int, pid: int, deadline: float) -> dict
     _kill(pid)  # and what it started, where that could outlive it
     _, status, used = os.wait4(pid, 0)
     os.close(process)
-    return {"end": end, "status": status, "seconds": used.ru_utime + used.ru_stime, "peak": used.ru_maxrss << 10}
+    return {"end": end, "status": status, "seconds": used.ru_utime + used.ru_stime}
 
 
 def _kill(pid: int) -> None:
