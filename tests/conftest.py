@@ -40,7 +40,14 @@ def _threads() -> None:
         torch.set_num_threads(THREADS)
 
 
+JAILED = ("tests/verify/", "tests/tasks/")
+
+
+@pytest.hookimpl(tryfirst=True)  # before the processes are told who runs what
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:  # a file stays in one process; so do all jails, which may see each other on the lower rung
+        name = item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group("jails" if name.startswith(JAILED) else name))
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not _has_cuda():
         for item in marked:
