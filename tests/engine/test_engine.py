@@ -306,3 +306,15 @@ def test_new_weights_are_used_at_once() -> None:
     machine.renew()
     (found,) = together(machine, [request(PROMPTS[1], temperature=0.0)])
     assert found[0].token_ids == plain_greedy(tiny(seed=8), PROMPTS[1], 12)
+
+
+def test_what_a_group_feeds_first_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    fed: list[int] = []
+    real = Decoder.forward
+    monkeypatch.setattr(
+        Decoder, "forward", lambda self, ids_T, *rest: (fed.append(len(ids_T)), real(self, ids_T, *rest))[1]
+    )
+    (found,) = run(tiny(), [request(PROMPTS[1], n=5, max_tokens=3)])
+    assert fed == [4, 1, 5, 5] and [r.computed for r in found] == [5, 0, 0, 0, 0]
+    alone = [run(tiny(), [request(PROMPTS[1], n=n, max_tokens=3)])[0][-1].token_ids for n in (1, 3, 5)]
+    assert alone == [found[i].token_ids for i in (0, 2, 4)]

@@ -31,6 +31,12 @@ class Cache:
     def put(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
 
+    def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Keys and values of some slots into others, in all layers."""
+        old, new = (self.put(np.asarray(slots, np.int64)) for slots in (sources, targets))
+        for kv in self.kv:
+            kv.index_copy_(2, new, kv.index_select(2, old))
+
     def write(self, layer: int, slots_T: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> None:
         kv = self.kv[layer]
         kv[0].index_copy_(1, slots_T, k_TKD.transpose(0, 1))

@@ -109,6 +109,8 @@ class Graphs(Runner):
         if sum(len(segment.rows) for segment in made.shared) > _most_items(bucket):
             made.shared = _flattened(made.shared)
         self._placed = list(rows)
+        for row in rows:
+            row.computed += not row.token_ids
         self._lengths, self._starts = np.asarray([len(tail) for tail in made.tails]), np.asarray(made.starts)
         table = np.full((bucket, b.tails.shape[1]), self.blank, np.int32)
         for r, tail in enumerate(made.tails):

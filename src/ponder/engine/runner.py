@@ -48,7 +48,21 @@ class Runner:
         raise NotImplementedError
 
     def decode(self, rows: Sequence[Row]) -> Tensor:
-        """Logits [B, V] after the newest token of each row."""
+        """Logits [B, V] after the newest token of each row. What a group feeds first is alike, and is fed once."""
+        places: dict[tuple[int, int] | int, int] = {}  # where each is computed
+        place = [places.setdefault(_fed(row), len(places)) for row in rows]
+        if len(places) == len(rows):
+            return self._logits(rows)
+        firsts = [place.index(i) for i in range(len(places))]
+        logits_BV = self._logits([rows[i] for i in firsts])[place]
+        others = sorted(set(range(len(rows))) - set(firsts))
+        self.cache.copy([rows[firsts[place[i]]].own[-1] for i in others], [rows[i].own[-1] for i in others])
+        self.forget()
+        return logits_BV
+
+    def _logits(self, rows: Sequence[Row]) -> Tensor:
+        for row in rows:
+            row.computed += len(row.own) == 1
         if self._decoding is not None and self._rows == rows:
             self._decoding.grow(np.asarray([row.own[-1] for row in rows]))
         else:
@@ -69,3 +83,9 @@ class Runner:
     def forget(self) -> None:
         """The rows of the last pass have gone or moved."""
         self._rows, self._decoding = [], None
+
+
+def _fed(row: Row) -> tuple[int, int] | int:
+    """The same for rows whose next pass computes the same: one token after one path of the tree."""
+    newest = row.token_ids[-1] if row.token_ids else int(row.request.prefix[-1])
+    return (id(row.node), newest) if len(row.own) == 1 else id(row)

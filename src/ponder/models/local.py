@@ -99,7 +99,7 @@ class Local(ABC):
         """The text keeps its stop string, since the tokens do; only the end-of-sequence token has no text."""
         assert row.stop is not None
         prompt, written = len(row.request.prefix), len(row.token_ids)
-        fed = min(row.computed + 1, prompt)  # the last token of the prompt is fed by every row
+        fed = min(row.computed, prompt)
         text = self.tokenizer.decode(row.token_ids[:-1] if row.stop == "eos" else row.token_ids, keep_special=True)
         notes: dict[str, Floats] = {name: np.asarray(values, np.float32) for name, values in row.notes.items()}
         if len(set(row.versions)) > 1:

@@ -123,7 +123,7 @@ class Transformers(Local):
         for group in done.values():
             for row in group:
                 row.seconds = seconds
-                row.computed = len(row.request.prefix) - 1 if row.number == 0 else 0
+                row.computed = len(row.request.prefix) if row.number == 0 else 0
         return list(done.values())
 
     def _together(self, requests: list[Request]) -> Iterator[list[Row]]:
