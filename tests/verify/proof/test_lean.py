@@ -156,10 +156,10 @@ def test_a_toolchain_must_be_where_the_sandbox_sees_it(monkeypatch):
     find = module._toolchain.__wrapped__
     assert find("") == ("/usr/local/lean/bin/lean", ".", "")
     assert find("p").path == "/usr/local/project/lib:/usr/local/mathlib:."
-    said["lake"] = "/root/mathlib"
-    assert "/root/mathlib" in find("p").fault
-    said["lean"] = "/root/.elan"
-    assert "/root/.elan" in find("").fault
+    said["lake"] = "/home/someone/mathlib"
+    assert "/home/someone/mathlib" in find("p").fault
+    said["lean"] = "/home/someone/.elan"
+    assert "/home/someone/.elan" in find("").fault
 
 
 def test_a_toolchain_that_does_not_run(tmp_path, monkeypatch):
