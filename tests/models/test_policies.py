@@ -33,8 +33,6 @@ class TestTransformers(Contract):
 class TestOpenAI(Contract):
     """Over llama.cpp's server, by token ids."""
 
-    near = 5e-3  # it computes attention in half precision
-
     @pytest.fixture(scope="class")
     @classmethod
     def address(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
