@@ -146,6 +146,12 @@ class FakePolicy:
     def encode(self, messages: Sequence[Message]) -> Ids:
         return ids(ord(c) for m in messages for c in str(m["content"]))
 
+    def tokens(self, text: str) -> Ids:
+        return ids(map(ord, text))
+
+    def text(self, tokens: Ids) -> str:
+        return "".join(map(chr, tokens))
+
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
         self.calls.append((prefix, sampling, n))
         await asyncio.sleep(0)

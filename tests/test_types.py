@@ -25,7 +25,7 @@ def tree() -> Trace:
     trace = Trace(Problem("p", user("What?")), [Step(None, "What?", ids([1, 2]))])
     for parent, text, stop in [(0, "a", None), (0, "b", "length"), (1, "c", "eos"), (1, "d", "stop"), (2, "e", "eos")]:
         trace.add(Step(parent, text, ids([ord(text)]), stop=stop))
-    trace.steps[5].pruned = True
+    trace.steps[5].pruned = "too long"
     return trace
 
 
@@ -116,11 +116,18 @@ def traces(draw: st.DrawFn) -> Trace:
                 value=draw(FLOAT32),
                 advantages=draw(floats),
                 cites=tuple(draw(st.lists(st.integers(0, 5), max_size=2))),
-                pruned=draw(st.booleans()),
+                prior=draw(FLOAT32),
+                pruned=draw(st.sampled_from(["", "too dull"])),
+                aside=draw(st.booleans()),
             )
         )  # fmt: skip
     numbers = st.integers(0, 2**40)
-    trace.cost = draw(st.builds(Cost, numbers, numbers, numbers, numbers, *[st.floats(0, 1e30)] * 3))
+    trace.cost = draw(st.builds(Cost, numbers, numbers, numbers, numbers, *[st.floats(0, 1e30)] * 3, numbers))
+    trace.chosen, trace.oracle, trace.failed = (
+        draw(st.none() | st.integers(0, 5)),
+        draw(st.booleans()),
+        draw(st.text(max_size=3)),
+    )
     return trace
 
 
@@ -135,6 +142,7 @@ def same(a: Any, b: Any) -> bool:
 def test_a_trace_is_read_back_exactly(trace: Trace) -> None:
     again = Trace.from_json(json.loads(json.dumps(trace.to_json())))
     assert again.problem == trace.problem and again.cost == trace.cost
+    assert (again.chosen, again.oracle, again.failed) == (trace.chosen, trace.oracle, trace.failed)
     assert len(again.steps) == len(trace.steps)
     for one, two in zip(trace.steps, again.steps, strict=True):
         for f in fields(Step):

@@ -52,5 +52,9 @@ class MissingExtra(PonderError):
         super().__init__(f"{what} needs the package {package!r}: pip install 'ponder[{extra}]'")
 
 
+class Spent(PonderError):
+    """A budget is used up; whoever was thinking decides by what there is."""
+
+
 class Interrupted(PonderError):
     """The user stopped a run; what was done is saved."""

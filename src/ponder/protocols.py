@@ -16,6 +16,14 @@ class Policy(Protocol):
         """A conversation as the tokens after which the policy answers."""
         ...
 
+    def tokens(self, text: str) -> Ids:
+        """Plain text to put into an answer: a word to go on with, a tool's result."""
+        ...
+
+    def text(self, tokens: Ids) -> str:
+        """Tokens as text."""
+        ...
+
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
         """Go on from a token prefix, n times. Never re-tokenises what was sampled."""
         ...
@@ -37,7 +45,8 @@ class Scorer(Protocol):
 
 @runtime_checkable
 class Strategy(Protocol):
-    """A way to think: grows the trace in place."""
+    """A way to think: grows the trace in place, and goes on from what is there. The scorer is its guide; who judges
+    the outcome comes later."""
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None: ...
 

@@ -7,7 +7,7 @@ group is a flat tree, beam search and MCTS are deeper trees; refining and mergin
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -144,6 +144,7 @@ class Cost:
     flops: float = 0.0
     seconds: float = 0.0
     dollars: float = 0.0
+    scorer_tokens: int = 0  # read and written to judge, by a model
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Cost)))
@@ -173,6 +174,7 @@ class Score:
 
     value: float | None
     reason: str = ""
+    cost: Cost = field(default=Cost(), compare=False)  # of judging; goes on the trace's bill
 
     def __post_init__(self) -> None:
         if self.value is not None and not math.isfinite(self.value):  # no number decides nothing
@@ -192,11 +194,13 @@ class Step:
     version: int = 0
     scores: dict[str, Score] = field(default_factory=dict)  # by scorer name; absent = never scored
     visits: int = 0
-    value: float = 0.0
+    value: float = 0.0  # the mean of what was found below
+    prior: float = 0.0  # how likely the policy finds this step among its siblings
     advantages: Floats | None = None  # one per token; None = no credit was given
     notes: dict[str, Floats] = field(default_factory=dict)  # more numbers per token, by name: reference, values, ...
     cites: tuple[int, ...] = ()  # steps quoted in this one's prompt (refine, aggregate): graph edges
-    pruned: bool = False
+    pruned: str = ""  # why nobody goes on from here
+    aside: bool = False  # a question about a thought (its worth, its faults): its text is no answer
     last: bool = False  # whoever asked for this step wants no more after it, whatever stopped it
 
     @property
@@ -211,11 +215,16 @@ class Step:
 
 @dataclass(slots=True)
 class Trace:
-    """Everything thought about one problem: step 0 is the prompt, every other step has a parent."""
+    """Everything thought about one problem: step 0 is the prompt. Another step without a parent is a further prompt,
+    which quotes the steps that it cites."""
 
     problem: Problem
     steps: list[Step] = field(default_factory=list)
     cost: Cost = Cost()
+    chosen: int | None = None  # the step that whoever thought gives as the answer
+    oracle: bool = False  # the gold answer guided the search
+    failed: str = ""  # why the thinking broke off
+    read: Callable[[str], str | None] | None = field(default=None, repr=False, compare=False)  # finds a text's answer
     _children: list[list[int]] = field(default_factory=list, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -252,7 +261,7 @@ class Trace:
 
     def answers(self) -> list[int]:
         """Leaves in which the model came to an end."""
-        return [i for i in self.leaves() if self.steps[i].done]
+        return [i for i in self.leaves() if self.steps[i].done and not self.steps[i].aside]
 
     def text(self, index: int) -> str:
         """What the policy (and its tools) wrote on the way to this step, without the prompt."""
@@ -275,13 +284,16 @@ class Trace:
             "answer": self.problem.answer,
             "tags": dict(self.problem.tags),
         }
-        return {"problem": problem, "cost": _sparse(self.cost), "steps": [_sparse(s) for s in self.steps]}
+        said: dict[str, Any] = {} if self.chosen is None else {"chosen": self.chosen}
+        said |= {k: v for k, v in (("oracle", self.oracle), ("failed", self.failed)) if v}
+        return {"problem": problem, "cost": _sparse(self.cost), **said, "steps": [_sparse(s) for s in self.steps]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Trace:
         p = data["problem"]
         problem = Problem(p["id"], tuple(p["messages"]), p["answer"], p["tags"])
-        return cls(problem, [_step(s) for s in data["steps"]], Cost(**data["cost"]))
+        ending = {k: data[k] for k in ("chosen", "oracle", "failed") if k in data}
+        return cls(problem, [_step(s) for s in data["steps"]], Cost(**data["cost"]), **ending)
 
 
 def _sparse(record: Step | Cost) -> dict[str, Any]:

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ponder.cli.ask import read
 from ponder.cli.panel import Panel, draw
 from ponder.cli.progress import JsonLines, Lines, Progress, duration, examples, shown
 from ponder.cli.stopping import Stop
 from ponder.errors import Interrupted
+from ponder.reason.reading import read
 from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace, user
 
 METRICS = {

@@ -236,7 +236,7 @@ def test_spread() -> None:
     with pytest.raises(UsageError, match="tree credit"):
         credit.spread(branched, dict(zip(leaves, (1.0, 0.0, -4.0), strict=True)))
     for leaf in leaves[1:]:
-        branched.steps[leaf].pruned = True
+        branched.steps[leaf].pruned = "dull"
     credit.spread(branched, {leaves[0]: 1.0})
     assert marks(branched)[:3] == [None, [1.0, 1.0], [1.0]], "what was pruned is no branch"
 

@@ -291,7 +291,7 @@ def test_the_share_that_was_clipped() -> None:
 @pytest.mark.parametrize("kind", [GRPO, DrGRPO, DAPO, GSPO, CISPO, RLOO], ids=lambda k: k.__name__)
 def test_a_group_sampled_once_is_refused(kind: Any) -> None:
     trace = world(groups=[4]).traces()[0][0]
-    trace.steps[-1].pruned = True
+    trace.steps[-1].pruned = "dull"
     with pytest.raises(UsageError, match="group of one has no baseline"):
         kind().credit([trace], "wanted", {})
 

@@ -15,9 +15,6 @@ from ponder.errors import UsageError
 if TYPE_CHECKING:
     from ponder.protocols import Policy
     from ponder.types import Cost
-    from ponder.verify import Number
-
-SHORT = 200  # characters: a text without a stated answer that may still vote as a whole
 
 
 @dataclass(frozen=True)
@@ -71,6 +68,7 @@ def ask(policy: Policy, question: str, n: int, max_tokens: int = 256, temperatur
     """One greedy chain for n = 1, else a majority vote of n samples."""
     from ponder.pipelines.solve import solve as think
     from ponder.reason.operators import majority
+    from ponder.reason.reading import read
     from ponder.reason.strategies import Chain, Ensemble
     from ponder.types import Problem, Sampling, user
 
@@ -84,37 +82,6 @@ def ask(policy: Policy, question: str, n: int, max_tokens: int = 256, temperatur
     answer = None if winner is None else read(trace.text(winner))
     text = trace.text(steps[0] if winner is None else winner)
     return Answer(answer, ballots[answer] if answer else 0, len(steps), text, dict(ballots.most_common()), trace.cost)
-
-
-def read(text: str) -> str | None:
-    """The final answer in a canonical form, so that 85, 85.0 and \\boxed{85} are one vote."""
-    from ponder.verify import FORMS, after_thinking, extract, parse
-
-    found = extract(text, FORMS)
-    if found.answer is None:
-        whole = (after_thinking(text) or "").strip()
-        return whole if found.reason == "no answer" and 0 < len(whole) < SHORT else None
-    number = parse(found.answer)
-    return found.answer.strip() if number.value is None else canonical(number)
-
-
-def canonical(number: Number) -> str:
-    """42, 1.5, 1/3, 40%: a decimal where it ends, else a fraction."""
-    value = number.value
-    assert value is not None
-    sign = "%" if number.percent else ""
-    rest, twos, fives = value.denominator, 0, 0
-    while rest % 2 == 0:
-        rest, twos = rest // 2, twos + 1
-    while rest % 5 == 0:
-        rest, fives = rest // 5, fives + 1
-    places = max(twos, fives)
-    if rest != 1 or places > 30:
-        return f"{value}{sign}"
-    if not places:
-        return f"{value.numerator}{sign}"
-    digits = f"{abs(value.numerator) * 10**places // value.denominator:0{places + 1}d}"
-    return f"{'-' if value < 0 else ''}{digits[:-places]}.{digits[-places:]}{sign}"
 
 
 def plain(found: Answer) -> dict[str, Any]:

@@ -43,6 +43,12 @@ class Local(ABC):
     def encode(self, messages: Sequence[Message]) -> Ids:
         return chat.encode(self.tokenizer, messages)
 
+    def tokens(self, text: str) -> Ids:
+        return self.tokenizer.encode(text, special=False)
+
+    def text(self, tokens: Ids) -> str:
+        return self.tokenizer.decode(tokens, keep_special=True)
+
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
         request = self.request(prefix, sampling, n)
         return [self._completion(row) for row in await self._continue(request)]

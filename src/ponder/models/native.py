@@ -123,6 +123,12 @@ class Adapted:
     def encode(self, messages: Sequence[Message]) -> Ids:
         return self.policy.encode(messages)
 
+    def tokens(self, text: str) -> Ids:
+        return self.policy.tokens(text)
+
+    def text(self, tokens: Ids) -> str:
+        return self.policy.text(tokens)
+
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
         policy = self.policy
         rows = await policy._continue(policy.request(prefix, sampling, n, self.name))

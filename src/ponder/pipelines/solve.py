@@ -4,28 +4,87 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ponder.errors import TaskError
+from ponder.errors import Interrupted, PonderError, Spent, TaskError
 from ponder.protocols import Policy, Scorer, Strategy
+from ponder.reason.budget import Budget, Metered, Purse
+from ponder.reason.operators import evaluate
 from ponder.types import Problem, Trace, prompt_trace
 
 
-async def solve(problem: Problem, strategy: Strategy, policy: Policy, scorer: Scorer | None = None) -> Trace:
-    trace = prompt_trace(problem, policy.encode(problem.messages))
-    await strategy(trace, policy, scorer)
+async def solve(
+    problem: Problem,
+    strategy: Strategy,
+    policy: Policy,
+    judge: Scorer | None = None,
+    *,
+    guide: Scorer | None = None,
+    budget: Budget | Purse | None = None,
+    oracle: bool = False,
+    trace: Trace | None = None,
+) -> Trace:
+    """Think about a problem, then judge the answers. `trace`: go on with an earlier one.
+
+    The strategy and its guide do not see the gold answer, unless as an `oracle`: the trace then says so.
+    """
+    trace = prompt_trace(problem, policy.encode(problem.messages)) if trace is None else trace
+    trace.oracle, trace.failed = trace.oracle or (oracle and guide is not None), ""
+    trace.problem = problem if trace.oracle else replace(problem, answer=None)
+    trace.read = getattr(judge, "read", None)
+    if budget is not None:
+        policy = Metered(policy, budget if isinstance(budget, Purse) else Purse(budget, trace.cost))
+    try:
+        await strategy(trace, policy, guide)
+    except Spent as spent:
+        trace.failed = str(spent)
+    finally:
+        trace.problem = problem
+    if judge is not None:
+        await evaluate(trace, to_judge(trace, judge.name), judge)
     return trace
 
 
+def to_judge(trace: Trace, judge: str) -> list[int]:
+    """Every answer, and the chosen step, that was not judged before."""
+    steps = trace.answers()
+    if trace.chosen is not None and trace.chosen not in steps:
+        steps.append(trace.chosen)
+    return [i for i in steps if judge not in trace.steps[i].scores]
+
+
 async def solve_all(
-    problems: Sequence[Problem], strategy: Strategy, policy: Policy, scorer: Scorer | None = None
+    problems: Sequence[Problem],
+    strategy: Strategy,
+    policy: Policy,
+    judge: Scorer | None = None,
+    *,
+    guide: Scorer | None = None,
+    budget: Budget | Purse | None = None,
+    oracle: bool = False,
+    keep_going: bool = False,
 ) -> list[Trace]:
-    """All at once: the policy batches what waits together. The first failure stops the rest."""
+    """All at once: the policy batches what waits together. The first failure stops the rest; or, to `keep_going`, is
+    kept as why that problem's trace failed."""
+
+    async def one(problem: Problem) -> Trace:
+        trace = prompt_trace(problem, policy.encode(problem.messages))
+        try:
+            return await solve(problem, strategy, policy, judge, guide=guide, budget=budget, oracle=oracle, trace=trace)
+        except Interrupted:
+            raise
+        except PonderError as error:
+            if not keep_going:
+                raise
+            trace.failed = str(error)
+            return trace
+
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(solve(p, strategy, policy, scorer)) for p in problems]
+        tasks = [group.create_task(one(p)) for p in problems]
     return [t.result() for t in tasks]
 
 

@@ -4,11 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ponder.errors import Interrupted, PonderError, Spent
 from ponder.protocols import Scorer
-from ponder.types import Trace
+from ponder.types import Cost, Score, Trace
 
 
-async def evaluate(trace: Trace, steps: Sequence[int], scorer: Scorer) -> None:
-    scores = await scorer(trace, steps)
+async def evaluate(trace: Trace, steps: Sequence[int], scorer: Scorer) -> list[float | None]:
+    """Each step's score; None where it is undecided. A scorer that breaks decides nothing, and stops nobody."""
+    if not steps:
+        return []
+    scores = await _asked(trace, steps, scorer)
+    spent = Cost()
     for i, score in zip(steps, scores, strict=True):
         trace.steps[i].scores[scorer.name] = score
+        if score.cost.prompt_tokens or score.cost.generated_tokens or score.cost.scorer_tokens:
+            spent += score.cost
+    if spent != Cost():
+        judging = spent.scorer_tokens or spent.prompt_tokens + spent.generated_tokens
+        trace.spend(Cost(flops=spent.flops, seconds=spent.seconds, dollars=spent.dollars, scorer_tokens=judging))
+    return [s.value for s in scores]
+
+
+async def _asked(trace: Trace, steps: Sequence[int], scorer: Scorer) -> list[Score]:
+    try:
+        scores = list(await scorer(trace, steps))
+    except (Interrupted, Spent):
+        raise
+    except PonderError as error:  # it says itself what to do
+        return [Score(None, str(error))] * len(steps)
+    except Exception as error:
+        return [Score(None, f"the scorer {scorer.name} crashed: {type(error).__name__}: {error}")] * len(steps)
+    if len(scores) != len(steps):
+        return [Score(None, f"{scorer.name} gave {len(scores)} scores for {len(steps)} steps")] * len(steps)
+    return scores

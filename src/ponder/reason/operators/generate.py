@@ -2,17 +2,145 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ponder.errors import Interrupted, PonderError, Spent, UsageError
 from ponder.protocols import Policy
-from ponder.types import Sampling, Step, Trace
+from ponder.reason.operators.cut import Cut
+from ponder.reason.together import together
+from ponder.types import Completion, Floats, Ids, Message, Sampling, Step, Trace, ids
 
 
 async def generate(
-    trace: Trace, parent: int, policy: Policy, sampling: Sampling, n: int = 1, last: bool = False
-) -> list[int]:
-    """n continuations of a step, as its children; what they cost goes on the trace. `last`: they are answers."""
-    fresh = []
-    for c in await policy.generate(trace.token_ids(parent), sampling, n):
-        trace.spend(c.cost)
-        step = Step(parent, c.text, c.token_ids, c.logprobs, c.stop, c.version, notes=dict(c.notes), last=last)
-        fresh.append(trace.add(step))
-    return fresh
+    trace: Trace, parent: int, policy: Policy, sampling: Sampling, n: int = 1, last: bool = False,
+    *, cut: Cut | None = None, aside: bool = False,
+) -> list[int]:  # fmt: skip
+    """n continuations of a step, as its children; what they cost goes on the trace.
+
+    `last`: they are answers. `cut`: they are steps, and `sampling.max_tokens` is for the whole answer.
+    """
+    drawn = await draw(trace, parent, policy, sampling, n, cut)
+    return [add(trace, parent, c, cut, last, aside) for c in drawn]
+
+
+async def expand(
+    trace: Trace, parents: Sequence[int], policy: Policy, sampling: Sampling, n: int | Sequence[int] = 1,
+    *, cut: Cut | None = None, last: bool = False,
+) -> list[list[int]]:  # fmt: skip
+    """`generate` for several steps at once; children are added in the order of their parents, whoever came first.
+
+    A branch that fails (its context is full, a server refused it) is pruned with the reason; all together are an error.
+    """
+    counts = [n] * len(parents) if isinstance(n, int) else list(n)
+
+    async def one(parent: int, count: int) -> list[Completion] | PonderError:
+        try:
+            return await draw(trace, parent, policy, sampling, count, cut)
+        except (Interrupted, Spent):
+            raise
+        except PonderError as error:
+            return error
+
+    found, spent = await together(*(one(p, c) for p, c in zip(parents, counts, strict=True)))
+    out: list[list[int]] = []
+    for parent, drawn in zip(parents, found, strict=True):
+        if isinstance(drawn, PonderError):
+            trace.steps[parent].pruned = str(drawn)
+        out.append([add(trace, parent, c, cut, last) for c in drawn] if isinstance(drawn, list) else [])
+    errors = [d for d in found if isinstance(d, PonderError)]
+    if errors and len(errors) == len(parents):
+        raise errors[0]
+    if spent is not None:
+        raise spent
+    return out
+
+
+async def draw(
+    trace: Trace, parent: int, policy: Policy, sampling: Sampling, n: int = 1, cut: Cut | None = None
+) -> list[Completion]:
+    """What `generate` would add, without adding it."""
+    prefix = trace.token_ids(parent)
+    if sampling.seed is not None and (had := len(trace.children(parent))):  # else it would write the same again
+        sampling = replace(sampling, seed=_child(sampling.seed, had))
+    if cut is None:
+        return await policy.generate(prefix, sampling, n)
+    room = sampling.max_tokens - sum(len(trace.steps[i].token_ids) for i in trace.path(parent)[1:])
+    if room < 1:
+        raise UsageError(f"the answer has reached its {sampling.max_tokens} tokens (max_tokens)")
+    drawn = await policy.generate(prefix, cut.bound(sampling, room), n)
+    ended, _ = await together(*(_to_its_end(c, prefix, policy, sampling, cut, room) for c in drawn))
+    return [c for c in ended if c is not None]
+
+
+def add(
+    trace: Trace, parent: int, c: Completion, cut: Cut | None = None, last: bool = False, aside: bool = False
+) -> int:
+    """A completion as a step; one that says nothing, or does not end, is pruned."""
+    trace.spend(c.cost)
+    step = Step(parent, c.text, c.token_ids, c.logprobs, c.stop, c.version, notes=dict(c.notes), last=last, aside=aside)
+    if not len(c.token_ids):
+        step.pruned = "nothing was written"
+    elif cut is not None and c.stop == "length" and len(c.token_ids) >= cut.longest:
+        step.pruned = f"no step ended within {cut.longest} tokens"
+    return trace.add(step)
+
+
+def write(trace: Trace, parent: int, text: str, policy: Policy, *, cites: tuple[int, ...] = ()) -> int:
+    """Text that no policy drew, and that is not trained: a tool's result, a word to go on with."""
+    return trace.add(Step(parent, text, policy.tokens(text), cites=cites))
+
+
+def ask(trace: Trace, messages: Sequence[Message], policy: Policy, *, cites: tuple[int, ...] = ()) -> int:
+    """A further prompt, which quotes the steps it cites."""
+    return trace.add(Step(None, str(messages[-1]["content"]), policy.encode(messages), cites=cites))
+
+
+async def _to_its_end(
+    c: Completion, prefix: Ids, policy: Policy, sampling: Sampling, cut: Cut, room: int
+) -> Completion:
+    """Go on while a cut that fired did not count, or stands inside a character."""
+    how = replace(sampling, forced=(), min_tokens=0)
+    most = min(room, cut.longest)
+    while c.stop != "eos" and (written := len(c.token_ids)):
+        counted = c.stop == "length" and bool(cut.tokens) and written >= cut.tokens
+        if (c.stop == "stop" or counted) and cut.whole(c.text):
+            return replace(c, stop="stop" if written < room else "length")
+        if written >= most or (c.stop == "length" and not counted):  # nothing but the budget ended it
+            return replace(c, stop="length")
+        bound = replace(cut.bound(how, room), max_tokens=1 if counted else most - written)
+        if bound.seed is not None:
+            bound = replace(bound, seed=_child(bound.seed, written))
+        try:
+            (more,) = await policy.generate(np.concatenate([prefix, c.token_ids]), bound, 1)
+        except Spent:
+            return replace(c, stop="length")
+        if not len(more.token_ids):
+            return c
+        c = joined(c, more, policy)
+    return c
+
+
+def joined(a: Completion, b: Completion, policy: Policy) -> Completion:
+    """One completion of two, the second having gone on from the first."""
+    tokens = ids(np.concatenate([a.token_ids, b.token_ids]))
+    text = a.text + b.text
+    if a.text.endswith("\ufffd"):  # a character was cut in two
+        text = policy.text(tokens[:-1] if b.stop == "eos" else tokens)
+    notes: dict[str, Floats] = {k: np.concatenate([v, b.notes[k]]) for k, v in a.notes.items() if k in b.notes}
+    both = None
+    if a.alternatives is not None and b.alternatives is not None:
+        both = (
+            np.concatenate([a.alternatives[0], b.alternatives[0]]),
+            np.concatenate([a.alternatives[1], b.alternatives[1]]),
+        )
+    return Completion(
+        text, tokens, np.concatenate([a.logprobs, b.logprobs]), b.stop, a.version, a.cost + b.cost, notes, both,
+    )  # fmt: skip
+
+
+def _child(seed: int, number: int) -> int:
+    return int.from_bytes(hashlib.blake2b(f"{seed} {number}".encode(), digest_size=6).digest())

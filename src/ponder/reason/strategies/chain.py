@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ponder.protocols import Policy, Scorer
-from ponder.reason.operators import evaluate, generate
+from ponder.reason.operators import generate
+from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Trace
 
 
@@ -14,8 +15,9 @@ from ponder.types import Sampling, Trace
 class Chain:
     n: ClassVar[int] = 1
     sampling: Sampling = Sampling(temperature=0.0)
+    prompt: Prompt = PLAIN
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
-        steps = await generate(trace, 0, policy, self.sampling, last=True)
-        if scorer is not None:
-            await evaluate(trace, steps, scorer)
+        root = self.prompt.root(trace, policy)
+        if not trace.children(root):
+            (trace.chosen,) = await generate(trace, root, policy, self.sampling, last=True)

@@ -1,4 +1,4 @@
-"""Several independent chains: a vote's ballots, best-of-n's candidates, and GRPO's group."""
+"""Several independent chains: GRPO's group, and what votes and selections choose from."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from ponder.errors import UsageError
 from ponder.protocols import Policy, Scorer
-from ponder.reason.operators import evaluate, generate
+from ponder.reason.operators import generate
+from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Trace
 
 
@@ -14,12 +15,14 @@ from ponder.types import Sampling, Trace
 class Ensemble:
     n: int = 8
     sampling: Sampling = Sampling()
+    prompt: Prompt = PLAIN
 
     def __post_init__(self) -> None:
         if self.n < 1:
             raise UsageError(f"n is {self.n}; an ensemble needs at least one sample")
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
-        steps = await generate(trace, 0, policy, self.sampling, self.n, last=True)
-        if scorer is not None:
-            await evaluate(trace, steps, scorer)
+        root = self.prompt.root(trace, policy)
+        lacking = self.n - len(trace.children(root))
+        if lacking > 0:
+            await generate(trace, root, policy, self.sampling, lacking, last=True)

@@ -1,0 +1,129 @@
+"""What thinking may cost, held to the token.
+
+A `Purse` is what is left of a `Budget`; a `Metered` policy pays from it. Several problems may share one purse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from ponder.errors import Spent, UsageError
+from ponder.protocols import Policy
+from ponder.types import Completion, Cost, Ids, Message, Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Dollars for a million tokens."""
+
+    prompt: float = 0.0
+    cached: float = 0.0
+    generated: float = 0.0
+
+    def __post_init__(self) -> None:
+        if min(self.prompt, self.cached, self.generated) < 0:
+            raise UsageError("a price is 0 or more dollars for a million tokens")
+
+    def of(self, cost: Cost) -> float:
+        told = self.prompt * cost.prompt_tokens + self.cached * cost.cached_tokens
+        return (told + self.generated * cost.generated_tokens) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Bounds; None: none. Tokens are those written, and never one more. Seconds and dollars are looked at before each
+    call, so that what is in hand then comes to its end; seconds count from when the purse was opened."""
+
+    tokens: int | None = None
+    seconds: float | None = None
+    dollars: float | None = None
+    price: Price = Price()
+
+    def __post_init__(self) -> None:
+        for name in ("tokens", "seconds", "dollars"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UsageError(f"a budget of {value} {name} buys nothing; leave it out for no bound")
+        if self.dollars is not None and self.price == Price():
+            raise UsageError("a budget in dollars needs a price: give what a million tokens cost")
+
+
+@dataclass(eq=False, slots=True)
+class Purse:
+    """Whoever draws reserves first; what was not needed comes back when it is done, and others may wait for that."""
+
+    budget: Budget
+    spent: Cost = Cost()
+    _reserved: int = 0
+    _began: float = field(default_factory=time.monotonic)
+    _change: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    @property
+    def left(self) -> float:
+        """Tokens that nobody has spent or reserved."""
+        most = self.budget.tokens
+        return float("inf") if most is None else most - self.spent.generated_tokens - self._reserved
+
+    async def reserve(self, most: int, n: int) -> int:
+        """Tokens that each of n continuations may have: `most`, or fewer where the purse is nearly empty."""
+        self._look()
+        if self.budget.tokens is None:
+            return most
+        async with self._change:
+            while self.left < most * n and self._reserved:
+                await self._change.wait()
+            self._look()
+            granted = int(min(most, self.left // n))
+            if granted < 1:
+                raise Spent(f"the budget of {self.budget.tokens:,} tokens is used up")
+            self._reserved += granted * n
+            return granted
+
+    async def pay(self, reserved: int, cost: Cost) -> None:
+        self.spent += cost
+        if self.budget.tokens is not None:
+            async with self._change:
+                self._reserved -= reserved
+                self._change.notify_all()
+
+    def _look(self) -> None:
+        b = self.budget
+        if b.seconds is not None and time.monotonic() - self._began >= b.seconds:
+            raise Spent(f"the budget of {b.seconds:g} s is used up")
+        if b.dollars is not None and self.spent.dollars >= b.dollars:
+            raise Spent(f"the budget of ${b.dollars:g} is used up")
+
+
+@dataclass(frozen=True, slots=True)
+class Metered:
+    """A `Policy` that pays for what it writes."""
+
+    policy: Policy
+    purse: Purse
+
+    def encode(self, messages: Sequence[Message]) -> Ids:
+        return self.policy.encode(messages)
+
+    def tokens(self, text: str) -> Ids:
+        return self.policy.tokens(text)
+
+    def text(self, tokens: Ids) -> str:
+        return self.policy.text(tokens)
+
+    async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+        granted = await self.purse.reserve(sampling.max_tokens, n)
+        if granted < len(sampling.forced):
+            await self.purse.pay(granted * n, Cost())
+            raise Spent(f"{granted} tokens are left, and {len(sampling.forced)} are forced")
+        drawn: list[Completion] = []
+        try:
+            how = replace(sampling, max_tokens=granted, min_tokens=min(sampling.min_tokens, granted))
+            drawn = await self.policy.generate(prefix, how, n)
+            price = self.purse.budget.price
+            drawn = [replace(c, cost=replace(c.cost, dollars=c.cost.dollars + price.of(c.cost))) for c in drawn]
+            return drawn
+        finally:
+            await asyncio.shield(self.purse.pay(granted * n, sum((c.cost for c in drawn), Cost())))

@@ -1,0 +1,74 @@
+"""Where a step of thought ends: a sentence, a line, a blank line, a mark, a code block, or a number of tokens.
+
+A cut only says when to stop drawing, so what was drawn is never tokenised again.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from ponder.errors import UnknownName, UsageError
+from ponder.types import Sampling
+
+# "1. ", "Dr. ", "e.g. ": a full stop that ends no sentence.
+_NO_SENTENCE = re.compile(r"(?:^|\s|\()(?:\d+|[A-Z]|Mr|Mrs|Ms|Dr|St|vs|cf|e\.g|i\.e|approx|Eq|Fig|No)\.\s*$")
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A step ends where one of these is written, or after so many tokens; and never inside a character."""
+
+    stop: tuple[str, ...] = ()
+    stop_tokens: tuple[int, ...] = ()
+    tokens: int = 0  # 0: as many as it takes
+    longest: int = 512  # tokens in which a step must end; one that does not is pruned
+    sentence: bool = False  # a stop after an abbreviation or a list's number does not count
+    fence: str = ""  # a step must have an even number of these, so that it holds whole blocks
+
+    def __post_init__(self) -> None:
+        if not (self.stop or self.stop_tokens or self.tokens):
+            raise UsageError("a cut needs a stop string, a stop token or a number of tokens: it would never fire")
+        if self.tokens < 0 or self.longest < 1:
+            raise UsageError("tokens must be 0 or positive, and longest at least 1")
+
+    def bound(self, sampling: Sampling, room: int) -> Sampling:
+        """How to draw one step, where so many tokens are left for the whole answer."""
+        most = min(room, self.tokens or self.longest)
+        return replace(
+            sampling,
+            max_tokens=most,
+            min_tokens=min(sampling.min_tokens, most),
+            stop=(*sampling.stop, *self.stop),
+            stop_tokens=(*sampling.stop_tokens, *self.stop_tokens),
+        )
+
+    def whole(self, text: str) -> bool:
+        """May a step that was stopped end like this?"""
+        if text.endswith("\ufffd") or (self.fence and text.count(self.fence) % 2):
+            return False
+        return not (self.sentence and _NO_SENTENCE.search(text))
+
+
+CUTS: dict[str, Cut] = {
+    "token": Cut(tokens=1),
+    "tokens": Cut(tokens=64),
+    "sentence": Cut(stop=(". ", "? ", "! ", ".\n", "?\n", "!\n", "\n\n"), sentence=True),
+    "line": Cut(stop=("\n",)),
+    "paragraph": Cut(stop=("\n\n",)),
+    "code": Cut(stop=("```",), fence="```"),
+}
+
+
+def cut_named(name: str) -> Cut:
+    """`line`, `tokens:32` or `mark:TEXT`, where TEXT is what a model was taught to end its steps with."""
+    kind, _, rest = name.partition(":")
+    if kind == "mark" and rest:
+        return Cut(stop=(rest,))
+    if kind == "tokens" and rest:
+        if not rest.isdigit() or not int(rest):
+            raise UsageError(f"tokens:{rest} is no number of tokens; write tokens:32, say")
+        return Cut(tokens=int(rest))
+    if name not in CUTS:
+        raise UnknownName("cut", name, [*CUTS, "tokens:N", "mark:TEXT"])
+    return CUTS[name]

@@ -1,0 +1,42 @@
+"""The final answer in a text, in a canonical form, so that equal answers are one vote."""
+
+from __future__ import annotations
+
+from ponder.types import Trace
+from ponder.verify import FORMS, Number, after_thinking, extract, parse
+
+SHORT = 200  # characters: a text without a stated answer that may still vote as a whole
+
+
+def answer(trace: Trace, step: int) -> str | None:
+    """What a step answers, as its task's verifier reads it, or as `read` does."""
+    return (trace.read or read)(trace.text(step))
+
+
+def read(text: str) -> str | None:
+    """The final answer in a canonical form, so that 85, 85.0 and \\boxed{85} are one vote."""
+    found = extract(text, FORMS)
+    if found.answer is None:
+        whole = (after_thinking(text) or "").strip()
+        return whole if found.reason == "no answer" and 0 < len(whole) < SHORT else None
+    number = parse(found.answer)
+    return found.answer.strip() if number.value is None else canonical(number)
+
+
+def canonical(number: Number) -> str:
+    """42, 1.5, 1/3, 40%: a decimal where it ends, else a fraction."""
+    value = number.value
+    assert value is not None
+    sign = "%" if number.percent else ""
+    rest, twos, fives = value.denominator, 0, 0
+    while rest % 2 == 0:
+        rest, twos = rest // 2, twos + 1
+    while rest % 5 == 0:
+        rest, fives = rest // 5, fives + 1
+    places = max(twos, fives)
+    if rest != 1 or places > 30:
+        return f"{value}{sign}"
+    if not places:
+        return f"{value.numerator}{sign}"
+    digits = f"{abs(value.numerator) * 10**places // value.denominator:0{places + 1}d}"
+    return f"{'-' if value < 0 else ''}{digits[:-places]}.{digits[-places:]}{sign}"

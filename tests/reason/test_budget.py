@@ -1,0 +1,151 @@
+"""A budget is never exceeded, whoever draws from it, and what was not needed comes back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fakes import Digits, FakePolicy, Wanted
+from ponder.errors import Spent, UsageError
+from ponder.pipelines.solve import solve, solve_all
+from ponder.reason.budget import Budget, Metered, Price, Purse
+from ponder.reason.strategies import Chain, Ensemble
+from ponder.types import Completion, Cost, Ids, Sampling, Score, Trace, ids
+
+
+class Random(FakePolicy):
+    """Writes a random number of tokens, at most as many as it may, after a random time."""
+
+    async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+        draw = np.random.default_rng([self.seed, len(self.calls)])
+        self.calls.append((prefix, sampling, n))
+        for _ in range(int(draw.integers(4))):
+            await asyncio.sleep(0)
+        counts = draw.integers(1, sampling.max_tokens + 1, size=n)
+        return [
+            Completion("x" * int(k), ids([1] * int(k)), np.zeros(int(k), np.float32), "eos", 0, Cost(3, 1, int(k)))
+            for k in counts
+        ]
+
+
+@settings(max_examples=200)
+@given(
+    st.integers(1, 200),
+    st.lists(st.tuples(st.integers(1, 60), st.integers(1, 5)), min_size=1, max_size=12),
+    st.integers(0, 1000),
+)
+def test_never_one_token_more(tokens: int, asked: list[tuple[int, int]], seed: int) -> None:
+    async def storm() -> tuple[Purse, list[list[Completion] | BaseException]]:
+        purse = Purse(Budget(tokens))
+        policy = Metered(Random(seed=seed), purse)
+        work = (policy.generate(ids([1]), Sampling(max_tokens=m), n) for m, n in asked)
+        return purse, list(await asyncio.wait_for(asyncio.gather(*work, return_exceptions=True), 20))
+
+    purse, found = asyncio.run(storm())
+    written = sum(len(c.token_ids) for group in found if isinstance(group, list) for c in group)
+    assert written == purse.spent.generated_tokens <= tokens
+    assert all(isinstance(g, list | Spent) for g in found)
+    assert purse.left == tokens - written, "nothing stays reserved"
+    if any(isinstance(g, Spent) for g in found):
+        assert purse.left < max(n for _, n in asked), "nobody is turned away while there is enough"
+
+
+def test_a_failing_call_gives_back_what_it_reserved() -> None:
+    class Broken(FakePolicy):
+        async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+            raise RuntimeError("a bug")
+
+    async def run() -> float:
+        purse = Purse(Budget(10))
+        with pytest.raises(RuntimeError):
+            await Metered(Broken(), purse).generate(ids([1]), Sampling(max_tokens=10))
+        return purse.left
+
+    assert asyncio.run(run()) == 10
+
+
+def test_seconds_and_dollars() -> None:
+    price = Price(prompt=1e6, cached=0.5e6, generated=2e6)
+    assert price.of(Cost(2, 4, 3)) == 2 + 2 + 6
+    purse = Purse(Budget(dollars=10, price=price))
+    policy = Metered(FakePolicy(["abc", "de"]), purse)
+    (c,) = asyncio.run(policy.generate(ids([1, 1]), Sampling()))
+    assert c.cost.dollars == 2 + 6 and purse.spent.dollars == 8
+    asyncio.run(policy.generate(ids([1]), Sampling()))
+    with pytest.raises(Spent, match=r"\$10 is used up"):
+        asyncio.run(policy.generate(ids([1]), Sampling()))
+    with pytest.raises(Spent, match="s is used up"):
+        asyncio.run(Metered(FakePolicy(), Purse(Budget(seconds=1e-9))).generate(ids([1]), Sampling()))
+
+
+@pytest.mark.parametrize("bad", [{"tokens": 0}, {"seconds": -1.0}, {"dollars": 1.0}, {"dollars": float("nan")}])
+def test_budgets_that_buy_nothing(bad: dict[str, float]) -> None:
+    with pytest.raises(UsageError):
+        Budget(**bad)  # type: ignore[arg-type]
+
+
+def test_a_problem_has_its_own_purse_or_shares_one() -> None:
+    problems = Digits().test[:3]
+    policy = Random(seed=1)
+    each = asyncio.run(solve_all(problems, Ensemble(4, Sampling(max_tokens=5)), policy, budget=Budget(8)))
+    assert all(0 < t.cost.generated_tokens <= 8 for t in each)
+    purse = Purse(Budget(8))
+    shared = asyncio.run(solve_all(problems, Ensemble(4, Sampling(max_tokens=5)), Random(seed=1), budget=purse))
+    assert sum(t.cost.generated_tokens for t in shared) == purse.spent.generated_tokens <= 8
+    assert [t.failed for t in shared].count("the budget of 8 tokens is used up") >= 1
+
+
+def test_more_budget_goes_on_where_it_stopped() -> None:
+    problem, strategy = Digits().test[1], Ensemble(4, Sampling(max_tokens=3))
+
+    async def twice() -> Trace:
+        policy = Random(seed=3)
+        trace = await solve(problem, Ensemble(2, Sampling(max_tokens=3)), policy, budget=Budget(6))
+        had = trace.cost.generated_tokens
+        await solve(problem, strategy, policy, budget=Budget(100), trace=trace)
+        assert trace.cost.generated_tokens > had
+        return trace
+
+    assert len(asyncio.run(twice()).answers()) == 4
+
+
+def test_gold_is_hidden_unless_the_trace_says_oracle() -> None:
+    seen: list[object] = []
+
+    class Peeping(Chain):
+        async def __call__(self, trace: Trace, policy: object, scorer: object = None) -> None:
+            seen.append(trace.problem.answer)
+            await super().__call__(trace, policy, None)  # type: ignore[arg-type]
+
+    problem = Digits().test[4]
+    trace = asyncio.run(solve(problem, Peeping(), FakePolicy(["4"]), Wanted(), guide=Wanted()))
+    assert seen == [None] and not trace.oracle and trace.problem == problem and trace.score(1, "wanted") == 1.0
+    trace = asyncio.run(solve(problem, Peeping(), FakePolicy(["4"]), Wanted(), guide=Wanted(), oracle=True))
+    assert seen == [None, "4"] and trace.oracle
+    assert Trace.from_json(trace.to_json()).oracle
+
+
+def test_one_problem_fails_and_the_others_go_on() -> None:
+    class Moody(FakePolicy):
+        async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+            if prefix[0] == ord("1"):
+                raise UsageError("not this one")
+            return await super().generate(prefix, sampling, n)
+
+    traces = asyncio.run(solve_all(Digits().test[:3], Chain(), Moody(), Wanted(), keep_going=True))
+    assert [t.failed for t in traces] == ["", "not this one", ""]
+    with pytest.raises(BaseExceptionGroup):
+        asyncio.run(solve_all(Digits().test[:3], Chain(), Moody(), Wanted()))
+
+
+def test_what_a_scorer_costs_is_on_the_bill() -> None:
+    class Dear(Wanted):
+        async def __call__(self, trace: Trace, steps: object) -> list[Score]:
+            return [Score(1.0, cost=Cost(prompt_tokens=7, generated_tokens=2, flops=5.0))] * 2
+
+    trace = asyncio.run(solve(Digits().test[1], Ensemble(2), FakePolicy(["1", "2"]), Dear()))
+    assert trace.cost.scorer_tokens == 18 and trace.cost.generated_tokens == 2

@@ -1,0 +1,196 @@
+"""Steps end where the rule says, on the tokens that were drawn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fakes import ASK, Digits
+from ponder.errors import ModelError, PonderError, Spent, UnknownName, UsageError
+from ponder.models import chat
+from ponder.models.load import Fresh
+from ponder.protocols import Policy
+from ponder.reason.operators import expand, generate, write
+from ponder.reason.operators.cut import CUTS, Cut, cut_named
+from ponder.types import Completion, Cost, Ids, Message, Sampling, Trace, ids, prompt_trace
+
+END = 256
+
+
+@dataclass
+class Letters:
+    """A `Policy` that has a text in mind, and writes it byte by byte from where the prefix ends."""
+
+    mind: str
+    bad: int | None = None  # the call that fails
+    calls: list[Sampling] = field(default_factory=list)
+
+    def encode(self, messages: Sequence[Message]) -> Ids:
+        return ids([0])
+
+    def tokens(self, text: str) -> Ids:
+        return ids(text.encode())
+
+    def text(self, tokens: Ids) -> str:
+        return bytes(t for t in tokens.tolist() if t != END).decode(errors="replace")
+
+    async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+        self.calls.append(sampling)
+        if self.bad == len(self.calls):
+            raise ModelError("the server is tired")
+        await asyncio.sleep(0)
+        left = [*self.mind.encode(), END][len(prefix) - 1 :]
+        found, stop = ids([]), "length"
+        for token in left[: sampling.max_tokens]:
+            found = ids([*found, token])
+            if token == END or any(self.text(found).endswith(s) for s in sampling.stop):
+                stop = "eos" if token == END else "stop"
+                break
+        cost = Cost(len(prefix), 0, len(found))
+        floats = np.arange(len(found), dtype=np.float32)
+        return [Completion(self.text(found), found, floats, stop, 0, cost)] * n  # type: ignore[arg-type]
+
+
+def begun() -> Trace:
+    return prompt_trace(Digits().test[0], ids([0]))
+
+
+def steps_of(mind: str, cut: Cut, most: int = 10_000) -> tuple[list[str], Trace]:
+    """The steps that a text falls into."""
+
+    async def walk() -> Trace:
+        trace, at, policy = begun(), 0, Letters(mind)
+        while not trace.steps[at].done and not trace.steps[at].pruned:
+            (at,) = await generate(trace, at, policy, Sampling(max_tokens=most), cut=cut)
+        return trace
+
+    trace = asyncio.run(walk())
+    return [s.text for s in trace.steps[1:]], trace
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "steps"),
+    [
+        ("line", "a\nbc\n\nd", ["a\n", "bc\n", "\n", "d"]),
+        ("paragraph", "a\nb\n\nc", ["a\nb\n\n", "c"]),
+        ("sentence", "One. Two? Yes! End", ["One. ", "Two? ", "Yes! ", "End"]),
+        ("sentence", "1. Add 3.5 to Dr. No. Then e.g. stop. ", ["1. Add 3.5 to Dr. No. Then e.g. stop. ", ""]),
+        ("sentence", "It is so. 2. Go.\nOn", ["It is so. ", "2. Go.\n", "On"]),
+        ("code", "So:\n```py\nx = 1\n```\nthen ```y```", ["So:\n```py\nx = 1\n```", "\nthen ```y```", ""]),
+        ("tokens:2", "abcde", ["ab", "cd", "e"]),
+        ("token", "ab", ["a", "b", ""]),
+        ("mark:<s>", "a<b<s>c", ["a<b<s>", "c"]),
+    ],
+)
+def test_where_steps_end(name: str, text: str, steps: list[str]) -> None:
+    found, trace = steps_of(text, cut_named(name))
+    assert found == steps and trace.steps[-1].stop == "eos"
+    drawn = trace.token_ids(len(trace.steps) - 1)[1:].tolist()
+    assert drawn == [*text.encode(), END] and trace.cost.generated_tokens == len(drawn)
+
+
+@given(st.text(alphabet="ab. \n`é🙂1", max_size=40).filter(bool), st.sampled_from([*CUTS, "tokens:3"]))
+def test_steps_are_the_text(text: str, name: str) -> None:
+    found, trace = steps_of(text, cut_named(name))
+    assert "".join(found) == text and trace.steps[-1].done
+    assert "\ufffd" not in "".join(found), "no step ends inside a character"
+    assert all(s.logprobs is not None and len(s.logprobs) == len(s.token_ids) for s in trace.steps[1:])
+
+
+@given(st.text(alphabet="ab\n", min_size=1, max_size=30), st.integers(1, 20))
+def test_the_whole_answer_has_the_bound(text: str, most: int) -> None:
+    found, trace = steps_of(text, CUTS["line"], most)
+    assert len("".join(found)) <= most and trace.steps[-1].done
+    assert trace.steps[-1].stop == ("eos" if len(text) < most else "length")
+    with pytest.raises(UsageError, match="reached its"):
+        asyncio.run(
+            generate(
+                trace, len(trace.steps) - 1, Letters(text), Sampling(max_tokens=len(text[:most])), cut=CUTS["line"]
+            )
+        )
+
+
+def test_a_cut_that_never_fires_prunes_the_step() -> None:
+    found, trace = steps_of("a" * 50, Cut(stop=("\n",), longest=8))
+    assert found == ["a" * 8] and trace.steps[1].pruned == "no step ended within 8 tokens"
+    assert trace.answers() == []
+
+
+def test_names() -> None:
+    with pytest.raises(UnknownName, match="Did you mean 'line'"):
+        cut_named("lines")
+    with pytest.raises(UsageError, match="tokens:32"):
+        cut_named("tokens:x")
+    with pytest.raises(UsageError, match="never fire"):
+        Cut()
+
+
+def test_one_branch_fails_and_the_others_go_on() -> None:
+    trace = begun()
+    first = asyncio.run(generate(trace, 0, Letters("a\nb\nc"), Sampling(), 3, cut=CUTS["line"]))
+    policy = Letters("a\nb\nc", bad=2)
+    assert [len(x) for x in asyncio.run(expand(trace, first, policy, Sampling(), 2, cut=CUTS["line"]))] == [2, 0, 2]
+    assert trace.steps[first[1]].pruned == "the server is tired"
+    assert [s.parent for s in trace.steps[4:]] == [first[0]] * 2 + [first[2]] * 2
+    with pytest.raises(ModelError):
+        asyncio.run(expand(trace, [first[0]], Letters("a", bad=1), Sampling(), cut=CUTS["line"]))
+
+
+def test_what_was_paid_for_is_kept_when_the_budget_ends() -> None:
+    class Poor(Letters):
+        async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+            if len(self.calls) == 1:
+                self.calls.append(sampling)
+                raise Spent("nothing is left")
+            return await super().generate(prefix, sampling, n)
+
+    trace = begun()
+    first = asyncio.run(generate(trace, 0, Letters("a\nb\nc"), Sampling(), 3, cut=CUTS["line"]))
+    with pytest.raises(Spent):
+        asyncio.run(expand(trace, first, Poor("a\nb\nc"), Sampling(), cut=CUTS["line"]))
+    assert [trace.children(i) for i in first] == [[4], [], [5]]
+
+
+def test_a_seed_does_not_write_the_same_children_again() -> None:
+    trace, policy = begun(), Letters("a\nb")
+    for _ in range(3):
+        asyncio.run(generate(trace, 0, policy, Sampling(seed=5), cut=CUTS["line"]))
+    assert policy.calls[0].seed == 5 and len({s.seed for s in policy.calls}) == 3
+
+
+def test_written_text_is_not_trained() -> None:
+    trace = begun()
+    at = write(trace, 0, "Wait", Letters(""))
+    assert trace.text(at) == "Wait" and not trace.steps[at].sampled and trace.token_ids(at).tolist() == [0, *b"Wait"]
+
+
+def test_on_a_real_network() -> None:
+    """Steps of two tokens are the tokens that one call would have drawn."""
+    import torch
+
+    from ponder.models.native import Native
+
+    net, tokenizer = Fresh("abcdef", width=32, layers=2, heads=4, context=64).build(torch.float32, torch.device("cpu"))
+    policy: Policy = Native(net, chat.adopt(tokenizer, ASK))
+    greedy = Sampling(temperature=0, max_tokens=9)
+
+    async def both() -> tuple[list[int], list[int]]:
+        prompt = policy.encode(({"role": "user", "content": "ab"},))
+        (whole,) = await policy.generate(prompt, greedy)
+        trace, at = prompt_trace(Digits().test[0], prompt), 0
+        while not trace.steps[at].done:
+            (at,) = await generate(trace, at, policy, greedy, cut=Cut(tokens=2))
+        return whole.token_ids.tolist(), trace.token_ids(at)[len(prompt) :].tolist()
+
+    one, two = asyncio.run(both())
+    assert one == two
+
+
+def test_errors_are_ponders_own() -> None:
+    assert issubclass(Spent, PonderError)
