@@ -223,7 +223,8 @@ class Trace:
     cost: Cost = Cost()
     chosen: int | None = None  # the step that whoever thought gives as the answer
     oracle: bool = False  # the gold answer guided the search
-    failed: str = ""  # why the thinking broke off
+    spent: bool = False  # its budget ended the thinking
+    failed: str = ""  # an error that ended it
     read: Callable[[str], str | None] | None = field(default=None, repr=False, compare=False)  # finds a text's answer
     _children: list[list[int]] = field(default_factory=list, repr=False, compare=False)
 
@@ -285,14 +286,14 @@ class Trace:
             "tags": dict(self.problem.tags),
         }
         said: dict[str, Any] = {} if self.chosen is None else {"chosen": self.chosen}
-        said |= {k: v for k, v in (("oracle", self.oracle), ("failed", self.failed)) if v}
+        said |= {k: v for k, v in (("oracle", self.oracle), ("spent", self.spent), ("failed", self.failed)) if v}
         return {"problem": problem, "cost": _sparse(self.cost), **said, "steps": [_sparse(s) for s in self.steps]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Trace:
         p = data["problem"]
         problem = Problem(p["id"], tuple(p["messages"]), p["answer"], p["tags"])
-        ending = {k: data[k] for k in ("chosen", "oracle", "failed") if k in data}
+        ending = {k: data[k] for k in ("chosen", "oracle", "spent", "failed") if k in data}
         return cls(problem, [_step(s) for s in data["steps"]], Cost(**data["cost"]), **ending)
 
 

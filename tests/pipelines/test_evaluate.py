@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from fakes import ASK, Digits, FakePolicy, Wanted, Watcher, group
-from ponder.errors import Interrupted, RunError, TaskError, UsageError
+from ponder.errors import Interrupted, ModelError, RunError, TaskError, UsageError
 from ponder.measure import Accuracy, Mean
 from ponder.models.load import Fresh, pin
-from ponder.pipelines.evaluate import Evaluate, Report, evaluate, report
+from ponder.pipelines.evaluate import Evaluate, evaluate
+from ponder.pipelines.report import Report, report
 from ponder.pipelines.solve import solve_all
 from ponder.protocols import Silent, Watch
 from ponder.reason.strategies import Chain, Ensemble
@@ -76,13 +77,13 @@ def test_report_of_several_samples() -> None:
 
 def test_it_goes_on_problem_by_problem(tmp_path: Path) -> None:
     job = Evaluate(Digits(), strategy=Ensemble(2, Sampling(max_tokens=1)), batch=3)
-    whole = ran(job, tmp_path / "whole", FakePolicy(seed=1, length=1))
-    policy = FakePolicy(seed=1, length=1)
+    whole = ran(job, tmp_path / "whole", FakePolicy(["3"] * 20))
+    policy = FakePolicy(["3"] * 40)
     with pytest.raises(Interrupted):
         ran(job, tmp_path / "run", policy, Watcher("step", 2))
-    assert len(list(read_traces(tmp_path / "run"))) == 6
+    assert len(list(read_traces(tmp_path / "run"))) == 2
     found = ran(job, tmp_path / "run", policy)
-    assert len(policy.calls) == 10, "no problem was asked twice"
+    assert 10 <= len(policy.calls) <= 10 + job.batch, "only what was in flight was asked twice"
     assert [t.problem.id for _, t in read_traces(tmp_path / "run")] == [p.id for p in Digits().test]
     assert found == whole
     again = FakePolicy()
@@ -192,3 +193,59 @@ def test_lines_stand_in_columns() -> None:
     found = Report(10, 16, right, right, right, undecided=1, cost=Cost(generated_tokens=5))
     assert all(line[15] == " " and line[16] != " " for line in found.lines())
     assert found.lines()[1].startswith("majority of 16  80.0 %")
+
+
+class Slow(FakePolicy):
+    """The first problem takes for ever; the others do not wait for it."""
+
+    async def generate(self, prefix: Any, sampling: Any, n: int = 1) -> Any:
+        if prefix[0] == ord("0"):
+            while len(self.calls) < 9:
+                await asyncio.sleep(0)
+        return await super().generate(prefix, sampling, n)
+
+
+def test_a_slow_problem_holds_up_nobody(tmp_path: Path) -> None:
+    found = ran(Evaluate(Digits(), batch=2), tmp_path / "run", Slow(["3"] * 10))
+    order = [t.problem.id for _, t in read_traces(tmp_path / "run")]
+    assert found.problems == 10 and order.index("digits/test/0") >= 8
+
+
+class Moody(FakePolicy):
+    bad = "12"
+
+    async def generate(self, prefix: Any, sampling: Any, n: int = 1) -> Any:
+        if chr(prefix[0]) in self.bad:
+            raise UsageError("not today")
+        return await super().generate(prefix, sampling, n)
+
+
+def test_a_problem_that_fails_is_undecided_and_tried_again(tmp_path: Path) -> None:
+    found = ran(Evaluate(Digits()), tmp_path / "run", Moody(["3"] * 10))
+    assert (found.failed, found.single.total, found.single.undecided) == (2, 8, 2)
+    assert "2 problems: an error ended the thinking" in "\n".join(found.lines())
+    again = FakePolicy(["1", "2"])
+    assert ran(Evaluate(Digits()), tmp_path / "run", again).single.right == 3 and len(again.calls) == 2
+    everything = Moody()
+    everything.bad = "0123456789"
+    with pytest.raises(ModelError, match="all problems fail, the last one because: not today"):
+        ran(Evaluate(Digits()), tmp_path / "other", everything)
+
+
+def test_what_was_chosen_counts_and_no_answer_is_wrong(tmp_path: Path) -> None:
+    traces = [judged([1.0, 0.0], ["1", "2"]), judged([1.0, 0.0], ["1", "2"]), judged([1.0, 1.0], ["1", "1"])]
+    traces[0].chosen, traces[1].chosen = 1, 2
+    traces[2].spent = True
+    found = report(traces, "wanted", None)
+    assert isinstance(found.single, Accuracy) and (found.single.right, found.single.total) == (1, 3)
+    assert found.coverage is not None and found.coverage.mean == 1.0 and found.spent == 1
+    traces[2].failed = "an error"
+    assert report(traces, "wanted", None).single.total == 2
+
+
+def test_an_oracle_is_said_to_be_one(tmp_path: Path) -> None:
+    job = Evaluate(Digits(), guide="oracle", limit=2)
+    with Run(tmp_path / "run", job) as run:
+        found = asyncio.run(evaluate(job, FakePolicy(["0", "1"]), run, Silent(), Wanted()))
+    assert found.oracle and any(line.startswith("oracle") for line in found.lines())
+    assert not ran(replace(job, guide=""), tmp_path / "plain", FakePolicy(["0", "1"])).oracle

@@ -9,7 +9,8 @@ import pytest
 from ponder import jobs, runs
 from ponder.errors import UnknownName, UsageError
 from ponder.models.load import Fresh
-from ponder.pipelines.evaluate import Evaluate, Report
+from ponder.pipelines.evaluate import Evaluate
+from ponder.pipelines.report import Report
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Chain

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fakes import Digits, FakePolicy, Wanted
 from ponder.errors import Spent, UsageError
-from ponder.pipelines.solve import solve, solve_all
+from ponder.pipelines.solve import attempt, solve, solve_all
 from ponder.reason.budget import Budget, Metered, Price, Purse
 from ponder.reason.strategies import Chain, Ensemble
 from ponder.types import Completion, Cost, Ids, Sampling, Score, Trace, ids
@@ -96,7 +96,7 @@ def test_a_problem_has_its_own_purse_or_shares_one() -> None:
     purse = Purse(Budget(8))
     shared = asyncio.run(solve_all(problems, Ensemble(4, Sampling(max_tokens=5)), Random(seed=1), budget=purse))
     assert sum(t.cost.generated_tokens for t in shared) == purse.spent.generated_tokens <= 8
-    assert [t.failed for t in shared].count("the budget of 8 tokens is used up") >= 1
+    assert any(t.spent for t in shared) and not any(t.failed for t in shared)
 
 
 def test_more_budget_goes_on_where_it_stopped() -> None:
@@ -136,7 +136,8 @@ def test_one_problem_fails_and_the_others_go_on() -> None:
                 raise UsageError("not this one")
             return await super().generate(prefix, sampling, n)
 
-    traces = asyncio.run(solve_all(Digits().test[:3], Chain(), Moody(), Wanted(), keep_going=True))
+    policy = Moody()
+    traces = [asyncio.run(attempt(p, Chain(), policy, Wanted())) for p in Digits().test[:3]]
     assert [t.failed for t in traces] == ["", "not this one", ""]
     with pytest.raises(BaseExceptionGroup):
         asyncio.run(solve_all(Digits().test[:3], Chain(), Moody(), Wanted()))

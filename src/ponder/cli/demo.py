@@ -19,7 +19,7 @@ from ponder.errors import UsageError
 
 if TYPE_CHECKING:
     from ponder.measure import Accuracy, Difference
-    from ponder.pipelines.evaluate import Report
+    from ponder.pipelines.report import Report
     from ponder.pipelines.rl import RL
 
 RECIPE = "addition"

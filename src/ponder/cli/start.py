@@ -13,7 +13,8 @@ from ponder.cli.stopping import Stop
 from ponder.errors import Interrupted, RunError
 
 if TYPE_CHECKING:
-    from ponder.pipelines.evaluate import Evaluate, Report
+    from ponder.pipelines.evaluate import Evaluate
+    from ponder.pipelines.report import Report
     from ponder.pipelines.stages import Stages
 
 
@@ -97,7 +98,8 @@ def _parts(stages: Stages, folder: Path) -> list[tuple[str, tuple[Any, Path]]]:
 
 def report(job: Any, folder: Path, result: Any) -> list[str]:
     """For people."""
-    from ponder.pipelines.evaluate import Evaluate, Report
+    from ponder.pipelines.evaluate import Evaluate
+    from ponder.pipelines.report import Report
     from ponder.pipelines.stages import Stages
     from ponder.runs import checkpoints, read_metrics
 
@@ -148,7 +150,8 @@ def prompt(job: Evaluate, folder: Path) -> str:
 
 def numbers(job: Any, folder: Path, result: Any) -> dict[str, Any]:
     """For programs."""
-    from ponder.pipelines.evaluate import Evaluate, Report
+    from ponder.pipelines.evaluate import Evaluate
+    from ponder.pipelines.report import Report
     from ponder.pipelines.stages import Stages
     from ponder.runs import read_metrics
 

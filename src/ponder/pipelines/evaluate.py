@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from ponder.errors import Interrupted, TaskError, UsageError
-from ponder.measure import Accuracy, Mean, mean_of
+from ponder.errors import Interrupted, ModelError, TaskError, UsageError
 from ponder.models.load import load_any, pin
-from ponder.pipelines.solve import solve_all
-from ponder.protocols import Policy, Silent, Strategy, Task, Watch
-from ponder.reason.operators import majority
+from ponder.pipelines.guides import guide_named
+from ponder.pipelines.report import Report, report, so_far
+from ponder.pipelines.solve import attempt
+from ponder.protocols import Policy, Scorer, Silent, Strategy, Task, Watch
+from ponder.reason.budget import Budget
 from ponder.reason.strategies import Chain
 from ponder.runs import Run, read_traces
-from ponder.types import Cost, Trace
+from ponder.types import Problem, Trace
+
+MANY = 16  # failures from the start on that end an evaluation: it is the settings, not the problems
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,8 @@ class Evaluate:
     model: str = "smollm2"
     template: str | None = None
     strategy: Strategy = Chain()
+    guide: str = ""  # what guides a search (see `guides`); "oracle" is the task's verifier, and is said everywhere
+    budget: Budget | None = None  # of each problem
     limit: int | None = None  # the first so many problems; None: all
     batch: int = 128  # problems in flight, and lost at most when interrupted
     seed: int = 0
@@ -45,86 +51,55 @@ class Evaluate:
             policy = load_any(job.model, template=self.template, device=self.device, dtype=self.dtype)
             policy.watch = watch.tokens
             policy.stream(self.seed)
-            return asyncio.run(evaluate(job, policy, run, watch))
+            guide = guide_named(self.guide, policy, self.task, self.device, self.dtype)
+            return asyncio.run(evaluate(job, policy, run, watch, guide))
 
 
-@dataclass(frozen=True)
-class Report:
-    """What an evaluation found. `single` is one sample's accuracy; votes and coverage need more samples."""
-
-    problems: int
-    samples: int  # per problem
-    single: Accuracy | Mean
-    majority: Accuracy | Mean | None
-    coverage: Accuracy | Mean | None  # any of the samples is right
-    undecided: int
-    cost: Cost
-
-    def lines(self) -> list[str]:
-        c = self.cost
-        rows: dict[str, object] = {"accuracy": self.single}
-        if self.majority is not None:
-            rows[f"majority of {self.samples}"] = self.majority
-        if self.coverage is not None:
-            rows[f"any of {self.samples}"] = self.coverage
-        if self.undecided:
-            rows["undecided"] = f"{self.undecided} samples: the verifier could not judge them"
-        rows["cost"] = f"{c.generated_tokens:,} tokens written, {c.flops / 1e12:.1f} TFLOP, {c.seconds:.0f} s"
-        return [f"{name:<15} {value}" for name, value in rows.items()]
-
-
-async def evaluate(job: Evaluate, policy: Policy, run: Run, watch: Watch) -> Report:
+async def evaluate(job: Evaluate, policy: Policy, run: Run, watch: Watch, guide: Scorer | None = None) -> Report:
     problems = list(job.task.test[: job.limit] if job.limit else job.task.test)
     if not problems:
         raise TaskError(f"the task {job.task.name} has no held-out problems: check its settings or its data folder")
     verifier = job.task.verifier
-    traces = {trace.problem.id: trace for _, trace in read_traces(run.folder)}
-    left = [p for p in problems if p.id not in traces]
+    traces = {trace.problem.id: trace for _, trace in read_traces(run.folder) if not trace.failed}
+    left, fresh, often = [p for p in problems if p.id not in traces], list[Trace](), max(1, job.batch // 4)
+
+    async def think(problem: Problem) -> Trace:
+        return await attempt(
+            problem, job.strategy, policy, verifier, guide=guide, budget=job.budget, oracle=job.guide == "oracle"
+        )
+
     watch.phase("solve")
-    for first in range(0, len(left), job.batch):
-        try:
-            fresh = await solve_all(left[first : first + job.batch], job.strategy, policy, verifier)
-        except BaseExceptionGroup as stop:
-            if not stop.subgroup(Interrupted):
-                raise
-            done = len(problems) - len(left) + first
-            raise Interrupted(f"stopped after {done} of {len(problems)} problems; the same command goes on") from None
-        run.traces(0, fresh)
-        traces |= {t.problem.id: t for t in fresh}
-        watch.step(len(traces), len(problems), {"accuracy": so_far(traces.values(), verifier.name)}, fresh)
+    try:
+        async for trace in _in_flight(left, job.batch, think):
+            run.traces(0, [trace])
+            traces[trace.problem.id] = trace
+            fresh.append(trace)
+            if len(fresh) == min(len(left), MANY) and all(t.failed for t in fresh):
+                raise ModelError(f"all problems fail, the last one because: {trace.failed}")
+            if len(fresh) % often == 0 or len(fresh) == len(left):
+                told = {"accuracy": so_far(traces.values(), verifier.name)}
+                watch.step(len(traces), len(problems), told, fresh[-often:])
+    except Interrupted:
+        done = len(traces)
+        raise Interrupted(f"stopped after {done} of {len(problems)} problems; the same command goes on") from None
     return report([traces[p.id] for p in problems], verifier.name, getattr(verifier, "read", None))
 
 
-def so_far(traces: Iterable[Trace], scorer: str) -> float:
-    """Mean score of what was judged; NaN while nothing was."""
-    judged = [s for t in traces for i in t.answers() if (s := t.score(i, scorer)) is not None]
-    return sum(judged) / len(judged) if judged else math.nan
-
-
-def report(traces: Sequence[Trace], scorer: str, read: Callable[[str], str | None] | None) -> Report:
-    """Numbers from traces alone; `read` finds the answer that votes are counted on (None: no vote)."""
-    scores = [[t.score(i, scorer) for i in t.answers()] for t in traces]
-    samples = max(map(len, scores))
-    undecided = sum(s is None for group in scores for s in group)
-    cost = sum((t.cost for t in traces), Cost())
-    if samples == 1:
-        single = _rate([group[0] if group else None for group in scores])
-        return Report(len(traces), 1, single, None, None, undecided, cost)
-    judged = [[s for s in group if s is not None] for group in scores]
-    means = [sum(group) / len(group) if group else None for group in judged]
-    coverage = _rate([max(group) if group else None for group in judged])
-    voted = None if read is None else _rate([_vote(t, scorer, read) for t in traces])
-    return Report(len(traces), samples, mean_of(means), voted, coverage, undecided, cost)
-
-
-def _rate(values: list[float | None]) -> Accuracy | Mean:
-    """Right or wrong has its own interval; graded scores get the bootstrap's."""
-    return Accuracy.of(values) if set(values) <= {0.0, 1.0, None} else mean_of(values)
-
-
-def _vote(trace: Trace, scorer: str, read: Callable[[str], str | None]) -> float | None:
-    """The score of what most samples say. Saying nothing is wrong, unless nobody could judge it."""
-    chosen = majority(trace, trace.answers(), read)
-    if chosen is not None:
-        return trace.score(chosen, scorer)
-    return 0.0 if any(trace.score(i, scorer) is not None for i in trace.answers()) else None
+async def _in_flight(
+    problems: Sequence[Problem], most: int, work: Callable[[Problem], Coroutine[Any, Any, Trace]]
+) -> AsyncIterator[Trace]:
+    """Each problem's trace when it is done, so many at a time: a slow one holds up nobody."""
+    waiting, running = iter(problems), list[asyncio.Task[Trace]]()
+    try:
+        while True:
+            running += [asyncio.create_task(work(p)) for p in islice(waiting, most - len(running))]
+            if not running:
+                return
+            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            done, running = [t for t in running if t.done()], [t for t in running if not t.done()]
+            for task in done:
+                yield task.result()
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,15 +34,15 @@ async def solve(
     The strategy and its guide do not see the gold answer, unless as an `oracle`: the trace then says so.
     """
     trace = prompt_trace(problem, policy.encode(problem.messages)) if trace is None else trace
-    trace.oracle, trace.failed = trace.oracle or (oracle and guide is not None), ""
+    trace.oracle, trace.spent, trace.failed = trace.oracle or (oracle and guide is not None), False, ""
     trace.problem = problem if trace.oracle else replace(problem, answer=None)
     trace.read = getattr(judge, "read", None)
     if budget is not None:
         policy = Metered(policy, budget if isinstance(budget, Purse) else Purse(budget, trace.cost))
     try:
         await strategy(trace, policy, guide)
-    except Spent as spent:
-        trace.failed = str(spent)
+    except Spent:
+        trace.spent = True
     finally:
         trace.problem = problem
     if judge is not None:
@@ -57,8 +58,8 @@ def to_judge(trace: Trace, judge: str) -> list[int]:
     return [i for i in steps if judge not in trace.steps[i].scores]
 
 
-async def solve_all(
-    problems: Sequence[Problem],
+async def attempt(
+    problem: Problem,
     strategy: Strategy,
     policy: Policy,
     judge: Scorer | None = None,
@@ -66,25 +67,24 @@ async def solve_all(
     guide: Scorer | None = None,
     budget: Budget | Purse | None = None,
     oracle: bool = False,
-    keep_going: bool = False,
+) -> Trace:
+    """As `solve`; an error that ends the thinking is kept on the trace, as why it failed."""
+    trace = prompt_trace(problem, policy.encode(problem.messages))
+    try:
+        return await solve(problem, strategy, policy, judge, guide=guide, budget=budget, oracle=oracle, trace=trace)
+    except Interrupted:
+        raise
+    except PonderError as error:
+        trace.failed = str(error)
+        return trace
+
+
+async def solve_all(
+    problems: Sequence[Problem], strategy: Strategy, policy: Policy, judge: Scorer | None = None, **more: Any
 ) -> list[Trace]:
-    """All at once: the policy batches what waits together. The first failure stops the rest; or, to `keep_going`, is
-    kept as why that problem's trace failed."""
-
-    async def one(problem: Problem) -> Trace:
-        trace = prompt_trace(problem, policy.encode(problem.messages))
-        try:
-            return await solve(problem, strategy, policy, judge, guide=guide, budget=budget, oracle=oracle, trace=trace)
-        except Interrupted:
-            raise
-        except PonderError as error:
-            if not keep_going:
-                raise
-            trace.failed = str(error)
-            return trace
-
+    """All at once: the policy batches what waits together. The first failure stops the rest. `more`: as `solve`."""
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(p)) for p in problems]
+        tasks = [group.create_task(solve(p, strategy, policy, judge, **more)) for p in problems]
     return [t.result() for t in tasks]
 
 

@@ -1,0 +1,41 @@
+"""What guides a search, by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ponder.errors import UnknownName, UsageError
+from ponder.names import load
+from ponder.protocols import Policy, Scorer, Task
+from ponder.reason.scorers import Likelihood
+
+ORACLE = "oracle"
+KNOWN = ("likelihood", ORACLE, "reward:FOLDER", "module:object")
+
+
+def guide_named(
+    name: str, policy: Policy, task: Task | None = None, device: str = "auto", dtype: str = "auto"
+) -> Scorer | None:
+    """A scorer that needs no gold answer, or the oracle, which is the task's verifier.
+
+    likelihood      how likely the policy finds what it wrote
+    reward:FOLDER   a trained outcome, process or value model: a folder, or the run that trained it
+    module:object   your own, or one of ponder's
+    """
+    kind, _, rest = name.partition(":")
+    if not name:
+        return None
+    if name == "likelihood":
+        return Likelihood()
+    if name == ORACLE:
+        if task is None:
+            raise UsageError("an oracle needs a task with gold answers: --guide oracle is for `ponder eval`")
+        return task.verifier
+    if kind == "reward" and rest:
+        from ponder.models.reward import load_scorer
+
+        return load_scorer(rest, device=device, dtype=dtype)
+    if rest:
+        found: Any = load(name)
+        return found() if isinstance(found, type) else found
+    raise UnknownName("guide", name, KNOWN)

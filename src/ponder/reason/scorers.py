@@ -1,0 +1,32 @@
+"""Scorers that need no model of their own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ponder.types import Score, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Likelihood:
+    """The geometric mean of the probabilities of the tokens that the policy drew on the way to a step."""
+
+    @property
+    def name(self) -> str:
+        return "likelihood"
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        return [self._of(trace, step) for step in steps]
+
+    def _of(self, trace: Trace, step: int) -> Score:
+        drawn = [lp for i in trace.path(step) if (lp := trace.steps[i].logprobs) is not None and len(lp)]
+        if not drawn:
+            return Score(None, "the policy drew nothing here")
+        mean = float(np.concatenate(drawn).mean())
+        if math.isnan(mean):
+            return Score(None, "the policy does not tell its log-probabilities")
+        return Score(math.exp(min(0.0, mean)), f"mean log-probability {mean:.3f}")
