@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,25 @@ def test_a_stage_that_is_not_there_is_named() -> None:
         Stages((Stage("accuracy", EVAL), Stage("sft", SFT)))
     with pytest.raises(UsageError, match="each once"):
         Stages((Stage("sft", SFT), Stage("sft", SFT)))
+
+
+def test_stages_are_named_anywhere_in_a_job(tmp_path: Path) -> None:
+    from ponder.pipelines.stages import mentioned, settled
+
+    @dataclass(frozen=True)
+    class Job:
+        runs: tuple[str, ...] = ("stage:a", "elsewhere")
+        inner: Evaluate = EVAL
+        guide: str = "reward:stage:b"
+        data: str = "stage:a/data.jsonl"
+        plain: int = 3
+
+    job = Job()
+    assert sorted(mentioned(job)) == ["a", "a", "b", "sft"]
+    found = settled(job, tmp_path)
+    assert found.runs == (str(tmp_path / "a"), "elsewhere") and found.inner.model == str(tmp_path / "sft")
+    assert found.guide == f"reward:{tmp_path / 'b'}" and found.data == str(tmp_path / "a" / "data.jsonl")
+    plain = Job((), replace(EVAL, model="m"), "", "d")
+    assert settled(plain, tmp_path) is plain
+    with pytest.raises(UsageError, match="a folder's"):
+        Stages((Stage("a b", SFT),))

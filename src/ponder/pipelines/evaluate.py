@@ -11,7 +11,7 @@ from typing import Any
 
 from ponder.errors import Interrupted, ModelError, TaskError, UsageError
 from ponder.models.load import load_any, pin
-from ponder.pipelines.guides import guide_named
+from ponder.pipelines.guides import ORACLE, guide_named
 from ponder.pipelines.report import Report, report, so_far
 from ponder.pipelines.solve import attempt
 from ponder.protocols import Policy, Scorer, Silent, Strategy, Task, Watch
@@ -60,29 +60,40 @@ async def evaluate(job: Evaluate, policy: Policy, run: Run, watch: Watch, guide:
     if not problems:
         raise TaskError(f"the task {job.task.name} has no held-out problems: check its settings or its data folder")
     verifier = job.task.verifier
+    traces = await think_about(
+        problems, job.strategy, policy, verifier, run, watch, job.batch,
+        guide=guide, budget=job.budget, oracle=job.guide == ORACLE,
+    )  # fmt: skip
+    return report(traces, verifier.name, getattr(verifier, "read", None))
+
+
+async def think_about(
+    problems: Sequence[Problem], strategy: Strategy, policy: Policy, judge: Scorer, run: Run, watch: Watch, batch: int,
+    **more: Any,
+) -> list[Trace]:  # fmt: skip
+    """A trace of each problem: those the run has, and new ones, kept as they are done. `more`: as `solve`."""
     traces = {trace.problem.id: trace for _, trace in read_traces(run.folder) if not trace.failed}
-    left, fresh, often = [p for p in problems if p.id not in traces], list[Trace](), max(1, job.batch // 4)
+    left, fresh, often = [p for p in problems if p.id not in traces], list[Trace](), max(1, batch // 4)
 
     async def think(problem: Problem) -> Trace:
-        return await attempt(
-            problem, job.strategy, policy, verifier, guide=guide, budget=job.budget, oracle=job.guide == "oracle"
-        )
+        return await attempt(problem, strategy, policy, judge, **more)
 
     watch.phase("solve")
     try:
-        async for trace in _in_flight(left, job.batch, think):
+        async for trace in _in_flight(left, batch, think):
             run.traces(0, [trace])
             traces[trace.problem.id] = trace
             fresh.append(trace)
             if len(fresh) == min(len(left), MANY) and all(t.failed for t in fresh):
                 raise ModelError(f"all problems fail, the last one because: {trace.failed}")
             if len(fresh) % often == 0 or len(fresh) == len(left):
-                told = {"accuracy": so_far(traces.values(), verifier.name)}
-                watch.step(len(traces), len(problems), told, fresh[-often:])
+                watch.step(
+                    len(traces), len(problems), {"accuracy": so_far(traces.values(), judge.name)}, fresh[-often:]
+                )
     except Interrupted:
         done = len(traces)
         raise Interrupted(f"stopped after {done} of {len(problems)} problems; the same command goes on") from None
-    return report([traces[p.id] for p in problems], verifier.name, getattr(verifier, "read", None))
+    return [traces[p.id] for p in problems]
 
 
 async def _in_flight(

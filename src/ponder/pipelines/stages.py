@@ -1,12 +1,14 @@
 """Several jobs in a row, each an ordinary run in its own folder. A stage that is done is not done again.
 
-A later stage names an earlier one's model as `stage:NAME`.
+A later stage names an earlier one anywhere in its job: `stage:NAME` is its run directory (and so its model), and
+`stage:NAME/data.jsonl` a file in it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,13 @@ from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Silent, Watch
 from ponder.runs import Run
 
-_REFERENCE = "stage:"
+_REFERENCE = re.compile(r"stage:([^/\s]+)")
 
 
 @dataclass(frozen=True)
 class Stage:
     name: str
-    job: Any  # FineTune, RL, Evaluate: a frozen dataclass that runs as job(folder, watch)
+    job: Any  # FineTune, RL, Evaluate, Harvest ...: a frozen dataclass that runs as job(folder, watch)
 
 
 @dataclass(frozen=True)
@@ -32,9 +34,11 @@ class Stages:
         if not names or len(set(names)) < len(names):
             raise UsageError(f"stages need names, each once; these are {names}")
         for i, stage in enumerate(self.stages):
-            wanted = _wanted(stage)
-            if wanted is not None and wanted not in names[:i]:
-                raise UnknownName("earlier stage", wanted, names[:i])
+            if not stage.name or _REFERENCE.fullmatch(f"stage:{stage.name}") is None:
+                raise UsageError(f"a stage's name is a folder's: {stage.name!r} has a space or a slash, or is empty")
+            for wanted in mentioned(stage.job):
+                if wanted not in names[:i]:
+                    raise UnknownName("earlier stage", wanted, names[:i])
 
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> dict[str, Any]:
         """What each stage returned, by name."""
@@ -43,14 +47,35 @@ class Stages:
         with Run(folder, self) as run:
             for stage in self.stages:
                 watch.phase(stage.name)
-                job: Callable[..., Any] = stage.job
-                if (wanted := _wanted(stage)) is not None:
-                    job = replace(stage.job, model=str(run.folder / wanted))
-                results[stage.name] = job(run.folder / stage.name, watch)
+                results[stage.name] = settled(stage.job, run.folder)(run.folder / stage.name, watch)
         return results
 
 
-def _wanted(stage: Stage) -> str | None:
-    """The earlier stage whose model this one takes."""
-    model = getattr(stage.job, "model", None)
-    return model.removeprefix(_REFERENCE) if isinstance(model, str) and model.startswith(_REFERENCE) else None
+def settled(job: Any, folder: Path) -> Any:
+    """A job with the folders of earlier stages in place of their names."""
+    return _each_text(job, lambda text: _REFERENCE.sub(lambda found: str(folder / found[1]), text))
+
+
+def mentioned(job: Any) -> list[str]:
+    """Names of the stages that a job takes something from."""
+    found: list[str] = []
+
+    def note(text: str) -> str:
+        found.extend(_REFERENCE.findall(text))
+        return text
+
+    _each_text(job, note)
+    return found
+
+
+def _each_text(value: Any, change: Callable[[str], str]) -> Any:
+    """The same, with every text that names a stage changed, however deep it stands."""
+    if isinstance(value, str):
+        return change(value) if "stage:" in value else value
+    if isinstance(value, tuple):
+        return tuple(_each_text(v, change) for v in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        given = {f.name: getattr(value, f.name) for f in fields(value) if f.init}
+        changed = {k: new for k, v in given.items() if (new := _each_text(v, change)) is not v}
+        return replace(value, **changed) if any(changed[k] != given[k] for k in changed) else value
+    return value

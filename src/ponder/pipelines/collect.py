@@ -1,0 +1,58 @@
+"""Collect traces to learn from: training problems, solved by a strategy. Resumes by problem; every trace is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ponder.errors import UsageError
+from ponder.models.load import load_any, pin
+from ponder.pipelines.evaluate import think_about
+from ponder.pipelines.guides import ORACLE, guide_named
+from ponder.pipelines.report import Report, report
+from ponder.pipelines.solve import pick
+from ponder.protocols import Silent, Strategy, Task, Watch
+from ponder.reason.budget import Budget
+from ponder.reason.strategies import Ensemble
+from ponder.runs import Run
+
+
+@dataclass(frozen=True)
+class Collect:
+    """The job: so many training problems from the `first` on, in the order in which a run with this seed asks them."""
+
+    task: Task
+    model: str = "smollm2"
+    template: str | None = None
+    strategy: Strategy = Ensemble(4)
+    guide: str = ""  # "oracle": the gold answer guides the search, as training data may, and the traces say so
+    budget: Budget | None = None
+    problems: int = 256
+    first: int = 0
+    batch: int = 128  # problems in flight, and lost at most when interrupted
+    seed: int = 0
+    device: str = "auto"
+    dtype: str = "auto"
+
+    def __post_init__(self) -> None:
+        if min(self.batch, self.problems) < 1 or min(self.seed, self.first) < 0:
+            raise UsageError("batch and problems must each be at least 1, seed and first at least 0")
+
+    def __call__(self, folder: str | Path, watch: Watch | None = None) -> Report:
+        watch = watch or Silent()
+        job = replace(self, model=pin(self.model))
+        chosen = {p.id: p for p in pick(self.task.train, self.seed, self.first, self.problems)}
+        with Run(folder, job) as run:
+            watch.phase("load")
+            policy = load_any(job.model, template=self.template, device=self.device, dtype=self.dtype)
+            policy.watch = watch.tokens
+            policy.stream(self.seed, self.first)
+            guide = guide_named(self.guide, policy, self.task, self.device, self.dtype)
+            work = think_about(
+                list(chosen.values()), self.strategy, policy, self.task.verifier, run, watch, self.batch,
+                guide=guide, budget=self.budget, oracle=self.guide == ORACLE,
+            )  # fmt: skip
+            traces = asyncio.run(work)
+        verifier = self.task.verifier
+        return report(traces, verifier.name, getattr(verifier, "read", None))
