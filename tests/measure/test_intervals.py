@@ -111,6 +111,23 @@ def test_bootstrap_agrees_with_scipy_and_repeats() -> None:
         mean_of([None])
 
 
+def test_wilson_covers_the_truth() -> None:
+    """Exactly, by the binomial law: on average over accuracies 93 to 97 %, at each one nearly so."""
+    total = 60
+    held = np.array([wilson(right, total) for right in range(total + 1)])
+    chances = [
+        float(stats.binom.pmf(np.arange(total + 1), total, p) @ ((held[:, 0] <= p) & (p <= held[:, 1])))
+        for p in np.linspace(0.05, 0.95, 181)
+    ]
+    assert 0.945 < np.mean(chances) < 0.96 and min(chances) > 0.9
+
+
+def test_bootstrap_covers_the_truth() -> None:
+    rng = np.random.default_rng(0)
+    held = sum((m := mean_of(rng.beta(0.5, 1.5, 120), resamples=400)).low <= 0.25 <= m.high for _ in range(800))
+    assert 0.93 <= held / 800 <= 0.97
+
+
 def test_bootstrap_in_slices_draws_as_many() -> None:
     """More problems than fit in one slice of resamples: the interval is still that of the central limit."""
     values = np.random.default_rng(3).normal(size=50_000)

@@ -1,12 +1,10 @@
-"""Votes against counting by hand, symmetry, and a published log of samples with reward-model scores."""
+"""Votes against counting by hand, and symmetry."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ponder.errors import UsageError
-from ponder.measure import best, majority, majority_accuracy, mean_pass_at_k, weighted
+from ponder.measure import best, majority, majority_accuracy, weighted
 
 ANSWERS = st.lists(st.sampled_from(["a", "b", "c", None]), max_size=30)
 
@@ -64,20 +62,3 @@ def test_majority_of_two_answers_is_a_binomial_sum() -> None:
     assert majority_accuracy(0.6, 100_001) == pytest.approx(1.0)
     with pytest.raises(UsageError):
         majority_accuracy(1.2, 3)
-
-
-def test_qwen_math_log(data: Path) -> None:
-    """The first k of 8 samples of 100 MATH problems, chosen from in three ways."""
-    problems = [json.loads(line) for line in (data / "logs/qwen_math_rm/math_cot_100.jsonl").open()]
-    found: dict[str, list[int]] = {"majority": [], "best": [], "coverage": []}
-    for k in (1, 2, 4, 8):
-        voted = scored = 0
-        for p in problems:
-            answers, right = p["pred"][:k], p["score"][:k]
-            voted += right[answers.index(majority(answers))]
-            rewards = [s for (s,) in p["pred_score"][:k]]
-            scored += right[best(range(k), rewards) or 0]
-        found["majority"].append(voted)
-        found["best"].append(scored)
-        found["coverage"].append(round(100 * mean_pass_at_k(k, [sum(p["score"][:k]) for p in problems], k)))
-    assert found == {"majority": [90, 90, 93, 93], "best": [90, 93, 93, 94], "coverage": [90, 94, 95, 96]}

@@ -10,7 +10,7 @@ __all__ = ["best", "majority", "majority_accuracy", "weighted"]
 
 def majority_accuracy(p: float, n: int) -> float:
     """How often more than half of n independent samples are right, each with chance p; half of exactly half."""
-    if not 0 <= p <= 1 or n < 1:
+    if not 0 <= p <= 1 or n < 1 or n != int(n):
         raise UsageError(f"a majority of {n} samples with chance {p} is undefined; it takes n >= 1 and p in [0, 1]")
     from scipy.stats import binom  # scipy.stats takes half a second to import
 

@@ -1,0 +1,51 @@
+"""Control, Scaling and Performance of a method that thinks under a budget (Muennighoff et al. 2025, s1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ponder.errors import UsageError
+from ponder.measure.given import numbers
+
+
+def control(used: Sequence[float], most: ArrayLike, least: ArrayLike = 0) -> float:
+    """The share of runs whose thinking stayed within [least, most]: bounds for all runs, or one for each."""
+    used_N = np.asarray(used, dtype=float)
+    if used_N.size == 0 or np.any(np.isnan(used_N)):
+        raise UsageError("control needs the tokens used by every run, of at least one")
+    try:
+        low, high = (np.broadcast_to(np.asarray(x, dtype=float), used_N.shape) for x in (least, most))
+    except ValueError:
+        raise UsageError("give one bound for all runs, or one for each") from None
+    if np.any(low > high):
+        raise UsageError("a budget's least must not be above its most")
+    return float(np.mean((low <= used_N) & (used_N <= high)))
+
+
+def scaling(budgets: Sequence[float], accuracies: Sequence[float]) -> float:
+    """The mean slope over all pairs of budgets: accuracy gained per token of budget. Useful methods are above 0."""
+    points = _points(budgets, accuracies)
+    if len(points) < 2:
+        raise UsageError("scaling is a slope between budgets; it needs at least two")
+    slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(points, 2)]
+    return sum(slopes) / len(slopes)
+
+
+def performance(accuracies: Sequence[float]) -> float:
+    """The best accuracy at any budget."""
+    return max(a for _, a in _points(range(len(accuracies)), accuracies))
+
+
+def _points(budgets: Sequence[float], accuracies: Sequence[float]) -> list[tuple[float, float]]:
+    if len(budgets) != len(accuracies) or not budgets:
+        raise UsageError(f"every budget takes one accuracy; got {len(budgets)} and {len(accuracies)}")
+    points = sorted(zip(numbers(budgets).tolist(), numbers(accuracies).tolist(), strict=True))
+    if len({b for b, _ in points}) < len(points):
+        raise UsageError("a budget stands twice; give each budget one accuracy")
+    if not np.all(np.isfinite(points)):
+        raise UsageError("a budget or an accuracy is no number; leave out what was not measured")
+    return points

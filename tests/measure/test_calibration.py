@@ -1,0 +1,121 @@
+"""Calibration and ranking against loops over bins and pairs, and their intervals against simulation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ponder.errors import UsageError
+from ponder.measure import auroc, brier, control, ece, fit_temperature, performance, reliability, scaling
+
+SAMPLES = st.lists(st.tuples(st.integers(0, 8).map(lambda x: x / 8), st.integers(0, 1)), min_size=2, max_size=40)
+
+
+@given(SAMPLES)
+def test_auroc_is_the_share_of_pairs_won(samples: list[tuple[float, int]]) -> None:
+    good, bad = ([s for s, r in samples if r == kind] for kind in (1, 0))
+    scores, right = [s for s, _ in samples], [r for _, r in samples]
+    if not good or not bad:
+        with pytest.raises(UsageError, match="nothing to tell apart"):
+            auroc(scores, right)
+        return
+    won = sum((g > b) + 0.5 * (g == b) for g in good for b in bad)
+    found = auroc(scores, right)
+    assert found.area == pytest.approx(won / (len(good) * len(bad)))
+    assert 0 <= found.low <= found.area <= found.high <= 1
+
+
+@pytest.mark.parametrize(("r", "w", "apart"), [(40, 60, 1.0), (25, 25, 0.0), (30, 200, 1.5)])
+def test_auroc_interval_covers_the_truth(r: int, w: int, apart: float) -> None:
+    rng = np.random.default_rng(1)
+    truth, held, trials = 0.5 * math.erfc(-apart / 2), 0, 800  # two normals so far apart
+    right = [1] * r + [0] * w
+    for _ in range(trials):
+        found = auroc(np.concatenate([rng.normal(apart, 1, r), rng.normal(0, 1, w)]).tolist(), right)
+        held += found.low <= truth <= found.high
+    assert 0.93 <= held / trials <= 0.97
+
+
+def test_auroc_over_problems_is_wider_where_their_samples_are_alike() -> None:
+    rng = np.random.default_rng(2)
+    problem = np.repeat(np.arange(40), 8)
+    score = np.repeat(rng.normal(size=40), 8)
+    right = np.repeat(rng.integers(0, 2, 40), 8).tolist()
+    alone, whole = auroc(score.tolist(), right), auroc(score.tolist(), right, problem.tolist())
+    assert whole.area == alone.area and whole.high - whole.low > 2 * (alone.high - alone.low)
+
+
+def test_perfect_ranking_is_not_certain() -> None:
+    found = auroc([0.1, 0.2, 0.8, 0.9], [0, 0, 1, 1])
+    assert found.area == 1 and found.low < 0.5 and found.high == 1
+    assert auroc([0.1, 0.9], [1, 0]).area == 0
+
+
+@given(SAMPLES, st.integers(1, 6))
+def test_ece_by_a_loop_over_bins(samples: list[tuple[float, int]], bins: int) -> None:
+    scores, right = [s for s, _ in samples], [r for _, r in samples]
+    gap = 0.0
+    for b in range(bins):
+        inside = [(s, r) for s, r in samples if b / bins <= s < (b + 1) / bins or (b == bins - 1 and s == 1)]
+        gap += abs(sum(r - s for s, r in inside)) / len(samples)
+    assert ece(scores, right, bins) == pytest.approx(gap)
+    assert brier(scores, right) == pytest.approx(sum((s - r) ** 2 for s, r in samples) / len(samples))
+    mass = reliability(scores, right, bins, "mass")
+    assert mass.count.sum() == len(samples) and (np.diff(mass.promised) > 0).all()
+    assert mass.ece >= abs(np.mean(np.subtract(right, scores))) - 1e-12
+
+
+def test_bins_of_equal_mass() -> None:
+    scores = np.random.default_rng(0).random(1000) ** 3
+    found = reliability(scores.tolist(), [0, 1] * 500, 10, "mass")
+    assert found.count.tolist() == [100] * 10
+    assert ((found.low < 0.5) & (found.high > 0.5)).sum() >= 8
+
+
+def test_calibrated_scores_have_little_error() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.random(40_000)
+    right = (rng.random(p.size) < p).astype(int).tolist()
+    assert ece(p.tolist(), right) < 0.01 and brier(p.tolist(), right) == pytest.approx(1 / 6, abs=0.005)
+    logit = np.log(p / (1 - p))
+    assert fit_temperature((logit * 3).tolist(), right) == pytest.approx(3, rel=0.03)
+    assert fit_temperature((logit / 2).tolist(), right) == pytest.approx(0.5, rel=0.03)
+
+
+def test_refuses_scores_that_are_missing_or_no_probabilities() -> None:
+    with pytest.raises(UsageError, match="1 of 2 samples lack a score or a verdict"):
+        ece([0.5, None], [1, 0])
+    with pytest.raises(UsageError, match="sigmoid"):
+        brier([3.0, 0.1], [1, 0])
+    with pytest.raises(UsageError, match="all outcomes are the same"):
+        fit_temperature([1.0, 2.0], [1, 1])
+    with pytest.raises(UsageError, match="no better than a coin"):
+        fit_temperature([1.0, -2.0, 3.0, 0.5], [0, 1, 0, 1])
+    with pytest.raises(UsageError, match="no way of making bins named 'size'"):
+        ece([0.5], [1], by="size")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="every time"):
+        fit_temperature([1.0, -2.0], [1, 0])
+    with pytest.raises(UsageError, match="right \\(1\\) or wrong"):
+        auroc([0.1, 0.2], [0.5, 1])
+
+
+def test_control_scaling_performance() -> None:
+    assert control([500, 1000, 2100, 4000], 2048) == 0.5
+    assert control([500, 1000, 2100], [600, 900, 2100], [0, 0, 2000]) == pytest.approx(2 / 3)
+    budgets, accuracies = [1000, 2000, 4000], [0.2, 0.3, 0.6]
+    assert scaling(budgets, accuracies) == pytest.approx((0.1 / 1000 + 0.4 / 3000 + 0.3 / 2000) / 3)
+    assert scaling(budgets[::-1], accuracies[::-1]) == scaling(budgets, accuracies)
+    assert performance(accuracies) == 0.6
+    for bad in (lambda: scaling([1], [0.5]), lambda: scaling([1, 1], [0.5, 0.6]), lambda: performance([])):
+        with pytest.raises(UsageError):
+            bad()
+    with pytest.raises(UsageError, match="one for each"):
+        control([5, 6], [1, 2, 3])
+    with pytest.raises(UsageError, match="least"):
+        control([5], 1, 2)
+    with pytest.raises(UsageError, match="no number"):
+        performance([0.5, math.nan])

@@ -1,0 +1,198 @@
+"""Intervals over problems and samples keep their promise; tests and sample sizes against scipy and simulation."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from ponder.errors import UsageError
+from ponder.measure import (
+    bootstrap,
+    clustered_mean,
+    difference_seen,
+    paired_difference,
+    paired_means,
+    pass_at_k,
+    problems_for_means,
+    problems_needed,
+    sign_flip,
+)
+
+
+def draw(rng: np.random.Generator, problems: int, samples: int, a: float = 0.6, b: float = 0.9) -> list[list[float]]:
+    rate = rng.beta(a, b, size=(problems, 1))
+    return (rng.random((problems, samples)) < rate).astype(float).tolist()
+
+
+@pytest.mark.parametrize(("samples", "a", "b"), [(4, 0.6, 0.9), (2, 4.0, 6.0), (16, 0.3, 0.45)])
+def test_interval_over_problems_covers_the_truth(samples: int, a: float, b: float) -> None:
+    """All means are .4. In the second case most of the spread is the samples' own."""
+    rng = np.random.default_rng(samples)
+    trials, analytic, drawn = 200, 0, 0
+    for trial in range(trials):
+        groups = draw(rng, 60, samples, a, b)
+        exact = clustered_mean(groups)
+        again = bootstrap(groups, resamples=200, seed=trial)
+        analytic += exact.low <= 0.4 <= exact.high
+        drawn += again.low <= 0.4 <= again.high
+    assert 0.92 <= analytic / trials <= 0.98 and 0.92 <= drawn / trials <= 0.98  # 93-97 %, and the luck of 200 trials
+
+
+def test_interval_over_samples_is_for_these_problems() -> None:
+    rng = np.random.default_rng(0)
+    rate = rng.beta(0.5, 0.5, size=40)
+    held = trials = 0
+    for trial in range(200):
+        groups = (rng.random((40, 12)) < rate[:, None]).astype(float).tolist()
+        found = bootstrap(groups, over="samples", resamples=300, seed=trial)
+        held += found.low <= rate.mean() <= found.high
+        trials += 1
+        assert found.from_problems == 0
+    assert 0.92 <= held / trials <= 0.98
+
+
+def test_where_the_error_comes_from() -> None:
+    rng = np.random.default_rng(1)
+    alike = [[float(x)] * 8 for x in rng.integers(0, 2, 200)]  # samples of a problem never differ
+    found = clustered_mean(alike)
+    assert found.from_samples == 0 and found.from_problems == pytest.approx(0.5 / math.sqrt(200), rel=0.05)
+    coin = rng.integers(0, 2, (200, 8)).astype(float).tolist()  # problems never differ
+    found = clustered_mean(coin)
+    assert found.from_samples == pytest.approx(0.5 / math.sqrt(1600), rel=0.05)
+    assert found.from_problems < found.from_samples
+    assert clustered_mean([[1.0], [0.0]]).from_samples is None
+    naive = math.sqrt(0.25 / 1600)
+    assert (clustered_mean(alike).high - clustered_mean(alike).low) / 2 > 2 * 1.96 * naive
+
+
+def test_analytic_is_students_interval() -> None:
+    groups = draw(np.random.default_rng(2), 30, 5)
+    means = [np.mean(g) for g in groups]
+    found = clustered_mean(groups)
+    theirs = stats.ttest_1samp(means, 0).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high))
+
+
+def test_bootstrap_takes_any_statistic() -> None:
+    groups = draw(np.random.default_rng(3), 80, 10)
+
+    def pass4(x: np.ndarray) -> np.ndarray:
+        return pass_at_k(x.shape[-1], x.sum(axis=-1), 4)
+
+    both, problems = bootstrap(groups, pass4), bootstrap(groups, pass4, over="problems")
+    assert both.mean == problems.mean == pytest.approx(pass_at_k(10, [sum(g) for g in groups], 4).mean())
+    assert both.high - both.low == pytest.approx(problems.high - problems.low, rel=0.15)
+    assert both.from_samples and both.from_samples > 0 and problems.from_samples is None
+
+
+def test_missing_verdicts_are_counted() -> None:
+    found = clustered_mean([[1, None], [0, 0], [None, None]])
+    assert (found.mean, found.problems, found.samples, found.undecided, found.empty) == (0.5, 2, 3, 3, 1)
+    assert clustered_mean([[1, 1], [1, 1], [1]]).low < 0.7, "all right is not certain"
+    assert bootstrap([[1, 1], [1, 1], [1]]).low < 0.7
+    with pytest.raises(UsageError, match="two problems"):
+        clustered_mean([[1, 0, 1]])
+    with pytest.raises(UsageError, match="no problem has a sample"):
+        bootstrap([[None], []])
+    with pytest.raises(UsageError, match="no number"):
+        bootstrap([["right"], [1.0]])  # type: ignore[list-item]
+    with pytest.raises(UsageError, match=r"no level to draw again named 'sample'. Did you mean 'samples'"):
+        bootstrap([[1.0], [0.0]], over="sample")  # type: ignore[arg-type]
+
+
+def test_paired_means_is_the_paired_t_test() -> None:
+    rng = np.random.default_rng(0)
+    first, second = draw(rng, 50, 3), draw(rng, 50, 6)
+    found = paired_means(first, second)
+    a, b = [np.mean(g) for g in first], [np.mean(g) for g in second]
+    theirs = stats.ttest_rel(a, b)
+    interval = theirs.confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
+    assert found.p_value == pytest.approx(theirs.pvalue, abs=0.05)
+    assert found.problems == found.clusters == 50 and "paired over 50" in str(found)
+
+
+def test_sign_flip_is_exact_for_few() -> None:
+    for gaps in ([1.0, 2.0, -0.5], [0.25] * 6, [0.0, 0.0], [1.0, -1.0]):
+        real = [g for g in gaps if g]
+        sums = [abs(sum(s * g for s, g in zip(signs, real, strict=True)))
+                for signs in itertools.product((1, -1), repeat=len(real))]  # fmt: skip
+        assert sign_flip(gaps) == pytest.approx(np.mean([s >= abs(sum(real)) - 1e-12 for s in sums]))
+    many = np.random.default_rng(0).normal(0.2, 1, 60)
+    theirs = stats.permutation_test((many,), np.mean, permutation_type="samples", n_resamples=20_000, rng=1).pvalue
+    assert sign_flip(many) == pytest.approx(theirs, abs=0.015)
+    wins = [1.0] * 14 + [-1.0] * 4  # as right or wrong: McNemar's exact test
+    mcnemar = paired_difference([1] * 14 + [0] * 4, [0] * 14 + [1] * 4).p_value
+    assert sign_flip(wins, flips=40_000) == pytest.approx(mcnemar, abs=0.005)
+
+
+def test_clusters_widen_the_interval_as_they_must() -> None:
+    """Ten problems from each of 30 passages, with a gap that belongs to the passage: the interval covers 0."""
+    rng = np.random.default_rng(5)
+    passage = np.repeat(np.arange(30), 10).tolist()
+    held = wrong = 0
+    for trial in range(200):
+        gap = np.repeat(rng.normal(0, 0.2, 30), 10) + rng.normal(0, 0.1, 300)
+        first, second = [[g] for g in gap], [[0.0]] * 300
+        found = paired_means(first, second, passage, flips=1)
+        held += found.low <= 0 <= found.high
+        if trial < 40:
+            alone = paired_means(first, second, flips=1)
+            wrong += not alone.low <= 0 <= alone.high
+    assert 0.93 <= held / 200 <= 0.97 and wrong / 40 > 0.3 and found.clusters == 30
+
+
+def test_paired_refuses() -> None:
+    with pytest.raises(UsageError, match="same problems"):
+        paired_means([[1]], [[1], [0]])
+    with pytest.raises(UsageError, match="two problems"):
+        paired_means([[1], [None]], [[1], [0]])
+    assert paired_means([[1], [None], [0]], [[1], [0], [1]]).undecided == 1
+
+
+def test_unpaired_problems_needed_as_in_tables() -> None:
+    assert problems_needed(0.1, 0.5) == 388  # Fleiss's table without continuity correction
+    assert problems_needed(-0.1, 0.6) == 388
+    assert problems_needed(0.02, 0.5) > 9000
+
+
+def test_so_many_problems_show_the_difference_as_often_as_said() -> None:
+    rng = np.random.default_rng(0)
+    accuracy, gap, disagree = 0.6, 0.08, 0.2
+    n = problems_needed(gap, accuracy, disagree)
+    won, lost = (disagree + gap) / 2, (disagree - gap) / 2
+    table = rng.multinomial(n, [won, lost, 1 - disagree], size=4000)
+    z = (table[:, 0] - table[:, 1]) / np.sqrt(table[:, 0] + table[:, 1])
+    assert np.mean(np.abs(z) > 1.96) == pytest.approx(0.8, abs=0.025)
+    n = problems_needed(gap, accuracy)
+    first, second = rng.binomial(n, accuracy, 4000) / n, rng.binomial(n, accuracy + gap, 4000) / n
+    middle = (first + second) / 2
+    assert np.mean(np.abs(second - first) / np.sqrt(2 * middle * (1 - middle) / n) > 1.96) == pytest.approx(
+        0.8, abs=0.025
+    )
+    n = problems_for_means(0.05, 0.2, 0.4, samples=4)
+    gaps = rng.normal(0.05, math.sqrt(0.04 + 2 * 0.16 / 4), size=(3000, n))
+    seen = np.abs(gaps.mean(axis=1)) / (gaps.std(axis=1, ddof=1) / math.sqrt(n)) > 1.96
+    assert seen.mean() == pytest.approx(0.8, abs=0.025)
+    assert problems_for_means(0.05, 0.2, 0.4, samples=64) < n / 2
+
+
+def test_difference_seen_turns_it_round() -> None:
+    for disagree in (None, 0.3):
+        gap = difference_seen(500, 0.5, disagree)
+        assert problems_needed(gap, 0.5, disagree) <= 500 < problems_needed(gap * 0.98, 0.5, disagree)
+    assert math.isnan(difference_seen(3, 0.9))
+    for bad in (lambda: problems_needed(0.0, 0.5), lambda: problems_needed(0.6, 0.5), lambda: difference_seen(0, 0.5)):
+        with pytest.raises(UsageError):
+            bad()
+    with pytest.raises(UsageError, match="cannot disagree"):
+        problems_needed(0.1, 0.5, 0.05)
+    with pytest.raises(UsageError, match="cannot disagree"):
+        problems_needed(0.02, 0.95, 0.5)
+    with pytest.raises(UsageError, match="cannot disagree"):
+        difference_seen(500, 0.95, 0.5)
+    assert 0 < difference_seen(5000, 0.9, 0.15) < 0.05
