@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from fakes import Digits, FakePolicy, Wanted
 from ponder.errors import Spent, UsageError
 from ponder.pipelines.solve import attempt, solve, solve_all
-from ponder.reason.budget import Budget, Metered, Price, Purse
+from ponder.reason.budget import Budget, Metered, Purse
+from ponder.reason.price import Price
 from ponder.reason.strategies import Chain, Ensemble
 from ponder.types import Completion, Cost, Ids, Sampling, Score, Trace, ids
 
@@ -70,7 +71,7 @@ def test_a_failing_call_gives_back_what_it_reserved() -> None:
 
 def test_seconds_and_dollars() -> None:
     price = Price(prompt=1e6, cached=0.5e6, generated=2e6)
-    assert price.of(Cost(2, 4, 3)) == 2 + 2 + 6
+    assert price.dollars(Cost(2, 4, 3)) == 2 + 2 + 6
     purse = Purse(Budget(dollars=10, price=price))
     policy = Metered(FakePolicy(["abc", "de"]), purse)
     (c,) = asyncio.run(policy.generate(ids([1, 1]), Sampling()))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ponder.errors import UsageError
-from ponder.verify import FORMS, FinalNumber, after_thinking, extract, state
+from ponder.verify import FORMS, FinalNumber, after_thinking, answer, extract, state
 
 GIVEN = [
     (r"So it is \boxed{42}.", "42"),
@@ -143,6 +143,26 @@ def test_no_text_raises(text):
         found = extract(text, forms)
         assert (found.answer is None) == bool(found.reason)
         assert FinalNumber(forms).judge(text, "42").value in (0.0, 1.0)
+
+
+SENTENCES = [
+    "The answer is ",
+    "the best option: ",
+    "So, my final Answer is: ",
+    "ANſWER = ",
+    "answer",
+    ": ",
+    "? ",
+    "!\t",
+    "\n\n",
+]
+
+
+@settings(max_examples=200)
+@given(st.lists(st.one_of(st.sampled_from([*PIECES, *SENTENCES]), st.text(max_size=3)), max_size=16).map("".join))
+def test_lines_are_found_wherever_the_pattern_finds_them(text):
+    whole = [(match.start(), match.end()) for match in answer._LINE.finditer(text)]
+    assert [(line.start, line.end) for line in answer.lines(text)] == whole
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@
 import time
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from ponder.verify import Choice, FinalNumber, FinalText, MathAnswer
+from ponder.verify import Choice, FinalNumber, FinalText, MathAnswer, around
 from ponder.verify.around import denied, part_of_more
 from ponder.verify.units import canonical_unit, differ
 
@@ -108,6 +110,21 @@ def test_it_takes_no_time(piece):
     for _ in range(200):
         denied(piece * 10_000), part_of_more(piece * 10_000, piece * 10_000)
     assert time.perf_counter() - begun < 1.0
+
+
+WORDS = [
+    "or", "OR", "either", "neıther", "not", "n't", "n’t", "≠", "¬", r"\ne", r"\neg", r"\not", "do not", "think",
+    "thinK", "say", "ſay", "wrong", "falſe", "to", "that", "doubt", "unlikely", "unlİkely", "-", "−", "+", "*", "×",
+    "<", ">", "^", "_", "{", "(", "[3]", "]", "=", "1", "٣", r"\frac", r"\sqrt", r"\cdot", r"\ln", "x", ".", "\n",
+]  # fmt: skip
+
+
+@settings(max_examples=400)
+@given(st.lists(st.one_of(st.sampled_from([*WORDS, " ", " "]), st.text(max_size=2)), max_size=12).map("".join))
+def test_a_quick_look_first_changes_no_verdict(text):
+    """The patterns alone are the rule; what is asked before them only saves their time."""
+    assert denied(text) == bool(around._OFFERS.search(text[-20:]) or around._DOUBTS.search(text[-120:]))
+    assert part_of_more(text, "") == bool(around._LEADS.search(text[-100:]))
 
 
 def test_units_by_one_name():

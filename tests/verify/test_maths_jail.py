@@ -8,6 +8,7 @@ import pytest
 
 from ponder.types import Problem, Step, Trace, ids, user
 from ponder.verify import MathAnswer
+from ponder.verify.maths import jailed
 from ponder.verify.sandbox import SandboxError, level
 
 pytest.importorskip("math_verify")
@@ -19,7 +20,7 @@ except SandboxError as error:
 JUDGE = MathAnswer()
 PATIENT = MathAnswer(seconds=20)  # a busy machine must not decide a test
 SUM = r"\sum_{k=1}^{n} k^2"
-HANGS = r"\binom{10^{9}}{5*10^{8}}"  # as a gold: math-verify works it out for minutes
+HANGS, BESIDE = (rf"\prod_{{k=1}}^{{10^{{{n}}}}} k" for n in (9, 8))  # math-verify works both out for minutes
 
 
 def boxed(answer):
@@ -44,6 +45,37 @@ def test_what_the_grammar_does_not_read_is_compared_in_the_jail(gold, answer, va
     assert (score.value, score.reason) == (value, reason)
 
 
+@pytest.mark.parametrize(
+    ("gold", "answer", "said"),
+    [
+        (r"\int_0^1 x^2\,dx", r"\int_0^1 t^2\,dt", "right"),  # the same form
+        (r"\frac{x+1}{x^2-1}", r"\frac{1}{x-1}", "right"),  # the same values, another form
+        (r"\sin^2 x + \cos^2 x", "1", "right"),
+        (r"f(x) \cdot (x+1)", "x f(x) + f(x)", "right"),  # no value anywhere
+        (r"n! (n+1)", "(n+1)!", "right"),
+        (r"|x-3|", "|3-x|", "right"),
+        (r"\sqrt{x^2+2x+1}", "x^2+1", "wrong"),
+        ("x^3 - y", "y - x^3", "wrong"),
+        (r"\binom{10^{9}}{5*10^{8}}", r"\binom{6}{3}", "wrong"),  # seen at once from a few digits
+        ("[1, 2]", "1", "wrong"),
+        ("(1, 2)", "(1, 2)", "right"),
+        (r"\sim 42", "42", "bad data"),  # no token: reading again must not skip it
+        ("42", r"\cancel{41} 42", "malformed"),
+    ],
+)
+def test_quick_ways_give_the_verdict_of_the_slow_one(gold, answer, said):
+    assert jailed.call(20, "compare", gold, answer).value == said
+
+
+def test_a_worker_with_modules_to_load_is_waited_for_not_doubled():
+    """The last clone is buried in milliseconds; to load the library again takes seconds."""
+    pool = jailed._pool()
+    before = {id(worker) for worker in pool._idle["python"]}
+    for _ in range(2 * jailed.REUSE + 5):
+        jailed.call(20, "search", "(a)", "a", 9)
+    assert {id(worker) for worker in pool._idle["python"]} == before
+
+
 def test_a_gold_that_nothing_reads_is_undecided():
     score = PATIENT.judge(boxed("4:30"), "4:30p..")
     assert score.value is None and score.reason.startswith("bad data")
@@ -51,7 +83,7 @@ def test_a_gold_that_nothing_reads_is_undecided():
 
 def test_what_hangs_is_killed_and_undecided():
     before = time.perf_counter()
-    score = MathAnswer(seconds=0.5).judge(boxed(r"\binom{6}{3}"), HANGS)
+    score = MathAnswer(seconds=0.5).judge(boxed(BESIDE), HANGS)
     assert score.value is None and score.reason.startswith("timed out")
     assert time.perf_counter() - before < 20
     assert PATIENT.judge(boxed(r"\sum_{j=1}^{n} j^2"), SUM).value == 1.0
@@ -73,7 +105,7 @@ def test_honest_verdicts_beside_hostile_ones_from_many_threads():
 
     def judge(number):
         if number % 4 == 0:
-            return hostile.judge(boxed(r"\binom{6}{3}"), HANGS).value
+            return hostile.judge(boxed(BESIDE), HANGS).value
         return PATIENT.judge(boxed(r"\sum_{j=1}^{n} j^2" if number % 2 else SUM.replace("2", "3")), SUM).value
 
     with ThreadPoolExecutor(6) as threads:

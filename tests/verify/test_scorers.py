@@ -87,12 +87,13 @@ WELL_FORMED = [
     "<think>a</think><answer>42</answer>",
     " <think>\na\n</think>\n\n<answer>\n42\n</answer>\n",
     r"<think>so \boxed{41}?</think> \boxed{\frac{1}{2}}",
-    r"<think></think><answer>\boxed{42}</answer>",
+    r"<think>a</think><answer>\boxed{42}</answer>",
 ]
 
 ILL_FORMED = [
     "", "42", "<answer>42</answer>", "<think>a</think>", "<think>a</think>42", "a <think>b</think><answer>42</answer>",
-    "<think>a</think><answer>\u200b</answer>",
+    "<think>a</think><answer>\u200b</answer>", "<think></think><answer>42</answer>", r"<think> </think>\boxed{42}",
+    "<think>\n\u200b\n</think><answer>42</answer>",
     "<think>a</think><answer>42</answer> so", "<think>a</think> so <answer>42</answer>",
     "<think>a<answer>42</answer></think>",
     "<answer>42</answer><think>a</think>", "<think>a</think><think>b</think><answer>42</answer>",

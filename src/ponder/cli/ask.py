@@ -1,32 +1,46 @@
-"""`ponder solve`: ask a model, let its answers vote."""
+"""`ponder solve`: ask a model, think by a strategy, give the answer with its bill."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ponder.cli import options as opt
 from ponder.cli.progress import emit, printable, watching
 from ponder.cli.stopping import Stop
-from ponder.errors import UsageError
+from ponder.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
-    from ponder.protocols import Policy
-    from ponder.types import Cost
+    from ponder.protocols import Policy, Scorer, Strategy
+    from ponder.reason.budget import Budget
+    from ponder.types import Trace
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a run directory of one question is of. Its budget is not part of it: more may be spent later."""
+
+    question: str
+    model: str
+    template: str | None
+    strategy: str
+    guide: str
+    seed: int
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the vote decided. `answer` is None where no completion gave one; `text` is then the first."""
+    """What was decided. `answer` is None where nothing states one; `text` is then the first completion."""
 
     answer: str | None
-    votes: int
+    votes: int  # answers that say the same
     n: int
     text: str
     ballots: dict[str, int]  # every answer given, the most frequent first
-    cost: Cost
+    trace: Trace
 
 
 def solve(
@@ -34,71 +48,133 @@ def solve(
     /,
     *,
     model: opt.Model = "smollm2",
-    n: Annotated[int, "completions that vote; 1 is one greedy chain"] = 8,
-    strategy: Annotated[Literal["vote", "chain"] | None, "vote, or chain for a single completion"] = None,
-    max_tokens: opt.MaxTokens = 256,
+    strategy: opt.Strategy = None,
+    effort: opt.Effort = None,
+    n: Annotated[int | None, "answers, beams or simulations; 1 is one greedy chain (8)"] = None,
+    max_tokens: Annotated[int | None, "longest answer (256)"] = None,
     temperature: Annotated[float | None, "0: greedy, which a chain is; a vote samples at 0.7"] = None,
+    guide: opt.Guide = "",
+    budget: opt.Tokens = None,
+    seconds: opt.Seconds = None,
+    prices: opt.Prices = None,
+    set: Annotated[list[str], "a setting of the strategy, as key=value; may be given again"] = [],  # noqa: B006
+    show: Annotated[Literal["answer", "thought", "tree"], "how much of it"] = "thought",
     template: opt.Template = None,
     seed: int = 0,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
+    run: Annotated[Path | None, "keep the thinking here; the same question goes on from it, say with more --n"] = None,
     json: opt.Json = False,
 ) -> int:
-    """Ask a model a question; the most frequent final answer of its completions wins."""
+    """Ask a model a question, and think about it by a strategy."""
     if not question.strip():
         raise UsageError("the question is empty")
-    n = 1 if strategy == "chain" else n
-    with Stop(saves=False) as stop, watching(f"solve · {model}", stop, unit="answer", json=json) as seen:
+    from ponder.cli.thinking import budget_of, strategy_named
+
+    if strategy is None and effort is None and n == 1:
+        strategy = "chain"
+    bound = 256 if max_tokens is None and effort is None else max_tokens
+    if temperature is None and strategy in (None, "vote", "ensemble") and effort not in ("none", "minimal", "low"):
+        temperature = 0.7
+    way, own, level = strategy_named(
+        strategy, effort, n=n, max_tokens=bound, temperature=temperature, settings=set, default="vote"
+    )
+    guide = guide or own
+    asked = Question(question, model, template, strategy or effort or "vote", guide, seed)
+    with Stop(saves=run is not None) as stop, watching(f"solve · {model}", stop, unit="answer", json=json) as seen:
         from ponder.models.load import load_any
+        from ponder.pipelines.guides import guide_named
 
         seen.phase("load")
         policy = load_any(model, template=template, device=device, dtype=dtype)
         policy.watch = seen.tokens
         policy.stream(seed)
+        judge = guide_named(guide, policy, None, device, dtype)
         seen.phase("sample")
-        found = ask(policy, question, n, max_tokens, temperature)
+        trace = think(asked, way, policy, judge, budget_of(level, budget, seconds, prices, model), run)
+    found = decided(trace)
     if json:
-        emit({"event": "done", "question": question, **plain(found)})
+        trees = {"trace": trace.to_json()} if show == "tree" else {}
+        emit({"event": "done", **asdict(asked), **told(found), **trees})
     else:
-        print("\n".join(lines(found)))
+        print("\n".join(lines(found, show)))
     return 0
 
 
-def ask(policy: Policy, question: str, n: int, max_tokens: int = 256, temperature: float | None = None) -> Answer:
-    """One greedy chain for n = 1, else a majority vote of n samples."""
-    from ponder.pipelines.solve import solve as think
+def think(
+    asked: Question, way: Strategy, policy: Policy, guide: Scorer | None, budget: Budget | None, folder: Path | None
+) -> Trace:
+    """A trace about the question: a new one, or the one that is kept in the folder, gone on with."""
+    from ponder.pipelines.solve import solve
+    from ponder.runs import Run, read_traces
+    from ponder.types import Problem, prompt_trace, user
+
+    problem = Problem("question", user(asked.question))
+    trace = prompt_trace(problem, policy.encode(problem.messages))
+    if folder is None:
+        return asyncio.run(solve(problem, way, policy, guide=guide, budget=budget, trace=trace))
+    with Run(folder, asked) as run:
+        kept = list(read_traces(folder))
+        if kept:
+            trace = kept[-1][1]
+        try:
+            asyncio.run(solve(problem, way, policy, guide=guide, budget=budget, trace=trace))
+        except (Interrupted, BaseExceptionGroup):
+            run.traces(len(kept), [trace])
+            raise
+        run.traces(len(kept), [trace])
+    return trace
+
+
+def decided(trace: Trace) -> Answer:
+    """The chosen answer, or the most frequent one where the strategy chooses none."""
     from ponder.reason.operators import majority
     from ponder.reason.reading import read
-    from ponder.reason.strategies import Chain, Ensemble
-    from ponder.types import Problem, Sampling, user
 
-    warm = (0.0 if n == 1 else 0.7) if temperature is None else temperature
-    sampling = Sampling(temperature=warm, max_tokens=max_tokens)
-    strategy = Chain(sampling) if n == 1 else Ensemble(n, sampling)
-    trace = asyncio.run(think(Problem("question", user(question)), strategy, policy))
-    steps = trace.leaves()
-    winner = majority(trace, steps, read)
+    steps = trace.answers()
+    winner = trace.chosen if trace.chosen is not None else majority(trace, steps, read)
     ballots = Counter(a for i in steps if (a := read(trace.text(i))) is not None)
     answer = None if winner is None else read(trace.text(winner))
-    text = trace.text(steps[0] if winner is None else winner)
-    return Answer(answer, ballots[answer] if answer else 0, len(steps), text, dict(ballots.most_common()), trace.cost)
+    first = winner if winner is not None else steps[0] if steps else None
+    text = "" if first is None else trace.text(first)
+    return Answer(answer, ballots[answer] if answer else 0, len(steps), text, dict(ballots.most_common()), trace)
 
 
-def plain(found: Answer) -> dict[str, Any]:
-    from dataclasses import asdict
+def told(found: Answer) -> dict[str, Any]:
+    """For programs."""
+    trace = found.trace
+    said = {k: getattr(found, k) for k in ("answer", "votes", "n", "text", "ballots")}
+    return {**said, "cost": asdict(trace.cost), "spent": trace.spent}
 
-    return asdict(found)
 
-
-def lines(found: Answer) -> list[str]:
-    """The answer first, then how it was decided, then the completion that gave it."""
+def lines(found: Answer, show: str = "thought") -> list[str]:
+    """The answer first, then how it was decided, then the thought that gave it, or the tree; then the bill."""
+    trace = found.trace
     if found.answer is None:
-        head = [f"no answer: none of {found.n} completions states one" if found.n > 1 else "no answer is stated"]
+        why = "; its budget is used up" if trace.spent else ""
+        head = [f"no answer: none of {found.n} completions states one{why}" if found.n != 1 else "no answer is stated"]
     else:
         head = [printable(found.answer)]
         if found.n > 1:
-            others = [f"{printable(a)} ({c})" for a, c in list(found.ballots.items())[1:5] if len(a) <= 40]
-            also = f"; also {', '.join(others)}" if others else ""
-            head.append(f"vote: {found.votes} of {found.n}{also}")
+            others = [f"{printable(a)} ({c})" for a, c in found.ballots.items() if a != found.answer and len(a) <= 40]
+            also = f"; also {', '.join(others[:4])}" if others else ""
+            head.append(f"{found.votes} of {found.n} answers say so{also}")
+    if show == "answer":
+        return head[:1]
     text = printable(found.text.strip())
-    return head if text == found.answer else [*head, "", text]
+    out = head if text == found.answer or not text else [*head, "", text]
+    if show == "tree":
+        from ponder.cli.tree_view import tree
+
+        out = [*out, "", *tree(trace)]
+    return [*out, "", bill(trace)]
+
+
+def bill(trace: Trace) -> str:
+    """What it cost."""
+    c = trace.cost
+    parts = [f"{c.generated_tokens:,} tokens written", f"{c.prompt_tokens:,} read, {c.cached_tokens:,} from the cache"]
+    parts += [f"{c.wasted_tokens:,} wasted"] if c.wasted_tokens else []
+    parts += [f"{c.scorer_tokens:,} to judge"] if c.scorer_tokens else []
+    parts += [f"{c.flops / 1e9:,.0f} GFLOP"] if c.flops else []
+    return f"cost: {', '.join(parts)}" + (f", ${c.dollars:.4f}" if c.dollars else "")

@@ -89,7 +89,7 @@ def show(job: RL, folder: Path, stop: Stop, json: bool = False) -> None:
     say(f"try it    {solve_hint('What is 31 + 46?', folder / 'model', job)}")
     if json:
         spent = {**clock.parts, "whole": whole}
-        emit({"event": "done", "run": str(folder), **found.plain(), "answer": ask.plain(answer), "seconds": spent,
+        emit({"event": "done", "run": str(folder), **found.plain(), "answer": ask.told(answer), "seconds": spent,
               "peak_memory_bytes": peak_memory()})  # fmt: skip
 
 
@@ -193,11 +193,15 @@ class Outcome:
 
 def _answer(model: Path, job: RL, stop: Stop) -> ask.Answer:
     from ponder.models.load import load_policy
+    from ponder.reason.strategies import Vote
+    from ponder.types import Sampling
 
     policy = load_policy(str(model), device=job.device, dtype=job.dtype)
     policy.watch = lambda tokens: stop.check()
     policy.stream(job.seed)
-    return ask.ask(policy, QUESTION, 8, 32, job.temperature)
+    asked = ask.Question(QUESTION, str(model), None, "vote", "", job.seed)
+    way = Vote(8, sampling=Sampling(temperature=job.temperature, max_tokens=32))
+    return ask.decided(ask.think(asked, way, policy, None, None, None))
 
 
 def peak_memory() -> int:

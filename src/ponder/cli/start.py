@@ -107,6 +107,8 @@ def report(job: Any, folder: Path, result: Any) -> list[str]:
         return evaluation(job, folder, result)
     if isinstance(job, Stages):
         return [line for name, part in _parts(job, folder) for line in (f"== {name}", *report(*part, result[name]), "")]
+    if hasattr(job, "closing"):  # what to say of a job whose model does not answer questions
+        return [*job.closing(folder), f"run       {folder}"]
     out = [f"run       {folder}"]
     rows = read_metrics(folder)
     if (name := next((h for h in HEADLINES if rows and h in rows[0]), None)) is not None:

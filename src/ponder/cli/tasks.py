@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import textwrap
 from collections.abc import Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Annotated, Any
 
 from ponder.cli.options import Settings
@@ -30,12 +31,33 @@ def tasks(
             print("\n".join(f"{known:<{width}}  {said}" for known, said in listed.items()))
             print("\n`ponder tasks NAME` shows a problem of one; your own task is module:object.")
         return 0
-    said = asyncio.run(_one(name, set))
+    said = _asked(name, set) or asyncio.run(_one(name, set))
     if json:
         emit(said)
     else:
         print("\n".join(_lines(said)))
     return 0
+
+
+def _asked(name: str, settings: Sequence[str]) -> dict[str, Any] | None:
+    """What a task still has to be told before it has a problem to show; None where that is nothing."""
+    from ponder.tasks import find
+
+    kind, settings = find(name, settings)
+    if not (isinstance(kind, type) and is_dataclass(kind)):
+        return None
+    known, given = {f.name: f for f in fields(kind) if f.init}, {setting.partition("=")[0] for setting in settings}
+    needs = [f.name for f in known.values() if f.default is MISSING and f.default_factory is MISSING]
+    if not set(needs) - given or given - known.keys():
+        return None
+    told = getattr(kind, "ASKS", {})
+    return {
+        "task": name,
+        "about": _headline(kind),
+        "needs": {need: told.get(need, "") for need in needs if need not in given},
+        "settings": {n: _shown(f.default) for n, f in known.items() if f.default is not MISSING},
+        "choices": kind.choices() if hasattr(kind, "choices") else [],
+    }
 
 
 async def _one(name: str, settings: Sequence[str]) -> dict[str, Any]:
@@ -66,9 +88,18 @@ async def _one(name: str, settings: Sequence[str]) -> dict[str, Any]:
 
 
 def _lines(said: dict[str, Any]) -> list[str]:
+    out = [said["about"], ""]
+    if needs := said.get("needs"):
+        width = max(map(len, needs))
+        out += [
+            "needs (--set name=value):",
+            *(f"  {name:<{width}}  {what}".rstrip() for name, what in needs.items()),
+            "",
+        ]
+    out += ["settings (--set name=value):", *(f"  {name} = {value}" for name, value in said["settings"].items())]
+    if needs:
+        return out + (["", *textwrap.wrap(", ".join(said["choices"]), 100)] if said["choices"] else [])
     verdict = said["verdict"]
-    out = [said["about"], "", "settings (--set name=value):"]
-    out += [f"  {name} = {value}" for name, value in said["settings"].items()]
     if said["levels"]:
         out += ["", "levels (--set level=N):"]
         for i, level in enumerate(said["levels"], 1):

@@ -209,11 +209,17 @@ def evaluate(
     /,
     *,
     model: opt.Model = "smollm2",
-    strategy: Annotated[Literal["chain", "ensemble"] | None, "chain, or ensemble where --n is more than 1"] = None,
-    n: Annotated[int, "samples per problem"] = 1,
+    strategy: opt.Strategy = None,
+    effort: opt.Effort = None,
+    n: Annotated[int | None, "samples per problem, beams or simulations; more than 1 is an ensemble"] = None,
     limit: Annotated[int | None, "the first so many problems"] = None,
     temperature: Annotated[float | None, "0: greedy, which a chain is; an ensemble samples at 1"] = None,
-    max_tokens: opt.MaxTokens = 256,
+    max_tokens: Annotated[int | None, "longest answer (256)"] = None,
+    guide: opt.Guide = "",
+    budget: opt.Tokens = None,
+    seconds: opt.Seconds = None,
+    prices: opt.Prices = None,
+    way: Annotated[list[str], "a setting of the strategy, as key=value; may be given again"] = [],  # noqa: B006
     template: opt.Template = None,
     seed: int = 0,
     device: opt.Device = "auto",
@@ -222,37 +228,40 @@ def evaluate(
     run: opt.Folder = None,
     json: opt.Json = False,
 ) -> Launch:
-    """Accuracy on a task's held-out problems, with its interval. Every completion is kept in the run directory."""
+    """Accuracy on a task's held-out problems, with its interval. Every thought is kept in the run directory."""
+    from ponder.cli.thinking import budget_of, strategy_named
     from ponder.pipelines.evaluate import Evaluate
-    from ponder.reason.strategies import Chain, Ensemble
-    from ponder.types import Sampling
 
-    if n < 1:
+    if n is not None and n < 1:
         raise UsageError(f"--n is {n}; take at least one sample per problem")
-    strategy = strategy or ("ensemble" if n > 1 else "chain")
-    if strategy == "chain" and n > 1:
+    if strategy == "chain" and (n or 1) > 1:
         raise UsageError(f"a chain is one sample per problem: --strategy ensemble for --n {n}")
-    warm = 0.0 if strategy == "chain" else 1.0
-    sampling = Sampling(temperature=warm if temperature is None else temperature, max_tokens=max_tokens)
+    found, own, level = strategy_named(
+        strategy, effort, n=n, max_tokens=256 if max_tokens is None and effort is None else max_tokens,
+        temperature=temperature, settings=way, default="ensemble" if (n or 1) > 1 else "chain",
+    )  # fmt: skip
     job = Evaluate(
         task=find_task(task, set),
         model=model,
         template=template,
-        strategy=Chain(sampling) if strategy == "chain" else Ensemble(n, sampling),
+        strategy=found,
+        guide=guide or own,
+        budget=budget_of(level, budget, seconds, prices, model),
         limit=limit,
         seed=seed,
         device=device,
         dtype=dtype,
     )
-    return Launch(job, run or Path("runs") / f"eval-{slug(task)}-{slug(model)}", json)
+    named = f"-{slug(strategy)}" if strategy not in (None, "chain", "ensemble") else ""
+    return Launch(job, run or Path("runs") / f"eval-{slug(task)}-{slug(model)}{named}", json)
 
 
 def find_task(name: str, settings: Sequence[str]) -> Any:
-    """A task by name or `module:object`, with its settings."""
-    from ponder import names
-    from ponder.tasks import TASKS
+    """A task by name, `name:part` or `module:object`, with its settings."""
+    from ponder.tasks import find
 
-    task = flags.build("task", names.find("task", name, TASKS), settings)
+    kind, settings = find(name, settings)
+    task = flags.build("task", kind, settings)
     if not hasattr(task, "verifier"):
         raise UsageError(f"{name} is no task: it needs problems (train, test) and a verifier")
     return task

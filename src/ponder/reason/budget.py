@@ -12,24 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from ponder.errors import Spent, UsageError
 from ponder.protocols import Policy
+from ponder.reason.price import Price
 from ponder.types import Completion, Cost, Ids, Message, Sampling
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """Dollars for a million tokens."""
-
-    prompt: float = 0.0
-    cached: float = 0.0
-    generated: float = 0.0
-
-    def __post_init__(self) -> None:
-        if min(self.prompt, self.cached, self.generated) < 0:
-            raise UsageError("a price is 0 or more dollars for a million tokens")
-
-    def of(self, cost: Cost) -> float:
-        told = self.prompt * cost.prompt_tokens + self.cached * cost.cached_tokens
-        return (told + self.generated * cost.generated_tokens) / 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +107,7 @@ class Metered:
             how = replace(sampling, max_tokens=granted, min_tokens=min(sampling.min_tokens, granted))
             drawn = await self.policy.generate(prefix, how, n)
             price = self.purse.budget.price
-            drawn = [replace(c, cost=replace(c.cost, dollars=c.cost.dollars + price.of(c.cost))) for c in drawn]
+            drawn = [replace(c, cost=replace(c.cost, dollars=c.cost.dollars + price.dollars(c.cost))) for c in drawn]
             return drawn
         finally:
             await asyncio.shield(self.purse.pay(granted * n, sum((c.cost for c in drawn), Cost())))

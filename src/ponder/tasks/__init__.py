@@ -5,6 +5,11 @@ Drawn tasks (`Procedural`) need no data: problem i is a function of the settings
 reward functions, `ReasoningGym` the generators of that library.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
+from ponder import names
+from ponder.errors import UsageError
 from ponder.tasks.columns import Columns
 from ponder.tasks.drawn.addition import Addition
 from ponder.tasks.drawn.algebra import Algebra
@@ -21,6 +26,7 @@ from ponder.tasks.drawn.satisfy import Satisfy
 from ponder.tasks.drawn.sorting import Sorting
 from ponder.tasks.drawn.strings import Strings
 from ponder.tasks.drawn.sudoku import Sudoku
+from ponder.tasks.drawn.sums import Sums
 from ponder.tasks.drawn.tictactoe import TicTacToe
 from ponder.tasks.drawn.twenty_four import TwentyFour
 from ponder.tasks.drawn.zebra import Zebra
@@ -33,7 +39,10 @@ from ponder.tasks.sets.competition import MATH500
 from ponder.tasks.sets.cruxeval import CRUXEval
 from ponder.tasks.sets.game24 import Game24
 from ponder.tasks.sets.loaded import Loaded
+from ponder.tasks.sets.processbench import ProcessBench
+from ponder.tasks.sets.questions import Questions
 from ponder.tasks.sets.words import GSM8K, MAWPS, SVAMP
+from ponder.tasks.suite import Suite
 
 TASKS: dict[str, type] = {
     "addition": Addition,
@@ -50,6 +59,7 @@ TASKS: dict[str, type] = {
     "sorting": Sorting,
     "strings": Strings,
     "sudoku": Sudoku,
+    "sums": Sums,
     "tic-tac-toe": TicTacToe,
     "twenty-four": TwentyFour,
     "zebra": Zebra,
@@ -62,14 +72,30 @@ TASKS: dict[str, type] = {
     "math500": MATH500,
     "mawps": MAWPS,
     "mbpp": MBPP,
+    "processbench": ProcessBench,
     "svamp": SVAMP,
+    "suite": Suite,
+    "questions": Questions,
     "columns": Columns,
     "reasoning-gym": ReasoningGym,
 }
 
+
+def find(name: str, settings: Sequence[str] = ()) -> tuple[Any, list[str]]:
+    """The task of this name, `name:part` or `module:object`; and its `key=value` settings, with the part among them."""
+    family, _, part = name.partition(":")
+    kind: Any = TASKS.get(family)
+    if not part or not hasattr(kind, "PART"):  # a task without parts leaves its name to a module of yours
+        return names.find("task", name, TASKS), list(settings)
+    if any(setting.startswith(f"{kind.PART}=") for setting in settings):
+        raise UsageError(f"{name} already says its {kind.PART}; leave out --set {kind.PART}=...")
+    return kind, [f"{kind.PART}={part}", *settings]
+
+
 __all__ = [
     "ARC", "BBH", "GSM8K", "MATH500", "MAWPS", "MBPP", "SVAMP", "TASKS", "Addition", "Algebra", "Arithmetic",
-    "CRUXEval", "Columns", "Countdown", "Counting", "Game24", "HumanEval", "Knapsack", "Knights", "Loaded", "Maze",
-    "NumberTheory", "Procedural", "Programs", "ReasoningGym", "RewardFunctions", "Satisfy", "Sorting", "Strings",
-    "Sudoku", "TicTacToe", "TwentyFour", "Zebra",
+    "CRUXEval", "Columns", "Countdown", "Counting", "Game24", "HumanEval", "Knapsack", "Knights", "Loaded",
+    "Maze", "NumberTheory", "Procedural", "ProcessBench", "Programs", "Questions", "ReasoningGym",
+    "RewardFunctions", "Satisfy", "Sorting", "Strings", "Sudoku", "Suite", "Sums", "TicTacToe", "TwentyFour",
+    "Zebra", "find",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ponder.errors import MissingExtra, TaskError, UsageError
 from ponder.tasks.rewards import Function, RewardFunctions
@@ -26,11 +26,17 @@ Rows = str | Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """`held_out` tenths of the rows, by the hash of their prompt, are for testing, unless `test_data` brings others.
+    """Your own rows with any columns, judged by your own reward functions.
 
+    `held_out` tenths of the rows, by the hash of their prompt, are for testing, unless `test_data` brings others.
     `gold` names the column with an answer that earns the reward, for `ponder sft` and for the check before training
     that the reward tells right from wrong.
     """
+
+    ASKS: ClassVar[dict[str, str]] = {
+        "data": "a .jsonl, .json, .csv or .parquet file whose rows have a `prompt`",
+        "rewards": "functions f(completions, **columns) as module:function, with commas between them",
+    }
 
     data: Rows
     rewards: tuple[str | Function, ...]
@@ -125,14 +131,14 @@ def _read(data: Rows) -> tuple[Files, list[Row]]:
     path = Path(data)
     files = Files(path.parent)
     if path.suffix == ".parquet":
-        return files, files.listed(path.name, _parquet(path), _row)
+        return files, files.listed(path.name, read_parquet(path), _row)
     readers = {".jsonl": files.lines, ".json": files.records, ".csv": files.table}
     if path.suffix not in readers:
         raise UsageError(f"{data} is no data this task reads; give .jsonl, .json (a list), .csv or .parquet")
     return files, readers[path.suffix](path.name, _row)
 
 
-def _parquet(path: Path) -> list[Any]:
+def read_parquet(path: Path) -> list[Any]:
     try:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError:

@@ -1,7 +1,7 @@
 """The hundred and more generators of reasoning-gym (the extra `tasks`), each scored by its own rule.
 
 ReasoningGym(dataset="leg_counting", settings='{"max_animals": 5}')
-ponder train reasoning-gym --set dataset=leg_counting
+ponder train --task reasoning-gym:leg_counting
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from ponder.errors import MissingExtra, TaskError, UnknownName, UsageError
 from ponder.tasks.asked import Asked
@@ -23,11 +23,15 @@ from ponder.verify.gym import GymScore
 
 @dataclass(frozen=True, kw_only=True)
 class ReasoningGym(Asked[int]):
-    """Problems of one data set: `pool` of them, of which those whose question hashes to the test side are held out.
+    """One of reasoning-gym's data sets, scored by its own rule.
 
-    `settings` are the data set's own, as a JSON object. A question that is slow to make is made some ten times for
-    each held-out one: ask for a smaller `test_size` there.
+    There are `pool` problems, of which those whose question hashes to the test side are held out. `settings` are the
+    data set's own, as a JSON object. A question that is slow to make is made some ten times for each held-out one: ask
+    for a smaller `test_size` there.
     """
+
+    PART: ClassVar[str] = "dataset"
+    ASKS: ClassVar[dict[str, str]] = {"dataset": "one of the data sets below; reasoning-gym:NAME says the same"}
 
     dataset: str
     settings: str = "{}"
@@ -47,6 +51,10 @@ class ReasoningGym(Asked[int]):
             self._made  # noqa: B018  builds it, which checks the settings
         except Exception as error:  # the library checks its settings with assert and much else
             raise UsageError(f"reasoning-gym's {self.dataset!r} refuses {self._whole}: {error}") from error
+
+    @staticmethod
+    def choices() -> list[str]:
+        return sorted(_datasets())
 
     @property
     def name(self) -> str:
@@ -94,9 +102,13 @@ class ReasoningGym(Asked[int]):
 
 
 def _known(dataset: str) -> None:
+    if dataset not in _datasets():
+        raise UnknownName("data set of reasoning-gym", dataset, _datasets())
+
+
+def _datasets() -> set[str]:
     try:
         factory = importlib.import_module("reasoning_gym.factory")
     except ImportError:
         raise MissingExtra("the task reasoning-gym", "reasoning-gym", "tasks") from None
-    if dataset not in factory.DATASETS or dataset == "composite":
-        raise UnknownName("data set of reasoning-gym", dataset, set(factory.DATASETS) - {"composite"})
+    return set(factory.DATASETS) - {"composite"}  # which is made of others, and needs them as settings

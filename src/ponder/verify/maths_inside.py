@@ -11,6 +11,8 @@ import re
 from typing import Any
 
 import sympy
+from antlr4.atn.PredictionMode import PredictionMode
+from latex2sympy2_extended.latex2sympy2 import PSParser
 from math_verify import LatexExtractionConfig, parse, verify
 
 logging.disable(logging.CRITICAL)  # it warns that it has no time limit of its own; the jail has one
@@ -26,7 +28,9 @@ def compare(gold: str, answer: str) -> str:
     found = _parsed(answer) if answer else None
     if found is None:
         return UNREAD
-    if not verify(truth, found, timeout_seconds=None, float_rounding=12, numeric_precision=40):
+    if _alike(truth, found):
+        return RIGHT
+    if _apart(truth, found) or not verify(truth, found, timeout_seconds=None, float_rounding=12, numeric_precision=40):
         return WRONG
     return RIGHT if _near(truth, found) else WRONG
 
@@ -53,14 +57,68 @@ def _parsed(text: str) -> Any:
     return found[0] if found else None
 
 
+_whole = PSParser.math  # the rule for a whole formula
+
+
+def _in_two_stages(parser: Any) -> Any:
+    """The quick way of ANTLR first. It gives the same tree as the thorough one, or an error: then that one decides."""
+    parser.getTokenStream().fill()  # what is no token is an error once and for all
+    try:
+        parser._interp.predictionMode = PredictionMode.SLL
+        return _whole(parser)
+    except Exception:
+        parser.reset()
+        parser._interp.predictionMode = PredictionMode.LL
+        return _whole(parser)
+
+
+PSParser.math = _in_two_stages
+
+
+def _alike(truth: Any, found: Any) -> bool:
+    """The same form, whatever letter a sum or an integral runs over: nothing has to be worked out."""
+    if not (isinstance(truth, sympy.Basic) and isinstance(found, sympy.Basic)):
+        return False
+    return bool(truth == found or truth.as_dummy() == found.as_dummy())
+
+
+def _apart(truth: Any, found: Any) -> bool:
+    """Surely not the same, seen without working either out: to simplify a difference takes a hundred times as long."""
+    both = (truth, found)
+    if any(isinstance(x, sympy.Interval | sympy.Union) for x in both):
+        return any(isinstance(x, sympy.Expr) for x in both)
+    # A symbol may be a word in the one and a product of letters in the other.
+    if not all(isinstance(x, sympy.Expr) and not isinstance(x, sympy.Symbol) and not x.has(*_LONG) for x in both):
+        return False
+    # Two forms of one function agree wherever both have a value; these are ordinary places.
+    names = sorted({symbol.name for x in both for symbol in x.free_symbols if isinstance(symbol, sympy.Symbol)})
+    places = {name: sympy.Rational(1301 + 89 * n, 997) for n, name in enumerate(names)}
+    try:
+        a, b = (_digits(x.subs({s: places[s.name] for s in x.free_symbols})) for x in both)
+    except Exception:
+        return False
+    return a is not None and b is not None and not _close(a, b)  # without a value there, the slow way has to tell
+
+
+_LONG = (sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit, sympy.Derivative)  # a value of these is work as well
+
+
 def _near(truth: Any, found: Any) -> bool:
     """Two numbers must agree in their leading digits too: an absolute difference says nothing of 10^-30."""
     numbers = [x for x in (truth, found) if isinstance(x, sympy.Expr) and not x.free_symbols]
     if len(numbers) < 2:
         return True
-    a, b = (sympy.N(x, 40) for x in numbers)
-    if not (a.is_number and b.is_number and a.is_finite and b.is_finite):
-        return bool(truth == found)
+    a, b = (_digits(x) for x in numbers)
+    return bool(truth == found) if a is None or b is None else _close(a, b)
+
+
+def _digits(number: Any) -> Any:
+    """Its value to 40 digits; None where it has none."""
+    value = sympy.N(number, 40)
+    return value if value.is_number and value.is_finite else None
+
+
+def _close(a: Any, b: Any) -> bool:
     return bool(abs(a - b) <= sympy.Float("1e-30") * max(abs(a), abs(b)))
 
 

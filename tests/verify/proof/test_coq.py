@@ -144,7 +144,8 @@ def test_it_scores_steps_of_a_trace():
 
 
 def test_where_coq_is_missing_nothing_is_decided(monkeypatch):
-    monkeypatch.setattr(process, "installed", lambda program: "")
+    monkeypatch.setattr(process, "installed", lambda program, tools: "")
+    monkeypatch.setenv("PATH", "")
     score = Coq().judge(block("Lemma solution : 1 = 1."), {"statement": "1 = 1"})
     assert score.value is None and "apt-get install coq" in score.reason
 

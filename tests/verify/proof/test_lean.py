@@ -30,7 +30,7 @@ class Compiler:
     def __init__(self, **said: Outcome) -> None:
         self.said, self.sources, self.beside = said, {}, {}
 
-    def __call__(self, command, files, limits, keep, env):
+    def __call__(self, command, files, limits, keep, env, tools):
         name = command[-1].removesuffix(".lean")
         assert command == ["/lean/bin/lean", "-o", f"{name}.olean", f"{name}.lean"] and env == {"LEAN_PATH": "/libs:."}
         assert list(keep) == [f"{name}.olean"]
@@ -45,8 +45,8 @@ def judged(monkeypatch):
     def judge(proof=PROOF, gold=GOLD, **said):
         compiler = Compiler(**said)
         monkeypatch.setattr(module, "run", compiler)
-        monkeypatch.setattr(process, "installed", lambda program: f"/bin/{program}")
-        monkeypatch.setattr(module, "_toolchain", lambda project: module._Toolchain("/lean/bin/lean", "/libs:."))
+        monkeypatch.setattr(process, "installed", lambda program, tools: f"/bin/{program}")
+        monkeypatch.setattr(module, "_toolchain", lambda project, tools: module._Toolchain("/lean/bin/lean", "/libs:."))
         return Lean().judge(block(proof), gold), compiler
 
     return judge
@@ -145,26 +145,29 @@ def test_documented_output():
 
 
 def test_where_lean_is_missing_nothing_is_decided(monkeypatch):
-    monkeypatch.setattr(process, "installed", lambda program: "")
+    monkeypatch.setattr(process, "installed", lambda program, tools: "")
+    monkeypatch.setenv("PATH", "")
     score = Lean(project="p").judge(block(PROOF), GOLD)
     assert score.value is None and score.reason.startswith("Lean is not installed: no lean and no lake under /usr")
 
 
 def test_a_toolchain_must_be_where_the_sandbox_sees_it(monkeypatch):
     said = {"lean": "/usr/local/lean", "lake": "/usr/local/project/lib:/usr/local/mathlib"}
-    monkeypatch.setattr(module, "_said", lambda command, folder: said[command[0]])
+    monkeypatch.setattr(module, "_said", lambda command, folder, tools: said[command[0]])
     find = module._toolchain.__wrapped__
-    assert find("") == ("/usr/local/lean/bin/lean", ".", "")
-    assert find("p").path == "/usr/local/project/lib:/usr/local/mathlib:."
+    assert find("", ()) == ("/usr/local/lean/bin/lean", ".", (), "")
+    assert find("p", ()).path == "/usr/local/project/lib:/usr/local/mathlib:."
     said["lake"] = "/home/someone/mathlib"
-    assert "/home/someone/mathlib" in find("p").fault
-    said["lean"] = "/home/someone/.elan"
-    assert "/home/someone/.elan" in find("").fault
+    assert "/home/someone/mathlib" in find("p", ()).fault
+    assert find("/home/someone", ()).folders == ("/home/someone/mathlib",)  # the project's own are shown
+    said["lean"] = "/home/someone/.elan/toolchains/v4"
+    assert "/home/someone/.elan" in find("", ()).fault
+    assert find("", ("/home/someone/.elan",)).folders == ("/home/someone/.elan/toolchains/v4",)
 
 
 def test_a_toolchain_that_does_not_run(tmp_path, monkeypatch):
     broken = tmp_path / "lean"
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
-    monkeypatch.setattr(module, "installed", lambda program: str(broken))
-    assert "does not run" in module._toolchain.__wrapped__("").fault
+    monkeypatch.setattr(module, "installed", lambda program, tools: str(broken))
+    assert "does not run" in module._toolchain.__wrapped__("", ()).fault

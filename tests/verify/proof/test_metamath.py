@@ -170,7 +170,8 @@ def test_one_database_for_all_problems(tmp_path):
 
 
 def test_where_metamath_is_missing_nothing_is_decided(monkeypatch):
-    monkeypatch.setattr(process, "installed", lambda program: "")
+    monkeypatch.setattr(process, "installed", lambda program, tools: "")
+    monkeypatch.setenv("PATH", "")
     score = Metamath().judge(block(ID), {"statement": IDENTITY, "database": DATABASE})
     assert score.value is None and "apt-get install metamath" in score.reason
 

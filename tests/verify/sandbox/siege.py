@@ -38,13 +38,13 @@ def open_up(*needed: str) -> None:
                 break
     if closed:
         kernel.unshare(kernel.CLONE_NEWNS)
-        kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+        kernel.make(kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE))
     for above, paths in closed.items():
         opened = [(path, os.open(path, os.O_PATH)) for path in sorted(set(paths))]
-        kernel.mount("tmpfs", above, "tmpfs", 0, "mode=0755")
+        kernel.make(kernel.mount("tmpfs", above, "tmpfs", 0, "mode=0755"))
         for path, descriptor in opened:
             os.makedirs(path, exist_ok=True)
-            kernel.mount(f"/proc/self/fd/{descriptor}", path, None, kernel.MS_BIND | kernel.MS_REC)
+            kernel.make(kernel.mount(f"/proc/self/fd/{descriptor}", path, None, kernel.MS_BIND | kernel.MS_REC))
             os.close(descriptor)
 
 

@@ -153,6 +153,48 @@ def test_limits(jail):
     assert (ignored.end, ignored.stdout) == ("done", "1\n")
 
 
+def test_each_run_has_the_bounds_it_was_given(jail):
+    """They are prepared once and kept for runs alike; more kinds than are kept still get their own."""
+    ask = "from resource import *\ndef f(x): return [getrlimit(n)[1] for n in (RLIMIT_AS, RLIMIT_CPU)]"
+    for _ in range(2):
+        for n in range(60):
+            bounds = Limits(seconds=1 + n % 3, memory=(200 + n) << 20)
+            (reply,) = jail.answers(ask, "f", [((0,), {})], bounds)
+            assert reply.value == ["l", (200 + n) << 20, 1 + n % 3]
+    (reply,) = jail.answers(ask, "f", [((0,), {})], Limits(memory=2.5e8, disk=1e6))
+    assert reply.value == ["l", 250_000_000, 5]
+
+
+@pytest.mark.parametrize("size", [1, 2_000, 20_000, 200_000])
+@pytest.mark.parametrize("calls", [1, 40])
+def test_calls_are_asked_ahead_or_one_by_one_and_answered_in_order(best, size, calls):
+    """Neither side waits for the other for ever, however long questions and answers are."""
+    given = [((f"{n} " + "x" * size,), {}) for n in range(calls)]
+    replies = best.answers("def f(x): return x + x", "f", given, Limits(seconds=5))
+    assert [reply.value for reply in replies] == [x + x for ((x,), _) in given]
+
+
+def test_a_program_that_leaves_midway_answers_no_more(jail):
+    source = "import os\ndef f(x):\n    if x == 3: os._exit(0)\n    return x"
+    replies = jail.answers(source, "f", [((n,), {}) for n in range(6)])
+    assert [reply.end for reply in replies] == ["done"] * 3 + ["crashed"] * 3
+
+
+def test_threads_in_a_clone(jail):
+    source = """
+        import threading
+        def f(x):
+            found = []
+            threads = [threading.Thread(target=found.append, args=(n,)) for n in range(x)]
+            for thread in threads: thread.start()
+            for thread in threads: thread.join()
+            assert threading.current_thread() is threading.main_thread() and threading.active_count() == 1
+            return sorted(found)
+    """
+    (reply,) = jail.answers(textwrap.dedent(source), "f", [((5,), {})])
+    assert reply.value == ["l", 0, 1, 2, 3, 4], reply
+
+
 def test_files_last_as_long_as_a_run(best):
     if best.rung != "namespaces":
         pytest.skip("without namespaces there is nowhere to write")

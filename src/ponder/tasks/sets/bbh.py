@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ponder.errors import UnknownName
 from ponder.tasks.sets.files import Files, Make, Row, read
@@ -56,12 +56,17 @@ _KINDS: dict[str, Choice | FinalNumber | FinalText | FinalList] = {
 
 @dataclass(frozen=True, kw_only=True)
 class BBH(Loaded):
-    """One of the tasks or, as `part="all"`, every one. `cot` puts the set's three worked examples before each."""
+    """One of BIG-Bench Hard's tasks or, as `part="all"`, every one.
+
+    `cot` puts the set's three worked examples before each.
+    """
 
     NO_TRAIN = (
         "its authors ask that BIG-Bench never be trained on; train on another task (logic: knights, zebra, sat) and"
         " measure on bbh"
     )
+
+    PART: ClassVar[str] = "part"  # bbh:NAME
 
     part: str = "all"
     cot: bool = False

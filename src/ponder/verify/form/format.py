@@ -17,7 +17,7 @@ _ANSWER = ("<answer>", "</answer>")
 
 @dataclass(frozen=True)
 class ThinkFormat:
-    """1 for `<think> </think>` then `<answer> </answer>` (or one box), not empty, and only white space elsewhere.
+    """1 for `<think> </think>` then `<answer> </answer>` (or one box), neither empty, and only white space elsewhere.
 
     `opened`: the prompt already ends with `<think>`, as in the R1 template, so the completion must not repeat it.
     """
@@ -44,6 +44,8 @@ def _fault(text: str) -> str:
         return "no <think> </think> at the start" if "<think>" in names[:1] else "does not start with <think>"
     if text[: tags[0].start()].strip():
         return "text before <think>"
+    if _empty(text[tags[0].end() : tags[1].start()]):  # the tags alone would earn the reward without a thought
+        return "the thinking is empty"
     after = text[tags[1].end() :]
     if names == _THINK:
         return _box_fault(after)
@@ -66,5 +68,5 @@ def _box_fault(after: str) -> str:
 
 
 def _empty(written: str) -> bool:
-    """Nothing in it shows: a zero-width space is no answer."""
+    """Nothing in it shows: a zero-width space is no answer and no thought."""
     return not any(char.isprintable() and not char.isspace() for char in written)

@@ -124,6 +124,8 @@ class MathAnswer:
         if found.answer is None:
             return Score(0.0, found.reason)
         if truth.number.value is not None:
+            if found.answer == truth.written:
+                return Score(1.0, "right")
             given = numbers.parse(found.answer)
             both_are_equations = "=" in truth.written and "=" in found.answer
             if given.value is not None and not both_are_equations:

@@ -51,24 +51,25 @@ class Coq(ProofScorer):
     """
 
     limits: Limits = bounds(20)
+    tools: tuple[str, ...] = ()  # its folder where that is outside /usr, such as one of opam's switches
 
     def ready(self) -> str:
-        return missing("Coq", ("coqc", "coqchk"), "try apt-get install coq")
+        return missing("Coq", ("coqc", "coqchk"), "try apt-get install coq", self.tools)
 
     def check(self, proof: str, gold: Mapping[str, Any]) -> Score:
         goal = _Goal.read(gold)
         text = read(proof, goal.source)
         if text.fault:
             return Score(0.0, text.fault)
-        files = {"Goal.vo": _compiled(goal.source, self.limits)}
+        files = {"Goal.vo": _compiled(goal.source, self.limits, self.tools)}
         prefix = f"{goal.header}\nRequire Import Judged.Goal.\n"
-        outcome = _compile("Candidate", prefix + text.source + "\n", files, self.limits)
+        outcome = _compile("Candidate", prefix + text.source + "\n", files, self.limits, self.tools)
         if score := settled(outcome, "the proof"):
             return score
         if "Candidate.vo" not in outcome.files:
             return Score(0.0, f"rejected: {message(outcome.errors, prefix.count(chr(10)))}")
         files |= outcome.files
-        outcome = _compile("Check", _CHECK.format(goal.theorem), files, self.limits)
+        outcome = _compile("Check", _CHECK.format(goal.theorem), files, self.limits, self.tools)
         if score := settled(outcome, "the comparison with the statement"):
             return score
         if "Check.vo" not in outcome.files:
@@ -78,7 +79,7 @@ class Coq(ProofScorer):
 
     def _assumptions(self, files: Mapping[str, bytes], allowed: tuple[str, ...]) -> Score:
         """What the verdict rests on, as Coq says it and as its independent checker does."""
-        rechecked = _run(_RECHECK, files, self.limits)
+        rechecked = _run(_RECHECK, files, self.limits, self.tools)
         settled(rechecked, "coqchk", blamed=False)
         if rechecked.code:
             return Score(0.0, f"rejected by coqchk: {shortened(rechecked.errors)}")
@@ -87,7 +88,7 @@ class Coq(ProofScorer):
             return Score(0.0, f"wrong: a check of the kernel was turned off for {', '.join(summary.unsafe)}")
         if own := [name for name in summary.axioms if name.startswith(("Judged.Candidate.", "Judged.Check."))]:
             return Score(0.0, f"wrong: the proof assumes {', '.join(_bare(name) for name in own)}")
-        printed = _compile("Print", _PRINT, files, self.limits)
+        printed = _compile("Print", _PRINT, files, self.limits, self.tools)
         settled(printed, "Print Assumptions", blamed=False)
         if not printed.passed:
             raise Undecided(f"crashed: Print Assumptions failed: {_unplaced(printed.errors)}")
@@ -115,26 +116,30 @@ class _Goal(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _compiled(source: str, limits: Limits) -> bytes:
+def _compiled(source: str, limits: Limits, tools: tuple[str, ...]) -> bytes:
     """Goal.vo, once for all proofs of one statement."""
-    outcome = _compile("Goal", source, {}, limits)
+    outcome = _compile("Goal", source, {}, limits, tools)
     settled(outcome, "the statement", blamed=False)
     if "Goal.vo" not in outcome.files:
         bad_data(f"the statement does not compile: {message(outcome.errors)}")
     return outcome.files["Goal.vo"]
 
 
-def _compile(name: str, source: str, files: Mapping[str, bytes], limits: Limits) -> Outcome:
+def _compile(name: str, source: str, files: Mapping[str, bytes], limits: Limits, tools: tuple[str, ...]) -> Outcome:
     source_file = {f"{name}.v": source.encode(errors="replace")}
-    return _run([*_COMPILE, f"{name}.v"], {**files, **source_file}, limits, f"{name}.vo")
+    return _run([*_COMPILE, f"{name}.v"], {**files, **source_file}, limits, tools, f"{name}.vo")
 
 
-def _run(command: Sequence[str], files: Mapping[str, bytes], limits: Limits, *keep: str) -> Outcome:
-    """Coq looks for its plugins in a file under /etc, which the sandbox does not show."""
+def _run(
+    command: Sequence[str], files: Mapping[str, bytes], limits: Limits, tools: tuple[str, ...], *keep: str
+) -> Outcome:
+    """Coq of the system looks for its plugins in a file under /etc, which the sandbox does not show."""
     try:
-        findlib = Path("/etc/ocamlfind.conf").read_bytes()
+        findlib = Path("/etc/ocamlfind.conf").read_bytes() if not tools else b""
     except OSError:
-        return run(command, files, limits, keep)
+        findlib = b""
+    if not findlib:
+        return run(command, files, limits, keep, tools=tools)
     return run(command, {**files, "findlib.conf": findlib}, limits, keep, {"OCAMLFIND_CONF": "./findlib.conf"})
 
 

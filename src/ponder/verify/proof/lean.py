@@ -16,6 +16,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ponder.types import Score
@@ -43,10 +44,12 @@ class Lean(ProofScorer):
 
     project: str = ""
     limits: Limits = bounds(120, memory=16 << 30)
+    tools: tuple[str, ...] = ()  # its folder where that is outside /usr, such as elan's; the toolchain in use is found
 
     def ready(self) -> str:
         programs = ("lean", "lake") if self.project else ("lean",)
-        return missing("Lean", programs, "see https://lean-lang.org/install") or _toolchain(self.project).fault
+        absent = missing("Lean", programs, "see https://lean-lang.org/install", self.tools)
+        return absent or _toolchain(self.project, self.tools).fault
 
     def check(self, proof: str, gold: Mapping[str, Any]) -> Score:
         header, theorem = given(gold, "header", ""), given(gold, "theorem", "solution")
@@ -81,36 +84,45 @@ class Lean(ProofScorer):
         return Score(1.0, "proved" if not assumed else f"proved from {', '.join(assumed)}")
 
     def _compile(self, name: str, source: str, files: Mapping[str, bytes]) -> Outcome:
-        tools = _toolchain(self.project)
-        command = [tools.lean, "-o", f"{name}.olean", f"{name}.lean"]
-        source_file = {f"{name}.lean": source.encode(errors="replace")}
-        return run(command, {**files, **source_file}, self.limits, [f"{name}.olean"], {"LEAN_PATH": tools.path})
+        found = _toolchain(self.project, self.tools)
+        command = [found.lean, "-o", f"{name}.olean", f"{name}.lean"]
+        whole = {**files, f"{name}.lean": source.encode(errors="replace")}
+        return run(command, whole, self.limits, [f"{name}.olean"], {"LEAN_PATH": found.path}, found.folders)
 
 
 class _Toolchain(NamedTuple):
     lean: str
     path: str  # where compiled libraries are
+    folders: tuple[str, ...] = ()  # of all this, outside /usr
     fault: str = ""
 
 
 @lru_cache
-def _toolchain(project: str) -> _Toolchain:
+def _toolchain(project: str, tools: tuple[str, ...]) -> _Toolchain:
     """The compiler itself, not the chooser of versions in front of it: that one wants a home directory."""
     try:
-        prefix = _said(["lean", "--print-prefix"], project)
-        libraries = _said(["lake", "env", "printenv", "LEAN_PATH"], project) if project else ""
+        prefix = os.path.realpath(_said(["lean", "--print-prefix"], project, tools))
+        listed = _said(["lake", "env", "printenv", "LEAN_PATH"], project, tools) if project else ""
     except (OSError, subprocess.SubprocessError) as error:
-        return _Toolchain("", "", f"Lean is installed but does not run ({error}); see that `lean --version` works")
-    for folder in filter(None, [prefix, *libraries.split(os.pathsep)]):
-        if not os.path.realpath(folder).startswith("/usr/"):
-            return _Toolchain(
-                "", "", f"Lean is in {folder}, and the sandbox shows only what is under /usr; put it there"
+        fault = f"Lean is installed but does not run ({error}); see that `lean --version` works"
+        return _Toolchain("", "", fault=fault)
+    libraries = [os.path.realpath(folder) for folder in listed.split(os.pathsep) if folder]
+    outside = [folder for folder in (prefix, *libraries) if not _is_below(folder, "/usr")]
+    for folder in outside:
+        if not any(_is_below(folder, shown) for shown in filter(None, (*tools, project))):
+            fault = (
+                f"Lean is in {folder}, and the sandbox shows only what is under /usr; add that folder to tools=(...)"
             )
-    return _Toolchain(f"{prefix}/bin/lean", os.pathsep.join(filter(None, [libraries, "."])))
+            return _Toolchain("", "", fault=fault)
+    return _Toolchain(f"{prefix}/bin/lean", os.pathsep.join((*libraries, ".")), tuple(outside))
 
 
-def _said(command: list[str], folder: str) -> str:
-    program = installed(command[0]) or command[0]
+def _is_below(folder: str, above: str) -> bool:
+    return Path(folder).resolve().is_relative_to(Path(above).resolve())
+
+
+def _said(command: list[str], folder: str, tools: tuple[str, ...]) -> str:
+    program = installed(command[0], tools) or command[0]
     return subprocess.run(
         [program, *command[1:]], cwd=folder or None, check=True, capture_output=True, text=True, timeout=60
     ).stdout.strip()

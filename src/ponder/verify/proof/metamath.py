@@ -45,9 +45,10 @@ class Metamath(ProofScorer):
 
     database: str = ""
     limits: Limits = bounds(20)
+    tools: tuple[str, ...] = ()  # its folder where that is outside /usr
 
     def ready(self) -> str:
-        return missing("Metamath", ("metamath",), "try apt-get install metamath")
+        return missing("Metamath", ("metamath",), "try apt-get install metamath", self.tools)
 
     def check(self, proof: str, gold: Mapping[str, Any]) -> Score:
         theorem, statement = given(gold, "theorem", "solution"), given(gold, "statement").split()
@@ -59,10 +60,10 @@ class Metamath(ProofScorer):
         if claimed is not None and claimed != statement:
             return Score(0.0, f"wrong: {theorem} states {shortened(' '.join(claimed))}")
         premises, claim = _premises(gold), [theorem, "$p", *statement]
-        _vouch(database, theorem, " ".join([*premises, *claim]), self.limits)
+        _vouch(database, theorem, " ".join([*premises, *claim]), self.limits, self.tools)
         closing = [*premises, *claim, "$=", *steps, "$."]
         source = "\n".join([database, *_lines(lemmas), "${", *_lines(closing), "$}", ""])
-        outcome = run(_VERIFY, {"judged.mm": source.encode()}, self.limits)
+        outcome = run(_VERIFY, {"judged.mm": source.encode()}, self.limits, tools=self.tools)
         if score := settled(outcome, "the proof"):
             return score
         return verdict(outcome.output)
@@ -202,10 +203,10 @@ def message(complaint: str) -> str:
 
 
 @lru_cache(maxsize=64)
-def _vouch(database: str, theorem: str, claim: str, limits: Limits) -> None:
+def _vouch(database: str, theorem: str, claim: str, limits: Limits, tools: tuple[str, ...]) -> None:
     """See that the trusted part can be read, and lacks no proof but this one, so that no proof is blamed for it."""
     source = f"{database}\n${{ {claim} $= ? $. $}}\n"
-    outcome = run(_VERIFY, {"judged.mm": source.encode()}, limits)
+    outcome = run(_VERIFY, {"judged.mm": source.encode()}, limits, tools=tools)
     settled(outcome, "the database", blamed=False)
     complaint = re.search(r"^\?", outcome.output, re.MULTILINE)
     if complaint or not _READ.search(outcome.output):

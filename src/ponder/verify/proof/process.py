@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
 import shlex
 import shutil
 import signal
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
@@ -54,12 +56,16 @@ def run(
     limits: Limits,
     keep: Sequence[str] = (),
     env: Mapping[str, str] = _NOTHING,
+    tools: tuple[str, ...] = (),
 ) -> Outcome:
     """Run one command among these files, in a jail, and bring back those named in `keep`.
+
+    `tools`: folders outside /usr that the command, and what it needs, is found in.
 
     The checker writes into files, and what the sandbox hears is written by the shell around it: nothing that hostile
     text makes a checker print can pass for something else.
     """
+    env = {"PATH": _places(tools), **env}
     settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in env.items())
     script = f"""
         {settings} {shlex.join(command)} >.output 2>.errors
@@ -67,7 +73,7 @@ def run(
         tar -cf - .output .errors {shlex.join(keep)} 2>/dev/null
         exit $code
     """
-    packed, ran = shared(limits).program(["/bin/sh", "-c", script], b"", files, limits)
+    packed, ran = shared(limits, tools=tools).program(["/bin/sh", "-c", script], b"", files, limits)
     if ran.end not in ("done", "raised") or ran.status is None:
         return Outcome(_fate(ran, limits), detail=ran.why)
     found = _unpacked(packed)
@@ -100,13 +106,39 @@ def _fate(ran: Ran, limits: Limits, errors: str = "") -> Fate:
     return "starved" if ran.end == "timed out" else "crashed"
 
 
-def installed(program: str) -> str:
+def _places(tools: Sequence[str]) -> str:
+    """Where programs are looked for, inside and outside of the sandbox."""
+    return os.pathsep.join((*(f"{folder}/bin" for folder in tools), "/usr/local/bin", "/usr/bin", "/bin"))
+
+
+def installed(program: str, tools: Sequence[str] = ()) -> str:
     """Where the sandbox finds a program of this machine; empty where it does not."""
-    return shutil.which(program, path="/usr/local/bin:/usr/bin:/bin") or ""
+    return shutil.which(program, path=_places(tools)) or ""
 
 
-def missing(system: str, programs: Sequence[str], advice: str) -> str:
+def missing(system: str, programs: Sequence[str], advice: str, tools: Sequence[str] = ()) -> str:
     """That a checker is not there, and what to do about it; empty where it is."""
-    absent = [program for program in programs if not installed(program)]
-    listed = " and no ".join(absent)
-    return f"{system} is not installed: no {listed} under /usr, where the sandbox looks; {advice}" if absent else ""
+    for folder in tools:
+        if fault := _unfit(folder):
+            return f"tools has {folder!r}, which {fault}; name the folder that {system}'s bin and lib lie in"
+    absent = [program for program in programs if not installed(program, tools)]
+    if not absent:
+        return ""
+    listed, places = " and no ".join(absent), " or ".join(["/usr", *tools])
+    if elsewhere := shutil.which(absent[0]):
+        advice = (
+            f"there is {elsewhere}: give tools=({str(Path(elsewhere).resolve().parents[1])!r},), if that is all its own"
+        )
+    return f"{system} is not installed: no {listed} under {places}, where the sandbox looks; {advice}"
+
+
+def _unfit(folder: str) -> str:
+    """Why the sandbox must not show this folder; empty where it may."""
+    path = Path(folder)
+    if not path.is_absolute() or not path.is_dir():
+        return "is no folder by its whole path"
+    if path.resolve() != path:
+        return f"is reached through a link to {path.resolve()}"
+    if Path.home().resolve().is_relative_to(path.resolve()):
+        return "would show a whole home to what is run"
+    return ""

@@ -18,6 +18,8 @@ clone of that; arguments and result cross as plain data (`codec.py`):
 after a timeout or a crash it is replaced at once. With `reuse=1`, the default, no call can leave a trace in the next.
 A module of ponder itself may be preloaded, but packages' `__init__` of ponder do not run inside: import from modules.
 
+Programs other than Python are found under /usr and in the folders given as `tools`, which can only be read.
+
 What holds a run is decided by asking the kernel (`level()` says what it answered, and why):
 
 1. namespaces: fresh user, pid, mount, ipc, network and host-name namespaces, a sized private /tmp, another user, no

@@ -47,15 +47,23 @@ def receive(read: Callable[[int, int], bytes] = os.read) -> Tree:
     return loads(_exactly(size, read)[1:])
 
 
+_held, _at = b"", 0  # read already, and up to where it was handed out: several frames may come at once
+
+
 def _exactly(count: int, read: Callable[[int, int], bytes]) -> bytes:
-    pieces = []
-    while count:
-        piece = read(CHANNEL, min(count, 1 << 20))
-        if not piece:
-            os._exit(0)
-        pieces.append(piece)
-        count -= len(piece)
-    return b"".join(pieces)
+    global _held, _at
+    missing = count - (len(_held) - _at)
+    if missing > 0:
+        pieces = [_held[_at:]]
+        while missing > 0:
+            piece = read(CHANNEL, min(max(missing, 1 << 14), 1 << 20))
+            if not piece:
+                os._exit(0)
+            pieces.append(piece)
+            missing -= len(piece)
+        _held, _at = b"".join(pieces), 0
+    _at += count
+    return _held[_at - count : _at]
 
 
 def load(preload: list[str]) -> None:

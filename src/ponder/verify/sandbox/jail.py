@@ -79,8 +79,10 @@ def _map_users(pid: int, first: int, ready: tuple[int, int], mapped: tuple[int, 
 
 def _build(root: str, opened: Sequence[tuple[str, int]], links: dict[str, str], scratch: str) -> None:
     """A small tree in memory, mounted over a folder that every machine has; what was opened before lies in it."""
-    kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
-    kernel.mount("tmpfs", root, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=1m,mode=0755")
+    kernel.make(
+        kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE),
+        kernel.mount("tmpfs", root, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=1m,mode=0755"),
+    )
     for path, link in links.items():
         os.symlink(link, root + path)
     for path, descriptor in opened:
@@ -90,7 +92,7 @@ def _build(root: str, opened: Sequence[tuple[str, int]], links: dict[str, str], 
         else:
             os.makedirs(os.path.dirname(target), exist_ok=True)
             os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o444))
-        kernel.mount(source, target, None, kernel.MS_BIND | kernel.MS_REC)
+        kernel.make(kernel.mount(source, target, None, kernel.MS_BIND | kernel.MS_REC))
         _remount(target, kernel.MS_NOSUID | (0 if path in DEVICES else kernel.MS_NODEV))
         os.close(descriptor)
     os.makedirs(root + scratch, exist_ok=True)
@@ -100,7 +102,7 @@ def _remount(target: str, flags: int) -> None:
     """Read-only. Flags that were set outside are locked, so they are asked for again."""
     had = os.statvfs(target).f_flag
     flags |= had & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC | os.ST_NOATIME | os.ST_RELATIME | os.ST_NODIRATIME)
-    kernel.mount("none", target, None, kernel.MS_BIND | kernel.MS_REMOUNT | kernel.MS_RDONLY | flags)
+    kernel.make(kernel.mount("none", target, None, kernel.MS_BIND | kernel.MS_REMOUNT | kernel.MS_RDONLY | flags))
 
 
 def _become_first() -> None:
@@ -110,7 +112,7 @@ def _become_first() -> None:
         kernel.close_from(3)  # or the host would wait for a word from here
         _, status = os.waitpid(child, 0)
         os._exit(0 if status == 0 else 1)
-    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    kernel.make(kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL))
 
 
 def open_rules(settings: Settings) -> list[bytes]:
@@ -122,50 +124,56 @@ def open_rules(settings: Settings) -> list[bytes]:
     return [landlock.rule(kernel.high(os.open(path, os.O_PATH)), rights) for path, rights in wanted]
 
 
-def confine(settings: Settings, request: dict[str, Any]) -> None:
-    """Lock this process in, for good, just before it runs what nobody trusts."""
-    rung, scratch, programs = settings["rung"], settings["scratch"], request["mode"] == "program"
-    if rung == "namespaces":
+def locks(settings: Settings, bounds: dict[str, Any]) -> list[kernel.Call]:
+    """The calls that lock a process in, for good, just before it runs what nobody trusts; in the order to make them.
+
+    They are put together once for all runs with the same bounds: a clone that works out less copies less memory.
+    """
+    rung, scratch, programs = settings["rung"], settings["scratch"], bounds["mode"] == "program"
+    alone = rung == "namespaces"
+    calls: list[kernel.Call] = []
+    if alone:
         noexec = 0 if programs else kernel.MS_NOEXEC
-        size = f"size={request['disk']},nr_inodes={settings['inodes']},mode=1777"
-        kernel.mount("tmpfs", scratch, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV | noexec, size)
-        os.chdir(scratch)
-    elif rung == "unsafe":
-        os.chdir(settings["work"])
-    _limit(request)
+        size = f"size={bounds['disk']},nr_inodes={settings['inodes']},mode=1777"
+        calls.append(kernel.mount("tmpfs", scratch, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV | noexec, size))
+    if rung != "landlock":
+        calls.append(kernel.chdir(scratch if alone else settings["work"]))
+    calls += [kernel.limit(which, most) for which, most in _limits(bounds).items()]
     if rung == "unsafe":
-        return
-    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+        return calls
+    calls.append(kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1))
     if settings["landlock"]:
-        own = [landlock.rule(os.open(scratch, os.O_PATH), landlock.ANYTHING)] if rung == "namespaces" else []
-        landlock.restrict(settings["rules"] + own)
-    if (user := settings["run_as"]) is not None:
-        os.setgroups([])
-        os.setresgid(user, user, user)
-        os.setresuid(user, user, user)
-    kernel.drop_capabilities()
-    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # after the change of user, which clears it
-    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
-    seccomp.install(seccomp.for_process(os.getpid(), programs, alone=rung == "namespaces"))
+        calls.append(landlock.restriction(settings["rules"], scratch if alone else None))
+    if settings["run_as"] is not None:
+        calls += kernel.become(settings["run_as"])
+    calls += [
+        kernel.no_capabilities(),
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL),  # after the change of user, which clears it
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0),
+    ]
+    # Alone in its namespace, a run is process 1. Elsewhere its number is known only when it is there.
+    return [*calls, seccomp.filtered(seccomp.for_process(1, programs, alone))] if alone else calls
 
 
-def _limit(request: dict[str, Any]) -> None:
-    bounds = {
+def confine(settings: Settings, bounds: dict[str, Any], prepared: list[kernel.Call]) -> None:
+    """Lock this process in, with what `locks` prepared."""
+    kernel.make(*prepared)
+    if settings["rung"] == "landlock":
+        kernel.make(seccomp.filtered(seccomp.for_process(os.getpid(), bounds["mode"] == "program", alone=False)))
+
+
+def _limits(bounds: dict[str, Any]) -> dict[int, int]:
+    found = {
         resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_CPU: max(1, int(request["seconds"] + 0.999)),
-        resource.RLIMIT_FSIZE: request["disk"],
-        resource.RLIMIT_NOFILE: 64 if request["mode"] != "program" else 256,
-        resource.RLIMIT_DATA if request["reserves"] else resource.RLIMIT_AS: request["memory"],
+        resource.RLIMIT_CPU: max(1, int(bounds["seconds"] + 0.999)),
+        resource.RLIMIT_FSIZE: bounds["disk"],
+        resource.RLIMIT_NOFILE: 64 if bounds["mode"] != "program" else 256,
+        resource.RLIMIT_DATA if bounds["reserves"] else resource.RLIMIT_AS: bounds["memory"],
         resource.RLIMIT_MEMLOCK: 0,
     }
-    if request["processes"] is not None:
-        bounds[resource.RLIMIT_NPROC] = request["processes"]
-    for which, most in bounds.items():
-        try:
-            resource.setrlimit(which, (most, most))
-        except ValueError:  # the machine's own limit is lower, and only root could raise it
-            hard = resource.getrlimit(which)[1]
-            resource.setrlimit(which, (hard, hard))
+    if bounds["processes"] is not None:
+        found[resource.RLIMIT_NPROC] = bounds["processes"]
+    return found
 
 
 def _write(path: str, text: str) -> None:

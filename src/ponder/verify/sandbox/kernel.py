@@ -6,8 +6,11 @@ import ctypes
 import fcntl
 import os
 import platform
+import resource
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x02000000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET, CLONE_THREAD = 0x10000000, 0x20000000, 0x40000000, 0x00010000
@@ -52,13 +55,45 @@ def checked(result: int, what: str) -> int:
     return result
 
 
+# A call that is ready to be made: its name for an error message, the function, its arguments. It fails below zero.
+Call: TypeAlias = tuple[str, Callable[..., int], tuple[Any, ...]]
+
+
+def make(*calls: Call) -> None:
+    """Make these calls, in this order; the first that fails ends it."""
+    for what, function, arguments in calls:
+        if function(*arguments) < 0:
+            checked(-1, what)
+
+
 def unshare(flags: int) -> None:
     checked(libc.unshare(ctypes.c_int(flags)), "unshare")
 
 
-def mount(source: str | None, target: str, kind: str | None, flags: int, data: str = "") -> None:
+def mount(source: str | None, target: str, kind: str | None, flags: int, data: str = "") -> Call:
     encoded = [None if s is None else os.fsencode(s) for s in (source, target, kind, data or None)]
-    checked(libc.mount(encoded[0], encoded[1], encoded[2], ctypes.c_ulong(flags), encoded[3]), f"mount {target}")
+    return f"mount {target}", libc.mount, (encoded[0], encoded[1], encoded[2], ctypes.c_ulong(flags), encoded[3])
+
+
+def chdir(folder: str) -> Call:
+    return f"chdir {folder}", libc.chdir, (os.fsencode(folder),)
+
+
+def limit(which: int, most: int) -> Call:
+    """A resource limit; where the machine's own is lower, and only root could raise it, that one."""
+    own = resource.getrlimit(which)[1]
+    least = most if own == resource.RLIM_INFINITY else min(most, own)
+    return f"setrlimit {which}", libc.setrlimit, (which, struct.pack("QQ", least, least))
+
+
+def become(user: int) -> list[Call]:
+    """Another user, of one group and no others."""
+    number = ctypes.c_uint(user)
+    return [
+        ("setgroups", libc.setgroups, (ctypes.c_size_t(0), None)),
+        ("setresgid", libc.setresgid, (number, number, number)),
+        ("setresuid", libc.setresuid, (number, number, number)),
+    ]
 
 
 def enter_root(folder: str) -> None:
@@ -69,8 +104,8 @@ def enter_root(folder: str) -> None:
     os.chdir("/")
 
 
-def prctl(option: int, value: int = 0) -> None:
-    checked(libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0), f"prctl {option}")
+def prctl(option: int, value: int = 0) -> Call:
+    return f"prctl {option}", libc.prctl, (option, ctypes.c_ulong(value), 0, 0, 0)
 
 
 def bound_capabilities() -> None:
@@ -80,10 +115,10 @@ def bound_capabilities() -> None:
         number += 1
 
 
-def drop_capabilities() -> None:
+def no_capabilities() -> Call:
     """None left, and none to be had back."""
     header, none = struct.pack("Ii", 0x20080522, 0), bytes(24)
-    checked(libc.syscall(ctypes.c_long(machine().capset), header, none), "capset")
+    return "capset", libc.syscall, (ctypes.c_long(machine().capset), header, none)
 
 
 def high(descriptor: int) -> int:
@@ -99,15 +134,21 @@ def close_from(lowest: int) -> None:
         os.closerange(lowest, 65536)  # a kernel before 5.9
 
 
+# Found once: a clone that looked them up for itself would copy all the memory that this touches.
+_before_fork, _in_child, _in_parent = (
+    getattr(ctypes.pythonapi, f"PyOS_{name}") for name in ("BeforeFork", "AfterFork_Child", "AfterFork_Parent")
+)
+
+
 def clone(flags: int) -> int:
     """Like `os.fork`, into new namespaces. For a process with one thread only."""
-    ctypes.pythonapi.PyOS_BeforeFork()
+    _before_fork()
     pid = _python.syscall(ctypes.c_long(machine().clone), ctypes.c_ulong(flags | SIGCHLD), None, None, None, None)
     number = ctypes.get_errno()
     if pid == 0:
-        ctypes.pythonapi.PyOS_AfterFork_Child()
+        _in_child()
         return 0
-    ctypes.pythonapi.PyOS_AfterFork_Parent()
+    _in_parent()
     if pid < 0:
         raise OSError(number, f"clone: {os.strerror(number)}")
     return int(pid)

@@ -7,9 +7,10 @@ import functools
 import os
 import stat
 import struct
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
 
-from ponder.verify.sandbox.kernel import LANDLOCK_ADD, LANDLOCK_CREATE, LANDLOCK_RESTRICT, checked, libc
+from ponder.verify.sandbox.kernel import LANDLOCK_ADD, LANDLOCK_CREATE, LANDLOCK_RESTRICT, Call, checked, libc
 
 # The rights by their bit, and the version of Landlock that knows them.
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, TRUNCATE = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14
@@ -28,26 +29,40 @@ def version() -> int:
 
 
 def rule(beneath: int, rights: int) -> bytes:
-    """What `restrict` takes: these rights over what lies below an open path, which stays open until then."""
+    """These rights over what lies below an open path, which stays open as long as the rule is used."""
     folder = stat.S_ISDIR(os.fstat(beneath).st_mode)
     return struct.pack("=Qi", rights & handled_files() & (-1 if folder else OF_FILES), beneath)
 
 
-def restrict(rules: Iterable[bytes]) -> None:
+def restriction(rules: Sequence[bytes], scratch: str | None) -> Call:
     """Only this from now on; no TCP, no signals or abstract sockets to the outside, as far as the version knows them.
 
-    The caller has set no_new_privs.
+    `scratch`: a folder that may be used in any way, by the name it has when the call is made. The caller has set
+    no_new_privs.
     """
     known = version()
     handled = struct.pack("QQQ", handled_files(), 3, 3)[: 24 if known >= 6 else 16 if known >= 4 else 8]
-    held = checked(
-        libc.syscall(ctypes.c_long(LANDLOCK_CREATE), handled, ctypes.c_size_t(len(handled)), ctypes.c_uint(0)),
-        "landlock_create_ruleset",
+    create = (ctypes.c_long(LANDLOCK_CREATE), handled, ctypes.c_size_t(len(handled)), ctypes.c_uint(0))
+    return (
+        "landlock",
+        _restrict,
+        (create, ctypes.c_long(LANDLOCK_ADD), ctypes.c_long(LANDLOCK_RESTRICT), rules, scratch),
     )
+
+
+def _restrict(create: tuple[Any, ...], add: Any, enforce: Any, rules: Sequence[bytes], scratch: str | None) -> int:
+    held = checked(libc.syscall(*create), "landlock_create_ruleset")
     for packed in rules:
-        checked(libc.syscall(ctypes.c_long(LANDLOCK_ADD), held, 1, packed, 0), "landlock_add_rule")
-    checked(libc.syscall(ctypes.c_long(LANDLOCK_RESTRICT), held, ctypes.c_uint(0)), "landlock_restrict_self")
+        if libc.syscall(add, held, 1, packed, 0) < 0:
+            checked(-1, "landlock_add_rule")
+    if scratch is not None:
+        beneath = os.open(scratch, os.O_PATH)
+        own = struct.pack("=Qi", ANYTHING & handled_files(), beneath)
+        checked(libc.syscall(add, held, 1, own, 0), "landlock_add_rule")
+        os.close(beneath)
+    checked(libc.syscall(enforce, held, 0), "landlock_restrict_self")
     os.close(held)
+    return 0
 
 
 @functools.cache

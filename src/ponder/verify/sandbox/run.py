@@ -51,11 +51,11 @@ class Run:
 
     def send(self, tree: Tree, until: float | None = None) -> None:
         """A frame to the program; letters matter only on the way out."""
-        self.send_body(dumps(tree), until)
+        self.send_bodies([dumps(tree)], until)
 
-    def send_body(self, body: bytes, until: float | None = None) -> None:
-        """The same for a tree that is bytes already."""
-        view = memoryview((len(body) + 1).to_bytes(4, "big") + b"h" + body)
+    def send_bodies(self, bodies: Sequence[bytes], until: float | None = None) -> None:
+        """Frames, one after the other, of trees that are bytes already."""
+        view = memoryview(b"".join((len(body) + 1).to_bytes(4, "big") + b"h" + body for body in bodies))
         while view:
             self._patience(until)
             try:

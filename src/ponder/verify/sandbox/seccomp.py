@@ -25,7 +25,7 @@ from ponder.verify.sandbox.kernel import (
     CLONE_THREAD,
     MACHINES,
     PR_SET_SECCOMP,
-    checked,
+    Call,
     libc,
 )
 
@@ -136,10 +136,10 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
-def install(code: bytes) -> None:
+def filtered(code: bytes) -> Call:
     """From now on, for this process and all it starts. The caller has set no_new_privs."""
     filled = _Program(len(code) // 8, code)
-    checked(libc.prctl(PR_SET_SECCOMP, ctypes.c_ulong(2), ctypes.byref(filled), 0, 0), "seccomp")
+    return "seccomp", libc.prctl, (PR_SET_SECCOMP, ctypes.c_ulong(2), ctypes.byref(filled), 0, 0)
 
 
 def _refuse(number: int = errno.EPERM) -> list[Instruction]:

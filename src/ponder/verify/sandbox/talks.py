@@ -10,12 +10,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ponder.verify.sandbox.codec import NotPlain, Tree, decode
+from ponder.verify.sandbox.codec import NotPlain, Tree, decode, dumps
 from ponder.verify.sandbox.outcome import End, Limits, Ran, Reply, Tested, legible
 from ponder.verify.sandbox.run import Ended, Report, Run, read_tree
 from ponder.verify.sandbox.worker import Mode, Worker
 
 QUESTION = 64 << 20  # bytes of one question that trusted tests may ask: an argument may be long
+AHEAD = 32 << 10  # bytes that a socket takes in whether or not its other end is reading
 
 
 def call(worker: Worker, request: Tree, limits: Limits, reuse: int) -> Reply:
@@ -44,11 +45,14 @@ def answers(worker: Worker, source: str, entry: str, requests: Sequence[Tree], l
     """What a program's function answers to each request; a value is still a tree."""
     replies: list[Reply] = []
     run = worker.launch("candidate", limits)
+    bodies = [dumps(tree) for tree in ([source, entry], *requests)]
+    at_once = len(bodies) if sum(map(len, bodies)) <= AHEAD else 1  # it reads while it answers, or they would block
     try:
-        run.send([source, entry])
+        run.send_bodies(bodies[:at_once])
         loaded = _reply(run.receive()[1])
-        for request in requests if loaded.end == "done" else ():
-            run.send(request)
+        for number in range(1, len(bodies)) if loaded.end == "done" else ():
+            if number >= at_once:
+                run.send_bodies(bodies[number : number + 1])
             replies.append(_reply(run.receive()[1]))
         last = loaded
         run.leave()
@@ -81,10 +85,10 @@ def _relay(run: Run, judge: Run, request: Tree) -> Tested:
     except Ended as ended:
         return Tested(ended.end or "crashed", detail=f"the tests ended: {ended}")
     while letter == "c":
-        run.send_body(body)
+        run.send_bodies([body])
         _, answer = run.receive()
         try:
-            judge.send_body(answer)
+            judge.send_bodies([answer])
             letter, body = judge.receive()
         except Ended as ended:
             return Tested(ended.end or "crashed", detail=f"the tests ended: {ended}")

@@ -26,14 +26,19 @@ from ponder.verify.sandbox import landlock
 from ponder.verify.sandbox.cgroup import Group
 from ponder.verify.sandbox.outcome import Limits, Rung
 from ponder.verify.sandbox.run import GRACE, Report, Run, WorkerLost
+from ponder.verify.sandbox.words import HEADER, LATE, REPORT, STOP
 
 Kind = Literal["python", "programs"]
 Mode = Literal["calls", "candidate", "tests", "script", "notebook", "program"]
 
 HERE = Path(__file__).resolve().parent
 # Packages of ponder exist inside as bare names, so that their modules load without all that their __init__ imports.
+# Nor does `threading` hear of clones: it would renew its locks in each, and where there is one thread, none is held.
 BOOT = """
-import json, sys, types
+import json, os, sys, types
+hook, os.register_at_fork = os.register_at_fork, lambda **_: None
+import threading
+os.register_at_fork = hook
 settings = json.loads(sys.argv[2])
 for name, folder in settings["packages"]:
     sys.modules[name] = types.ModuleType(name)
@@ -47,6 +52,7 @@ ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "TMPDIR":
 # The same program meets the same hashes every time, writes no bytecode, and starts no threads behind our back.
 INSIDE = {
     "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
+    "LD_BIND_NOW": "1",  # a symbol that is looked up late would be looked up in every run
 }  # fmt: skip
 STARTING = 60.0
 SPARE = 256 << 20  # bytes of the control group for the zygote itself
@@ -82,7 +88,7 @@ class Worker:
             "visible": visible,
             "scratch": "/scratch" if any(f"{path}/".startswith("/tmp/") for path in visible) else "/tmp",
             "links": [p for p in ("/bin", "/lib", "/lib64") if os.path.islink(p)],
-            "paths": list(paths),
+            "paths": list(paths) if kind == "python" else [],
             "preload": list(preload),
             "cgroups": self._group.folders,
             "landlock": landlock.version() > 0,
@@ -161,16 +167,15 @@ class Worker:
             self.report(*self._burying, time.monotonic() + GRACE)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         number, wall = next(self._numbers), limits.deadline if kept is None else kept
-        request = {
-            "run": number, "mode": mode,
-            "wall": wall, "seconds": limits.seconds if kept is None else kept,
-            "memory": limits.memory, "reserves": reserves,
-            "disk": limits.disk, "processes": self._processes(mode, limits),
+        bounds = {
+            "mode": mode, "seconds": limits.seconds if kept is None else kept, "memory": int(limits.memory),
+            "reserves": reserves, "disk": int(limits.disk), "processes": self._processes(mode, limits),
         }  # fmt: skip
+        request = HEADER.pack(number, wall) + json.dumps(bounds).encode()
         rights = array.array("i", [theirs.fileno(), *streams])
         try:
             self._control.settimeout(GRACE)
-            self._control.sendmsg([json.dumps(request).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            self._control.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         except OSError as error:
             ours.close()
             raise WorkerLost(f"the worker does not listen: {error}") from None
@@ -201,7 +206,7 @@ class Worker:
     def stop(self) -> None:
         """Tell the zygote to end the run."""
         try:
-            self._control.send(b'{"stop": 1}')
+            self._control.send(STOP)
         except OSError as error:
             raise WorkerLost(str(error)) from None
 
@@ -211,16 +216,17 @@ class Worker:
         try:
             self._control.settimeout(max(0.1, until - time.monotonic()))
             data = self._control.recv(65536)
-            said = json.loads(data) if data else {}
-        except (OSError, ValueError) as error:
+        except OSError as error:
             raise WorkerLost(f"the worker does not answer: {error}") from None
-        if said.get("run") != run:
-            raise WorkerLost("the worker ended" if not said else "the worker is out of step")
-        return self._read(said, limits)
+        if len(data) != REPORT.size:
+            raise WorkerLost("the worker ended")
+        number, end, status, seconds = REPORT.unpack(data)
+        if number != run:
+            raise WorkerLost("the worker is out of step")
+        return self._read(end, status, seconds, limits)
 
-    def _read(self, said: dict[str, Any], limits: Limits) -> Report:
-        status, seconds = said["status"], float(said["seconds"])
-        if said["end"] == "late":
+    def _read(self, end: int, status: int, seconds: float, limits: Limits) -> Report:
+        if end == LATE:
             return Report("timed out", None, seconds, f"{limits.deadline:g} s by the clock")
         if os.WIFEXITED(status):
             code = os.WEXITSTATUS(status)
@@ -266,9 +272,10 @@ class Worker:
 def _visible(kind: Kind, paths: Sequence[str], preload: Sequence[str]) -> list[str]:
     """The files that exist inside."""
     if kind == "programs":
-        return [p for p in PROGRAMS if os.path.exists(p) and not os.path.islink(p)]
-    library = os.path.join(os.path.realpath(sys.base_prefix), "lib")
-    wanted = [*LIBRARIES, library, sysconfig.get_paths()["stdlib"], *paths]
+        wanted = [*PROGRAMS, *paths]
+    else:
+        library = os.path.join(os.path.realpath(sys.base_prefix), "lib")
+        wanted = [*LIBRARIES, library, sysconfig.get_paths()["stdlib"], *paths]
     if any(name.split(".")[0] == "ponder" for name in preload):
         wanted.append(str(HERE.parents[1]))
     found: list[str] = []

@@ -4,19 +4,21 @@ socket; it holds no tests, no expected values and no secrets, since every run be
 
 from __future__ import annotations
 
-import array
 import contextlib
 import gc
 import json
 import os
+import platform
 import select
 import signal
 import socket
+import struct
 import sys
 import time
 from typing import Any
 
 from ponder.verify.sandbox import inmate, jail, kernel, seccomp, tester
+from ponder.verify.sandbox.words import EXITED, HEADER, LATE, REPORT, STOP, STOPPED
 
 # Loaded before the first run, so that no run has to. Without `random`, which draws a new seed in every clone.
 COMMON = [
@@ -26,7 +28,7 @@ COMMON = [
 ]  # fmt: skip
 CHANNEL = inmate.CHANNEL
 MODES = {**inmate.MODES, "tests": tester.tests}
-RIGHTS = 4 * 8  # bytes of descriptors that may come with one request
+RIGHTS = socket.CMSG_SPACE(4 * 8)  # bytes for the descriptors that may come with one request
 
 
 def main(descriptor: int, settings: jail.Settings) -> None:
@@ -41,7 +43,9 @@ def main(descriptor: int, settings: jail.Settings) -> None:
             settings["run_as"] = 1 if "another user" in reached else None
         if settings["rung"] != "unsafe":
             kernel.bound_capabilities()
-            seccomp.for_process(1, settings["kind"] == "programs", settings["rung"] == "namespaces")  # built once
+            seccomp.program(
+                settings["kind"] == "programs", settings["rung"] == "namespaces", platform.machine()
+            )  # once
         settings["rules"] = jail.open_rules(settings)
         sys.path.extend(settings["paths"])
         inmate.load([*COMMON, *settings["preload"]] if settings["kind"] == "python" else [])
@@ -87,42 +91,58 @@ def _host(pid: int) -> int:
 
 def serve(control: socket.socket, host: int, settings: jail.Settings) -> None:
     """One run after the other."""
+    flags = jail.PRIVATE if settings["rung"] == "namespaces" else 0
     while True:
         ready, _, _ = select.select([control.fileno(), host], [], [])
         if host in ready:
             os._exit(0)
-        request, descriptors = _receive(control)
-        if "stop" in request:  # for a run that ended by itself meanwhile
+        data, descriptors = _receive(control)
+        if data == STOP:  # for a run that ended by itself meanwhile
             continue
         begun = time.monotonic()
-        pid = kernel.clone(jail.PRIVATE if settings["rung"] == "namespaces" else 0)
+        number, wall = HEADER.unpack_from(data)
+        bounds, locks = _prepared(settings, data[HEADER.size :])
+        pid = kernel.clone(flags)
         if pid == 0:
-            run(settings, request, descriptors)
+            run(settings, bounds, locks, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
-        ended = _watch(control, host, pid, begun + request["wall"])
-        control.send(json.dumps({"run": request["run"], **ended}).encode())
+        end, status, seconds = _watch(control, host, pid, begun + wall)
+        control.send(REPORT.pack(number, end, status, seconds))
 
 
-def _receive(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    data, ancillary, _, _ = control.recvmsg(65536, socket.CMSG_SPACE(RIGHTS))
+_seen: dict[bytes, tuple[dict[str, Any], list[kernel.Call]]] = {}
+
+
+def _prepared(settings: jail.Settings, bounds: bytes) -> tuple[dict[str, Any], list[kernel.Call]]:
+    """What a run may use, and the calls that lock it in: worked out once for all that may use the same."""
+    if bounds not in _seen:
+        if len(_seen) > 50:
+            _seen.clear()
+        read = json.loads(bounds)
+        _seen[bounds] = read, jail.locks(settings, read)
+    return _seen[bounds]
+
+
+def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
+    data, ancillary, _, _ = control.recvmsg(65536, RIGHTS)
     if not data:
         os._exit(0)  # the host closed its end
-    descriptors = array.array("i")
+    descriptors: list[int] = []
     for level, kind, rights in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            descriptors.frombytes(rights[: len(rights) - len(rights) % descriptors.itemsize])
-    return json.loads(data), list(descriptors)
+            descriptors += struct.unpack(f"{len(rights) // 4}i", rights[: len(rights) // 4 * 4])
+    return data, descriptors
 
 
-def _watch(control: socket.socket, host: int, pid: int, deadline: float) -> dict[str, Any]:
+def _watch(control: socket.socket, host: int, pid: int, deadline: float) -> tuple[int, int, float]:
     """Wait for the run, end it at its deadline or on the host's word, and say how it went."""
     process = os.pidfd_open(pid)
-    end = "exited"
+    end = EXITED
     watched = [process, control.fileno(), host]
     ready, _, _ = select.select(watched, [], [], max(0.0, deadline - time.monotonic()))
     if process not in ready:
-        end = "stopped" if ready else "late"
+        end = STOPPED if ready else LATE
         if host in ready or (ready and not control.recv(256)):
             _kill(pid)
             os.waitpid(pid, 0)
@@ -130,7 +150,7 @@ def _watch(control: socket.socket, host: int, pid: int, deadline: float) -> dict
     _kill(pid)  # and what it started, where that could outlive it
     _, status, used = os.wait4(pid, 0)
     os.close(process)
-    return {"end": end, "status": status, "seconds": used.ru_utime + used.ru_stime}
+    return end, status, used.ru_utime + used.ru_stime
 
 
 def _kill(pid: int) -> None:
@@ -140,17 +160,17 @@ def _kill(pid: int) -> None:
             kill(pid, signal.SIGKILL)
 
 
-def run(settings: jail.Settings, request: dict[str, Any], descriptors: list[int]) -> None:
+def run(settings: jail.Settings, bounds: dict[str, Any], locks: list[kernel.Call], descriptors: list[int]) -> None:
     """In the clone: lock up, then be the program. Never returns."""
     try:
         os.setsid()
         _arrange(descriptors)
-        jail.confine(settings, request)
+        jail.confine(settings, bounds, locks)
         kernel.close_from(CHANNEL + 1)
         inmate.send("s", None)  # the lock is on; nothing untrusted has run yet
-        if request["mode"] == "program":
+        if bounds["mode"] == "program":
             inmate.program(settings["environment"])
-        MODES[request["mode"]]()
+        MODES[bounds["mode"]]()
     except BaseException as error:
         with contextlib.suppress(BaseException):
             inmate.send("!", f"{type(error).__name__}: {error}"[:500])

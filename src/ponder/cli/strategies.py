@@ -1,0 +1,85 @@
+"""`ponder strategies`: the ways to think, the presets with their sources, and what each effort allows."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import fields, is_dataclass
+from typing import Annotated, Any
+
+from ponder.cli.progress import emit
+
+
+def strategies(
+    name: Annotated[str, "of which to say more"] = "", /, *, json: Annotated[bool, "one JSON object"] = False
+) -> int:
+    """All strategies, presets and efforts; or one strategy: what it does, and its settings."""
+    from ponder import names
+    from ponder.reason.effort import EFFORTS
+    from ponder.reason.presets import PRESETS
+    from ponder.reason.strategies import STRATEGIES
+
+    if name:
+        found = names.find("strategy", name, {**STRATEGIES, **PRESETS})
+        said = {"strategy": name, **one(found)}
+        emit(said) if json else print("\n".join(_lines(said)))
+        return 0
+    listed = {
+        "strategies": {known: _about(kind) for known, kind in STRATEGIES.items()},
+        "presets": {known: preset.source for known, preset in PRESETS.items()},
+        "efforts": {
+            known: f"{e.strategy}, {e.answers} x {e.longest:,} tokens, {e.answers * e.longest:,} in all"
+            for known, e in EFFORTS.items()
+        },
+    }
+    if json:
+        emit(listed)
+        return 0
+    width = max(len(known) for part in listed.values() for known in part)
+    for part, rows in listed.items():
+        print(f"{part}:")
+        for known, about in rows.items():
+            told = textwrap.wrap(about, 118 - width)
+            print(f"  {known:<{width}}  " + f"\n{'':{width + 4}}".join(told))
+        print()
+    print("`ponder strategies NAME` lists one's settings; `ponder solve ... --strategy NAME` takes it.")
+    return 0
+
+
+def one(found: Any) -> dict[str, Any]:
+    """A strategy's or preset's own words and settings."""
+    from ponder.reason.presets import Preset
+
+    extra = {"source": found.source, "guide": found.guide} if isinstance(found, Preset) else {}
+    made = found.strategy if isinstance(found, Preset) else found()
+    return {
+        "about": " ".join((type(made).__doc__ or "").split()),
+        **extra,
+        "settings": {f.name: shown(getattr(made, f.name)) for f in fields(made)},
+    }
+
+
+def shown(value: Any) -> str:
+    """A dataclass by what it does not have by default."""
+    if not is_dataclass(value) or isinstance(value, type):
+        return repr(value)
+    told = ((f, getattr(value, f.name)) for f in fields(value))
+    return f"{type(value).__name__}({', '.join(f'{f.name}={shown(v)}' for f, v in told if v != f.default)})"
+
+
+def _about(kind: Any) -> str:
+    """The first paragraph of what a strategy, or where that says nothing its module, says of itself."""
+    import sys
+
+    own = kind.__doc__ or ""
+    if not own or own.startswith(f"{kind.__name__}("):  # what dataclasses write
+        own = sys.modules[kind.__module__].__doc__
+    return " ".join((own or "").split("\n\n")[0].split())
+
+
+def _lines(said: dict[str, Any]) -> list[str]:
+    about = said["about"]
+    out = [said["strategy"], "", *textwrap.wrap(about, 118)] if about else [said["strategy"]]
+    out += [f"source    {said['source']}"] if said.get("source") else []
+    out += [f"guide     {said['guide']}"] if said.get("guide") else []
+    width = max(map(len, said["settings"]))
+    return [*out, "", *(f"  {k:<{width}}  {v}" for k, v in said["settings"].items())]

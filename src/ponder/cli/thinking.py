@@ -1,0 +1,87 @@
+"""A way to think, from flags: a strategy's or preset's name, an effort, and the settings that were given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass, replace
+from math import gcd
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ponder.cli import flags
+from ponder.errors import UsageError
+
+if TYPE_CHECKING:
+    from ponder.protocols import Strategy
+    from ponder.reason.budget import Budget
+
+_COUNTS = ("n", "simulations")  # how much a strategy does: samples, beams, branches, simulations
+_INNER = ("fast", "hard", "tree")  # strategies inside a strategy
+
+
+def strategy_named(
+    name: str | None,
+    effort: str | None = None,
+    *,
+    n: int | None = None,
+    max_tokens: int | None = None,
+    temperature: float | None = None,
+    settings: Sequence[str] = (),
+    default: str = "vote",
+) -> tuple[Strategy, str, Budget | None]:
+    """The strategy, its own guide if it has one, and the effort's budget.
+
+    What was given on the command line counts more than the effort's bounds, and those more than the defaults.
+    """
+    from ponder import names
+    from ponder.reason.effort import effort_named
+    from ponder.reason.presets import PRESETS, strategy_of
+    from ponder.reason.strategies import STRATEGIES
+
+    level = None if effort is None else effort_named(effort)
+    name = name or (level.strategy if level else default)
+    kind, guide = strategy_of(names.find("strategy", name, {**STRATEGIES, **PRESETS}))
+    found = flags.build("strategy", kind, settings)
+    if not callable(found) or not is_dataclass(found):
+        raise UsageError(f"{name} is no strategy: it must be a dataclass that is called with a trace and a policy")
+    asked = {s.partition("=")[0] for s in settings}
+    count = n if n is not None else level.answers if level and not asked & set(_COUNTS) else None
+    longest = max_tokens if max_tokens is not None else level.longest if level else None
+    if n is not None and not any(_has(found, c) for c in _COUNTS) and n != 1:
+        raise UsageError(f"{name} takes no --n: its settings are {', '.join(f.name for f in fields(found))}")
+    made: Any = found
+    if n is None and count is not None and _has(found, "m") and "m" not in asked:  # as many children as divide that
+        made = replace(made, m=gcd(count, made.m), n=count)
+    made = _bounded(made, count, longest, temperature)
+    return made, guide, level.budget if level else None
+
+
+def _bounded(strategy: Any, count: int | None, longest: int | None, temperature: float | None) -> Any:
+    changes: dict[str, Any] = {}
+    if count is not None and (name := next((c for c in _COUNTS if _has(strategy, c)), None)):
+        changes[name] = count
+    if _has(strategy, "sampling"):
+        drawn = {"max_tokens": longest, "temperature": temperature}
+        given = {k: v for k, v in drawn.items() if v is not None}
+        changes["sampling"] = replace(strategy.sampling, **given)
+    for name in _INNER:
+        if _has(strategy, name) and is_dataclass(getattr(strategy, name)):
+            changes[name] = _bounded(getattr(strategy, name), count if name != "fast" else None, longest, temperature)
+    return replace(strategy, **changes)
+
+
+def _has(strategy: Any, name: str) -> bool:
+    return any(f.name == name and f.init for f in fields(strategy))
+
+
+def budget_of(
+    level: Budget | None, tokens: int | None, seconds: float | None, prices: Path | None = None, model: str = ""
+) -> Budget | None:
+    """The effort's bound on tokens, or what was given; and what the model's tokens cost, where there is a table."""
+    from ponder import names
+    from ponder.reason.budget import Budget
+    from ponder.reason.price import Price, read_prices
+
+    bound = tokens if tokens is not None else level.tokens if level else None
+    price = names.find("price", model, read_prices(prices)) if prices is not None else Price()
+    return None if bound is None and seconds is None and prices is None else Budget(bound, seconds, price=price)

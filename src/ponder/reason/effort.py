@@ -1,0 +1,47 @@
+"""How hard to think, in a word: each level is a named bound on compute.
+
+| level   | strategy | answers | tokens each | tokens in all |
+|---------|----------|---------|-------------|---------------|
+| none    | direct   |       1 |          64 |            64 |
+| minimal | chain    |       1 |         256 |           256 |
+| low     | chain    |       1 |       1,024 |         1,024 |
+| medium  | vote     |       8 |       1,024 |         8,192 |
+| high    | vote     |      32 |       2,048 |        65,536 |
+| max     | vote     |      64 |       4,096 |       262,144 |
+
+Another strategy takes the same bounds: as many answers, branches or simulations, and never more tokens in all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ponder.errors import UnknownName
+from ponder.reason.budget import Budget
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    strategy: str
+    answers: int
+    longest: int  # tokens of one answer
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(self.answers * self.longest)
+
+
+EFFORTS: dict[str, Effort] = {
+    "none": Effort("direct", 1, 64),
+    "minimal": Effort("chain", 1, 256),
+    "low": Effort("chain", 1, 1024),
+    "medium": Effort("vote", 8, 1024),
+    "high": Effort("vote", 32, 2048),
+    "max": Effort("vote", 64, 4096),
+}
+
+
+def effort_named(name: str) -> Effort:
+    if name not in EFFORTS:
+        raise UnknownName("effort", name, EFFORTS)
+    return EFFORTS[name]

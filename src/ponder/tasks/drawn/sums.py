@@ -1,0 +1,57 @@
+"""Add several numbers, one after the other: a task whose gold answers show their steps."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from ponder.tasks.drawn.procedural import Procedural, at_least, at_most
+from ponder.types import Problem, user
+from ponder.verify import FORMS, FinalNumber, Form, state
+
+
+@dataclass(frozen=True)
+class Sums(Procedural[tuple[int, ...]]):
+    """So many numbers below `limit`. Gold has a line for each addition, `12+47=59`, and the sum at the end."""
+
+    LEVELS = (
+        {"terms": 2, "limit": 10},
+        {"terms": 3, "limit": 10},
+        {"terms": 3, "limit": 100},
+        {"terms": 5, "limit": 100},
+        {"terms": 8, "limit": 1000},
+    )
+
+    terms: int = 3
+    limit: int = 100
+    prompt: str = "What is {sum}? Add one number at a time."
+    forms: tuple[Form, ...] = ("hash", *(f for f in FORMS if f != "hash"))  # the first is how gold is written
+
+    def check(self) -> None:
+        at_least(2, terms=self.terms, limit=self.limit)
+        at_most(50, terms=self.terms)
+
+    @property
+    def name(self) -> str:
+        return "sums"
+
+    @property
+    def verifier(self) -> FinalNumber:
+        return FinalNumber(self.forms)
+
+    def draw(self, rng: random.Random) -> tuple[int, ...]:
+        return tuple(rng.randrange(self.limit) for _ in range(self.terms))
+
+    def key(self, item: tuple[int, ...]) -> str:
+        return "+".join(map(str, item))
+
+    def problem(self, item: tuple[int, ...], id: str) -> Problem:
+        asked = self.prompt.format(sum="+".join(map(str, item)))
+        return Problem(id, user(asked, self.system), str(sum(item)), {"terms": list(item)})
+
+    def gold(self, problem: Problem) -> str:
+        lines, total = [], problem.tags["terms"][0]
+        for term in problem.tags["terms"][1:]:
+            lines.append(f"{total}+{term}={total + term}")
+            total += term
+        return "\n".join([*lines, state(problem.answer, self.forms[0])])

@@ -1,0 +1,14 @@
+"""What the host and a zygote say to each other over their socket. Plain bytes: both say little, and say it often.
+
+A request is `HEADER` and the run's bounds as JSON, the same bytes for the same bounds; or `STOP`. The answer to both is
+a `REPORT`.
+"""
+
+from __future__ import annotations
+
+import struct
+
+HEADER = struct.Struct("=Qd")  # the run's number, and its seconds by the clock
+STOP = b"stop"
+REPORT = struct.Struct("=QBid")  # the run's number, how it ended, its status as `wait` gives it, processor seconds
+EXITED, STOPPED, LATE = range(3)

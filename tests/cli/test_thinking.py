@@ -1,0 +1,140 @@
+"""A strategy from flags, and a trace as a tree to look at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ponder.cli.thinking import budget_of, strategy_named
+from ponder.cli.tree_view import MOST, tree
+from ponder.errors import UnknownName, UsageError
+from ponder.reason.budget import Budget
+from ponder.reason.effort import EFFORTS
+from ponder.reason.presets import PRESETS
+from ponder.reason.strategies import STRATEGIES, Chain, Route, Vote
+from ponder.types import Problem, Sampling, Score, Step, Trace, ids, user
+
+Ponder = Callable[..., Any]
+
+
+def test_what_is_given_counts_most() -> None:
+    way, guide, budget = strategy_named("vote", "high", n=4, max_tokens=100, temperature=0.5, settings=["round=2"])
+    assert way == Vote(4, round=2, sampling=Sampling(temperature=0.5, max_tokens=100)) and guide == ""
+    assert budget == Budget(32 * 2048)
+    way, _, budget = strategy_named(None, "none")
+    assert (
+        isinstance(way, Chain)
+        and way.prompt.instruction
+        and way.sampling.max_tokens == 64 == (budget or Budget()).tokens
+    )
+    way, _, budget = strategy_named("mcts", "medium")
+    assert way.simulations == 8 and way.sampling.max_tokens == 1024  # type: ignore[attr-defined]
+    way, _, budget = strategy_named("route", max_tokens=9)
+    assert isinstance(way, Route) and budget is None
+    assert way.fast.sampling.max_tokens == way.hard.sampling.max_tokens == 9  # type: ignore[attr-defined]
+    assert strategy_named("marco-o1")[1] == "ponder.reason.scorers:Confidence"
+
+
+@pytest.mark.parametrize("name", [*STRATEGIES, *PRESETS])
+@pytest.mark.parametrize("effort", [None, *EFFORTS])
+def test_every_strategy_takes_every_effort(name: str, effort: str | None) -> None:
+    way, _, budget = strategy_named(name, effort)
+    assert callable(way)
+    if effort:
+        assert budget == EFFORTS[effort].budget
+
+
+def test_names_that_are_none() -> None:
+    with pytest.raises(UnknownName, match="Did you mean 'vote'"):
+        strategy_named("votes")
+    with pytest.raises(UnknownName, match="Did you mean 'high'"):
+        strategy_named(None, "hgih")
+    with pytest.raises(UsageError, match="takes no --n"):
+        strategy_named("cot", n=3)
+    assert budget_of(Budget(5), None, None) == Budget(5) and budget_of(None, None, None) is None
+    assert budget_of(Budget(5), 7, 2.0) == Budget(7, 2.0)
+
+
+def grown() -> Trace:
+    trace = Trace(Problem("p", user("How many?")), [Step(None, "How many?", ids([1]))])
+    steps: list[dict[str, Any]] = [
+        {"parent": 0, "text": "First,\n count.", "visits": 3, "value": 0.5},
+        {"parent": 0, "text": "Guess.", "pruned": "too dull"},
+        {"parent": 1, "text": "#### 7", "stop": "eos", "scores": {"prm": Score(0.25), "orm": Score(None, "broke")}},
+        {"parent": 1, "text": "x" * 200, "stop": "eos"},
+    ]
+    for step in steps:
+        trace.add(Step(token_ids=ids([1]), **step))
+    trace.chosen = 3
+    return trace
+
+
+def test_a_tree() -> None:
+    assert tree(grown(), 60) == [
+        "● How many?",
+        "├─● [0.50 in 3 visits] First, count.",
+        "│ ├─● [prm 0.25, orm ?] #### 7",
+        "│ └─○ " + "x" * 53 + "…",
+        "└─○ [pruned: too dull] Guess.",
+    ]
+
+
+def test_a_tree_of_any_size() -> None:
+    trace = grown()
+    for i in range(5000):
+        trace.add(Step(len(trace.steps) - 1, f"{i}", ids([1])))
+    shown = tree(trace)
+    assert len(shown) == MOST + 1 and shown[-1].endswith("more steps")
+
+
+def test_solve_shows_keeps_and_goes_on(ponder: Ponder, here: Path, model: Path) -> None:
+    asked = ("solve", "What is 3 + 4?", "--model", model, "--max-tokens", "3", "--show", "tree", "--run", "out")
+    first = ponder(*asked, "--n", "2")
+    assert first.code == 0 and first.out.count("─○") + first.out.count("─●") == 2 and "cost: " in first.out
+    more = ponder(*asked, "--n", "5")
+    assert more.code == 0 and more.out.count("─○") + more.out.count("─●") == 5, "the first two are still there"
+    other = ponder("solve", "Another?", "--model", model, "--run", "out")
+    assert other.code == 2 and "belongs to another job" in other.err
+
+
+def test_solve_by_search(ponder: Ponder, model: Path) -> None:
+    said = ponder(
+        "solve", "What is 3 + 4?", "--model", model, "--strategy", "beam", "--guide", "likelihood", "--max-tokens", "6",
+        "--set", "n=4", "--set", "m=2", "--json",
+    )  # fmt: skip
+    assert said.code == 0, said.err
+    none = ponder("solve", "What is 3 + 4?", "--model", model, "--strategy", "beam")
+    assert none.code == 2 and "give a scorer" in none.err
+
+
+def test_eval_with_a_budget_and_an_oracle(ponder: Ponder, here: Path, model: Path) -> None:
+    said = ponder(
+        "eval", "addition", "--model", model, "--set", "digits=1", "--set", "test_size=4", "--strategy", "best-of",
+        "--n", "4", "--guide", "oracle", "--budget", "10", "--run", "out",
+    )  # fmt: skip
+    assert said.code == 0, said.err
+    assert "guided by the gold answers" in said.out
+
+
+def test_dollars_by_a_table(ponder: Ponder, here: Path, model: Path) -> None:
+    Path("prices.json").write_text(json.dumps({str(model): {"prompt": 1.0, "generated": 1e6}}))
+    asked = ("solve", "What is 3 + 4?", "--model", model, "--max-tokens", "3", "--n", "1", "--prices", "prices.json")
+    (done,) = (json.loads(line) for line in ponder(*asked, "--json").out.splitlines())
+    cost = done["cost"]
+    assert cost["dollars"] == pytest.approx(cost["generated_tokens"] + cost["prompt_tokens"] / 1e6)
+    Path("prices.json").write_text(json.dumps({"another": {"prompt": 1.0}}))
+    other = ponder(*asked)
+    assert other.code == 2 and "no price named" in other.err
+
+
+def test_strategies(ponder: Ponder) -> None:
+    said = ponder("strategies")
+    assert said.code == 0 and all(name in said.out for name in [*STRATEGIES, *PRESETS, *EFFORTS])
+    for name in [*STRATEGIES, *PRESETS]:
+        one = ponder("strategies", name)
+        assert one.code == 0 and name in one.out
+    assert ponder("strategies", "voted").code == 2

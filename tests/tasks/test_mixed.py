@@ -1,0 +1,70 @@
+"""Tasks together: every problem once, each judged by its own."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+
+from fakes import Digits
+from ponder import jobs
+from ponder.errors import UnknownName, UsageError
+from ponder.tasks import Addition
+from ponder.tasks.mixed import Each, Mixed, Shaped
+from ponder.types import Step, ids, prompt_trace
+
+
+@dataclass(frozen=True)
+class Letters(Digits):
+    @property
+    def name(self) -> str:
+        return "letters"
+
+
+BOTH = Mixed((Digits(3), Letters(5, "a")))
+
+
+def test_one_of_each_in_turn() -> None:
+    found = list(BOTH.train)
+    assert [p.tags["task"] for p in found] == ["digits", "letters"] * 3 + ["letters"] * 2
+    assert len({p.id for p in found}) == len(BOTH.train) == 8
+    assert found == [BOTH.train[i] for i in range(8)] == BOTH.train[:8] and BOTH.train[-1] == found[-1]
+    assert [p.answer for p in found[-2:]] == ["a", "a"] and BOTH.gold(found[0]) == "0"
+    with pytest.raises(IndexError):
+        BOTH.train[8]
+
+
+@pytest.mark.parametrize(("at", "said", "score"), [(0, "0", 1.0), (0, "a", 0.0), (1, "a", 1.0), (1, "0", 0.0)])
+def test_each_by_its_own_verifier(at: int, said: str, score: float) -> None:
+    trace = prompt_trace(BOTH.test[at], ids([1]))
+    trace.add(Step(0, said, ids([1]), stop="eos"))
+    (found,) = asyncio.run(BOTH.verifier(trace, [1]))
+    assert found.value == score
+
+
+def test_a_problem_of_no_task_is_undecided() -> None:
+    trace = prompt_trace(Digits().test[0], ids([1]))
+    (found,) = asyncio.run(Each(BOTH.tasks)(trace, [0]))
+    assert found.value is None and "none of the tasks" in found.reason
+
+
+def test_a_task_with_more_rewards() -> None:
+    task = Addition(digits=1)
+    shaped = Shaped(task, ((task.verifier.name, 1.0), ("format", 0.25)))
+    problem = shaped.train[0]
+    trace = prompt_trace(problem, ids([1]))
+    gold = task.gold(problem)
+    for text in (gold, f"<think>so</think><answer>{gold}</answer>", "<think>so</think><answer>none</answer>"):
+        trace.add(Step(0, text, ids([1]), stop="eos"))
+    found = [s.value for s in asyncio.run(shaped.verifier(trace, [1, 2, 3]))]
+    assert found == [1.0, 1.25, 0.25]
+    assert shaped.test == task.test and shaped.gold(problem) == gold
+    with pytest.raises(UnknownName):
+        Shaped(task, (("formta", 1.0),))
+    assert jobs.decode(jobs.encode(shaped)) == shaped
+
+
+def test_names_must_differ() -> None:
+    with pytest.raises(UsageError, match="names of their own"):
+        Mixed((Digits(), Digits()))
