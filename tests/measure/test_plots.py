@@ -10,7 +10,7 @@ import pytest
 
 from ponder.errors import UsageError
 from ponder.measure import Accuracy, reward_curve, sparkline
-from ponder.measure.plots import _moving_mean
+from ponder.measure.plots import moving_mean
 
 
 @pytest.mark.parametrize("before", [None, Accuracy(3, 300)])
@@ -25,11 +25,11 @@ def test_reward_curve_needs_a_reward_per_step(tmp_path: Path) -> None:
         reward_curve(tmp_path / "curve.png", [1], [0.1, 0.2])
 
 
-def test_moving_mean_keeps_lines_and_gaps() -> None:
+def testmoving_mean_keeps_lines_and_gaps() -> None:
     line = np.arange(20.0)
-    assert _moving_mean(line, 4) == pytest.approx(line)
+    assert moving_mean(line, 4) == pytest.approx(line)
     gap = np.where(line == 7, np.nan, 1.0)
-    assert np.isnan(_moving_mean(gap, 3)).tolist() == (line == 7).tolist()
+    assert np.isnan(moving_mean(gap, 3)).tolist() == (line == 7).tolist()
 
 
 def test_measuring_loads_no_plotting_and_no_torch() -> None:

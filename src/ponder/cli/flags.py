@@ -2,7 +2,8 @@
 
     def train(task: str, /, *, steps: int = 100, lr: Annotated[float, "learning rate"] = 1e-5) -> ...
 
-Parameters before `/` are given by place, all others as `--steps 200`. Commands and recipes are both read this way.
+Parameters before `/` are given by place, as are `*runs`, of which there is one or more; all others as `--steps 200`.
+Commands and recipes are both read this way.
 """
 
 from __future__ import annotations
@@ -66,6 +67,9 @@ class Parser(argparse.ArgumentParser):
             more: dict[str, Any] = {} if required else {"nargs": "?", "default": default}
             self.add_argument(name, type=_reader(name, kind), help=text, metavar=name.upper(), **more)
             return
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            self.add_argument(name, type=_reader(name, kind), help=text, metavar=name.upper().rstrip("S"), nargs="+")
+            return
         flag = name.replace("_", "-")
         common: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "required": required}
         if kind is bool:
@@ -97,8 +101,9 @@ def apply(function: Callable[..., T], given: dict[str, Any]) -> T:
     """Call a function with those of the given arguments that it has."""
     parameters = inspect.signature(function).parameters
     placed = [n for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY and n in given]
-    named = {n: v for n, v in given.items() if n in parameters and n not in placed}
-    return function(*(given[n] for n in placed), **named)
+    several = [n for n, p in parameters.items() if p.kind is p.VAR_POSITIONAL and n in given]
+    named = {n: v for n, v in given.items() if n in parameters and n not in placed + several}
+    return function(*(given[n] for n in placed), *(v for n in several for v in given[n]), **named)
 
 
 def read(hint: Any, text: str) -> Any:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 INK, QUIET, LINE, MARK = "#1f2328", "#8c959f", "#1f5fbf", "#d1570a"
+# Okabe and Ito (2008): told apart by colour-blind readers; each with a mark and a dash of its own for print in grey.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1f2328", "#8c959f")
+MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))
 STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.size": 9,
@@ -31,6 +35,9 @@ STYLE: dict[Any, Any] = {
     "ytick.labelcolor": INK,
     "grid.color": "#e6e8eb",
     "grid.linewidth": 0.7,
+    "legend.frameon": False,
+    "lines.solid_capstyle": "round",
+    "svg.hashsalt": "ponder",  # the same picture is the same file
 }
 
 
@@ -85,7 +92,7 @@ def _curve(axes: Axes, steps_S: np.ndarray, rewards_S: np.ndarray) -> None:
         axes.plot(steps_S, rewards_S, color=LINE, lw=1.8, marker="o", ms=3.5, clip_on=False)
     else:
         axes.plot(steps_S, rewards_S, color=LINE, lw=0.9, alpha=0.35)
-        axes.plot(steps_S, _moving_mean(rewards_S, window), color=LINE, lw=2.0)
+        axes.plot(steps_S, moving_mean(rewards_S, window), color=LINE, lw=2.0)
     known = rewards_S[~np.isnan(rewards_S)]
     if np.all((known >= 0) & (known <= 1)):
         axes.set_ylim(0, 1.02)
@@ -115,7 +122,7 @@ def _accuracies(axes: Axes, marks: Sequence[tuple[str, Accuracy]]) -> None:
     axes.set_title("test accuracy, %", loc="left", fontsize=9, color=INK)
 
 
-def _moving_mean(values_S: np.ndarray, window: int) -> np.ndarray:
+def moving_mean(values_S: np.ndarray, window: int) -> np.ndarray:
     """Centred, over the steps that have a value; narrower at the ends, so that it neither lags nor bends there."""
     out = np.full(len(values_S), np.nan)
     for i in range(len(values_S)):

@@ -1,0 +1,125 @@
+"""`ponder replay`: what stored attempts would have earned under another judge, rule, reward or group size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from ponder.cli.compare import By, Column, named, table
+from ponder.cli.options import Settings
+from ponder.cli.progress import emit, printable
+
+if TYPE_CHECKING:
+    from ponder.pipelines.replay import Groups, Replayed
+
+
+def replay(
+    run: Annotated[str, "a run directory, or a log with texts (LOG::SYSTEM where it holds several)"],
+    /,
+    *,
+    score: Annotated[
+        str | None,
+        "judge again by: a task's verifier (gsm8k), math, number, choice, text, a reward (format), a weighted sum"
+        " (accuracy=1,format=0.2) or module:object",
+    ] = None,
+    select: Annotated[
+        Literal["mean", "first", "majority", "weighted", "best", "logprob", "any", "chosen"],
+        "how attempts become one answer",
+    ] = "mean",
+    by: By = None,
+    truth: Annotated[
+        Literal["stored", "new"] | None,
+        "whose verdicts are right; new where --score names a verifier, else stored",
+    ] = None,
+    sizes: Annotated[tuple[int, ...], "group sizes to show, up to the stored one"] = (),
+    advantage: Annotated[Literal["grpo", "dr-grpo", "rloo"], "whose advantages"] = "grpo",
+    set: Settings = [],  # noqa: B006 (never changed)
+    column: Column = [],  # noqa: B006 (never changed)
+    json: Annotated[bool, "one JSON object"] = False,
+) -> int:
+    """Judge and decide stored attempts again, offline; show what changes, and what training would have seen."""
+    from ponder.measure.readers import Columns
+    from ponder.pipelines.replay import Stored, find_scorer
+    from ponder.pipelines.replay import replay as again
+
+    stored = Stored.of(run, Columns.of(column))
+    scorer, verifies = (None, False) if score is None else find_scorer(score, stored, _task(set))
+    whose = truth or ("new" if verifies else "stored")
+    found = again(stored, scorer, score or "", select, by, whose, sizes, advantage)
+    if json:
+        emit(plain(found))
+    else:
+        print("\n".join(lines(found, advantage)))
+    return 0
+
+
+def _task(settings: Sequence[str]) -> Callable[[str], Any]:
+    def make(name: str) -> Any:
+        from ponder.cli.work import find_task
+
+        return find_task(name, settings)
+
+    return make
+
+
+def plain(found: Replayed) -> dict[str, Any]:
+    out = asdict(found)
+    for side in ("before", "after"):
+        out[side] |= {"mean": getattr(found, side).mean}
+    out["groups"] = [{"size": old.size, "stored": asdict(old), "new": new and asdict(new)} for old, new in found.groups]
+    return out
+
+
+def lines(found: Replayed, advantage: str) -> list[str]:
+    p = found.pair
+    by = f" by {found.by}" if found.by else ""
+    out = [f"{found.source}: {found.method}{by}; right by {found.truth}", ""]
+    if found.score or found.by:
+        out += [f"before      {found.before}", f"now         {found.after}"]
+        points = f"{100 * p.difference:+.1f} points [{100 * p.low:+.1f}, {100 * p.high:+.1f}]"
+        out += [f"difference  {points} ({p.won} won, {p.lost} lost of {p.total}; {p.test}, p = {p.p_value:.3g})"]
+    else:
+        out += [f"accuracy    {found.after}"]
+    if found.score:
+        out += _changes(found)
+    if found.groups:
+        out += ["", f"groups ({advantage}): shares without a gradient, and the mean size of an advantage", ""]
+        out += table(_groups(found))
+        if found.agreement is not None:
+            out.append(f"correlation of old and new advantages: {found.agreement:.3f}")
+    return [*out, "", *(f"read: {note}" for note in found.notes)]
+
+
+def _changes(found: Replayed) -> list[str]:
+    c = found.change
+    parts = {
+        "the same": c.same, "wrong -> right": c.to_right, "right -> wrong": c.to_wrong, "others": c.other,
+        "undecided": c.undecided,
+    }  # fmt: skip
+    head = (
+        f"verdicts by {found.score}" if found.truth == found.score else f"scores by {found.score} beside the verdicts"
+    )
+    out = ["", f"{head}: " + ", ".join(f"{n:,} {what}" for what, n in parts.items() if n)]
+    out += [f"  undecided, {count} times: {printable(why)}" for why, count in list(c.reasons.items())[:3]]
+    for problem, text, was, now, reason in c.examples:
+        ending = " ".join(text.split())[-70:]
+        out.append(f"  {_shown(was)} -> {_shown(now)} ({printable(reason)})  {named(problem, 30)}: {printable(ending)}")
+    return out
+
+
+def _shown(value: float | None) -> str:
+    return "?" if value is None else f"{value:g}"
+
+
+def _groups(found: Replayed) -> list[list[str]]:
+    both = found.groups[0][1] is not None
+    head = ["size", "problems", "dead", "failed", "solved", "advantage"]
+    rows = [head + (["", *(f"{h}, new" for h in head[2:])] if both else [])]
+    for old, new in found.groups:
+        rows.append([str(old.size), str(old.problems), *_shares(old), *(["", *_shares(new)] if new else [])])
+    return rows
+
+
+def _shares(g: Groups) -> list[str]:
+    return [f"{100 * x:.1f} %" for x in (g.dead, g.failed, g.solved)] + [f"{g.advantage:.3f}"]

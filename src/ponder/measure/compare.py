@@ -1,0 +1,136 @@
+"""Systems side by side on the same problems: accuracy, what it cost, and how sure their differences are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ponder.errors import UsageError
+from ponder.measure.decide import Method, decide, rate, usual
+from ponder.measure.intervals import FEW, Accuracy, Mean, mean_of, paired_difference
+from ponder.measure.paired import sign_flip
+from ponder.measure.price import Price
+from ponder.measure.readers.attempts import Attempts, Group, same_problems
+from ponder.types import Cost
+
+Worths = Sequence[float | None]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One system: `worths` has what its answer to each problem is worth, None where no verdict says."""
+
+    name: str
+    accuracy: Accuracy | Mean
+    worths: tuple[float | None, ...]
+    samples: tuple[int, int]  # per problem, the fewest and the most
+    undecided: int  # attempts without a verdict
+    tokens: float | None  # written per problem; None: the log does not tell
+    flops: float | None
+    seconds: float | None
+    dollars: float | None
+
+
+@dataclass(frozen=True)
+class Pair:
+    """First less second on the same problems, with a 95 % interval."""
+
+    first: str
+    second: str
+    difference: float
+    low: float
+    high: float
+    total: int  # problems that both have a verdict on
+    won: int  # problems on which the first is better
+    lost: int
+    test: str
+    p_value: float
+    adjusted: float  # the p-value, as one of several (Holm 1979)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    method: Method
+    problems: int
+    lines: tuple[Line, ...]
+    pairs: tuple[Pair, ...]
+    notes: tuple[str, ...]
+
+
+def compare(
+    systems: Sequence[Attempts],
+    method: Method | None = None,
+    common: bool = False,
+    scorer: str | None = None,
+    every: bool = False,
+    prices: Mapping[str, Price] | None = None,
+) -> Comparison:
+    """Every system against the first, or with `every` all pairs. `method`: how attempts become one answer.
+
+    `prices`, by a system's name, give the dollars in place of what its log tells.
+    """
+    if prices and not any(s.name in prices for s in systems):
+        raise UsageError(f"the price table names {', '.join(prices)}, none of {', '.join(s.name for s in systems)}")
+    aligned, notes = same_problems(systems, common)
+    ways = {usual(s) for s in aligned}
+    chosen: Method = method or (ways.pop() if len(ways) == 1 else "mean")
+    lines = tuple(_line(s, decide(s, chosen, scorer), (prices or {}).get(s.name)) for s in aligned)
+    among = [(i, j) for i in range(len(lines)) for j in range(i + 1, len(lines)) if every or i == 0]
+    pairs = holm([pair_of(*((lines[x].name, lines[x].worths) for x in (j, i))) for i, j in among])
+    total = len(aligned[0].groups)
+    if total < FEW:
+        notes.append(f"fewer than {FEW} problems: accuracies move by points from luck alone")
+    return Comparison(chosen, total, lines, tuple(pairs), tuple(notes))
+
+
+def _line(system: Attempts, worths: Sequence[float | None], price: Price | None) -> Line:
+    costs = [_cost(g) for g in system.groups]
+    known = [c for c in costs if c is not None]
+    spent = sum(known, Cost()) if len(known) == len(costs) else None
+    if spent is not None and price is not None:
+        spent = replace(spent, dollars=price.dollars(spent))
+
+    def each(name: str) -> float | None:
+        """Per problem; what nobody counted stands as 0 in a cost."""
+        total = 0.0 if spent is None else float(getattr(spent, name))
+        return total / len(costs) if total else None
+
+    return Line(
+        system.name, rate(worths), tuple(worths), system.samples, system.undecided,
+        each("generated_tokens"), each("flops"), each("seconds"), each("dollars"),
+    )  # fmt: skip
+
+
+def _cost(group: Group) -> Cost | None:
+    if group.cost is not None:
+        return group.cost
+    if group.tokens is None or any(t is None for t in group.tokens):
+        return None
+    return Cost(generated_tokens=sum(t for t in group.tokens if t is not None))
+
+
+def pair_of(first: tuple[str, Worths], second: tuple[str, Worths]) -> Pair:
+    """Two systems, each a name and what its answers are worth, problem by problem."""
+    (one, a_P), (other, b_P) = first, second
+    both = [(a, b) for a, b in zip(a_P, b_P, strict=True) if a is not None and b is not None]
+    if not both:
+        raise UsageError(f"{one} and {other} have no problem on which both have a verdict")
+    won, lost = sum(a > b for a, b in both), sum(a < b for a, b in both)
+    if all(x in (0, 1) for pair in both for x in pair):
+        d = paired_difference(a_P, b_P)
+        return Pair(one, other, d.mean, d.low, d.high, d.total, won, lost, "McNemar, exact", d.p_value, d.p_value)
+    apart = np.array([a - b for a, b in both])
+    m, p = mean_of(apart.tolist()), sign_flip(apart)
+    return Pair(one, other, m.mean, m.low, m.high, m.total, won, lost, "bootstrap, sign flips", p, p)
+
+
+def holm(pairs: Sequence[Pair]) -> list[Pair]:
+    """p-values of several tests, made larger so that the chance of any false alarm stays 5 %."""
+    order = sorted(range(len(pairs)), key=lambda i: pairs[i].p_value)
+    out, top = list(pairs), 0.0
+    for place, i in enumerate(order):
+        top = max(top, min(1.0, pairs[i].p_value * (len(pairs) - place)))
+        out[i] = replace(pairs[i], adjusted=top)
+    return out

@@ -1,0 +1,193 @@
+"""What more samples buy, if one can choose among them: coverage against consensus, and selection curves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ponder.errors import UsageError
+from ponder.measure.coverage import coverage_curve
+from ponder.measure.curves import Curve
+from ponder.measure.figures.drawn import Drawn, Row, counted, ends, headline, panels, percent, small_print, spaced
+from ponder.measure.intervals import FEW
+from ponder.measure.plots import COLOURS, DASHES, INK, MARKS, QUIET
+from ponder.measure.readers.attempts import LOGPROB, SCORE, Attempts
+from ponder.measure.selection import How, selection_curve
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+EXACT = 128  # samples up to which a vote's expectation is worked out; of more, random subsets are counted
+LOOK = {"coverage": 0, "majority": 1, "best": 2, "weighted": 3, "logprob": 4, "one sample": 7}  # of COLOURS, everywhere
+Named = list[tuple[float, str, str]]  # where a line ends, its name and colour
+CALLED = {"coverage": "any right (pass@k)", "majority": "majority", "best": "best score", "weighted": "weighted vote",
+          "logprob": "likeliest", "one sample": "one sample"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One system on the problems that have a verdict, and the most samples that all of them have."""
+
+    system: Attempts
+    most: int
+
+
+def asked_of(system: Attempts) -> Asked:
+    told = system.only([g.problem for g in system.groups if g.mean is not None])
+    most = int(told.counts[0].min())
+    if most < 2:
+        raise UsageError(
+            f"{system.name} has a problem with {most} judged sample: a curve over k needs 2 or more of each"
+        )
+    return Asked(told, most)
+
+
+def _curves(asked: Asked, how: How, subsets: int = 100) -> dict[str, Curve]:
+    """Every rule that a system's data allow."""
+    system, ks = asked.system, spaced(asked.most)
+    out = {"coverage": coverage_curve(*system.counts, ks)}
+    if any(g.counted for g in system.groups):
+        return out
+    right = [g.correct for g in system.groups]
+    answers = [g.answers if g.answers is not None else range(g.size) for g in system.groups]  # each stands for itself
+    if system.answered:
+        votes: How = how if asked.most <= EXACT else "subsets"
+        out["majority"] = selection_curve("majority", answers, right, ks, how=votes, subsets=subsets)
+    if scorer := _scorer(system):
+        scores = [g.scores[scorer] for g in system.groups]
+        out["best"] = selection_curve("best", answers, right, ks, scores, how, subsets, "abstain")
+        if system.answered:
+            out["weighted"] = selection_curve("weighted", answers, right, ks, scores, "subsets", subsets, "abstain")
+    if LOGPROB in system.scorers:
+        scores = [g.scores[LOGPROB] for g in system.groups]
+        out["logprob"] = selection_curve("best", answers, right, ks, scores, how, subsets, "abstain")
+    return out
+
+
+def _scorer(system: Attempts) -> str:
+    """The score to go by: the log's own, or the one there is besides the verdict itself."""
+    named = [s for s in system.scorers if s != LOGPROB and not _is_verdict(system, s)]
+    return SCORE if SCORE in named else named[0] if len(named) == 1 else ""
+
+
+def _is_verdict(system: Attempts, scorer: str) -> bool:
+    return all(g.scores[scorer] == g.correct for g in system.groups if g.size)
+
+
+def notes(systems: Sequence[Attempts], band: str) -> list[str]:
+    least = min(len(s.groups) for s in systems)
+    lines = [band]
+    if least < FEW:
+        lines.append(f"{least} problems: fewer than {FEW}, so the curves move by points from luck alone")
+    return lines
+
+
+def _rows(name: str, curves: dict[str, Curve]) -> list[Row]:
+    out: list[Row] = []
+    for rule, c in curves.items():
+        for i, k in enumerate(c.k.tolist()):
+            sd = c.sd[i] if c.sd is not None else float("nan")
+            row = {"system": name, "curve": rule, "k": k, "mean": c.mean[i], "low": c.low[i], "high": c.high[i]}
+            out.append({**row, "sd": sd, "problems": int(c.problems[i])})
+    return out
+
+
+def coverage_against_consensus(systems: Sequence[Attempts], title: str = "") -> Drawn:
+    """Can it, and does one find it: pass@k beside what a vote or a score chooses.
+
+    A panel for each system; one for all where there is nothing to choose by, and only coverage to show.
+    """
+    asked = [asked_of(s) for s in systems]
+    curves = [_curves(a, "exact") for a in asked]
+    together = len(asked) > 1 and all(len(found) == 1 for found in curves)
+
+    def paint(figure: Figure, axes: list[Axes]) -> None:
+        if together:
+            lines = [(a.system.name, i, c["coverage"]) for i, (a, c) in enumerate(zip(asked, curves, strict=True))]
+            ended = [_paint_curves(axes[0], lines, "interval")]
+            headline(axes[0], "share of problems solved by any of k samples, %")
+            counted(axes[0], max(a.most for a in asked))
+        else:
+            ended = [_paint_curves(ax, _named(found), "interval") for ax, found in zip(axes, curves, strict=True)]
+            for ax, a, found in zip(axes, asked, curves, strict=True):
+                headline(ax, a.system.name if len(asked) > 1 else "share of problems solved, %")
+                counted(ax, a.most)
+                if len(found) > 1:
+                    _gap(ax, found)
+        for ax, named in zip(axes, ended, strict=True):  # when the height that panels share is known
+            ends(ax, named)
+        small_print(figure, notes(systems, "bars: 95 % intervals over problems"))
+
+    figure = panels(1 if together else len(asked), paint, title, sharey=True)
+    return Drawn(figure, tuple(r for a, c in zip(asked, curves, strict=True) for r in _rows(a.system.name, c)))
+
+
+def selection_curves(systems: Sequence[Attempts], title: str = "", subsets: int = 100) -> Drawn:
+    """What a rule chooses among k random samples, with its spread over random subsets."""
+    asked = [asked_of(s) for s in systems]
+    curves = [_curves(a, "subsets", subsets) for a in asked]
+    for a, found in zip(asked, curves, strict=True):
+        if len(found) < 2:
+            raise UsageError(f"{a.system.name} has neither answers nor scores to choose by: draw its coverage instead")
+
+    def paint(figure: Figure, axes: list[Axes]) -> None:
+        ended = [_paint_curves(ax, _named(found), "sd") for ax, found in zip(axes, curves, strict=True)]
+        for ax, a, found, named in zip(axes, asked, curves, ended, strict=True):
+            ends(ax, named)
+            one = float(found["coverage"].mean[0])
+            ax.axhline(one, color=QUIET, lw=0.9, ls=DASHES[2], zorder=1)
+            headline(ax, a.system.name if len(asked) > 1 else "share of problems whose chosen answer is right, %")
+            counted(ax, a.most)
+        small_print(
+            figure, notes(systems, f"bars: standard deviation over {subsets} random subsets; dotted: one sample")
+        )
+
+    figure = panels(len(asked), paint, title, sharey=True)
+    return Drawn(figure, tuple(r for a, c in zip(asked, curves, strict=True) for r in _rows(a.system.name, c)))
+
+
+def _named(curves: dict[str, Curve]) -> list[tuple[str, int, Curve]]:
+    return [(CALLED[rule], LOOK[rule], curve) for rule, curve in curves.items()]
+
+
+def _paint_curves(ax: Axes, curves: Sequence[tuple[str, int, Curve]], spread: str) -> Named:
+    """Each with its name and look. Bars at powers of two, set apart a little: bands would cover each other."""
+    lows, highs, named = [], [], []
+    for place, (name, look, c) in enumerate(curves):
+        colour = COLOURS[look % len(COLOURS)]
+        if spread == "interval":
+            low, high = c.low, c.high
+        else:
+            low, high = (c.mean, c.mean) if c.sd is None else (c.mean - c.sd, c.mean + c.sd)
+        marks = [i for i, k in enumerate(c.k.tolist()) if k & (k - 1) == 0 or i == len(c.k) - 1]
+        shape = MARKS[look % len(MARKS)]
+        ax.plot(c.k, c.mean, color=colour, lw=1.9, marker=shape, ms=4.2, markevery=marks, clip_on=False, zorder=3)
+        apart = 2.0 ** (0.035 * (place - (len(curves) - 1) / 2))
+        ax.vlines(
+            c.k[marks] * apart, low[marks], high[marks], color=colour, lw=1.1, alpha=0.55, clip_on=False, zorder=2
+        )
+        named.append((float(c.mean[-1]), name, colour))
+        lows.append(float(np.nanmin(low)))
+        highs.append(float(np.nanmax(high)))
+    before = ax.get_ylim() if not ax.get_autoscaley_on() else (1.0, 0.0)  # panels share their height
+    percent(ax, min(*lows, before[0]), max(*highs, before[1]))
+    return named
+
+
+def _gap(ax: Axes, curves: dict[str, Curve]) -> None:
+    """What is there and not found: the distance of coverage from the best choice at the largest k."""
+    chosen = max((float(c.mean[-1]), rule) for rule, c in curves.items() if rule != "coverage")
+    top = float(curves["coverage"].mean[-1])
+    if top - chosen[0] < 0.03:
+        return
+    x = float(curves["coverage"].k[-1]) * 0.93
+    arrow = {"arrowstyle": "<->", "color": QUIET, "lw": 0.9, "shrinkA": 2, "shrinkB": 2}
+    ax.annotate("", (x, top), (x, chosen[0]), arrowprops=arrow)
+    ax.annotate(
+        f"{100 * (top - chosen[0]):.0f} points\nnot found", (x, (top + chosen[0]) / 2), (-5, 0),
+        textcoords="offset points", ha="right", va="center", fontsize=8, color=INK,
+    )  # fmt: skip

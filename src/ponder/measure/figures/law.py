@@ -1,0 +1,108 @@
+"""The law of coverage: how far more samples would carry, and how well that could be foreseen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ponder.measure.coverage import coverage_curve
+from ponder.measure.curves import Curve
+from ponder.measure.figures.curves import asked_of, notes
+from ponder.measure.figures.drawn import Drawn, Row, counted, ends, headline, panels, percent, small_print, spaced
+from ponder.measure.plots import COLOURS, DASHES, MARKS
+from ponder.measure.power_law import coverage_law
+from ponder.measure.readers.attempts import Attempts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def scaling_law(systems: Sequence[Attempts], title: str = "", reach: float = 10.0) -> Drawn:
+    """Coverage as c = exp(a k^b) (Brown et al. 2024): fitted on the first quarter of k, tried on the rest, extended."""
+    fits = []
+    for s in systems:
+        a = asked_of(s)
+        n, c = a.system.counts
+        ks = spaced(a.most)
+        known = [k for k in ks if k <= max(4, a.most // 4)] if a.most >= 16 else ks
+        fits.append((a, coverage_curve(n, c, ks), coverage_law(n, c, known), max(known)))
+    rows: list[Row] = []
+
+    def paint(figure: Figure, axes: list[Axes]) -> None:
+        (ax,) = axes
+        labels, low, high = [], 1.0, 0.0
+        furthest = max(a.most for a, *_ in fits) * reach
+        for i, (a, curve, law, known) in enumerate(fits):
+            colour = COLOURS[i % len(COLOURS)]
+            xs = np.geomspace(1, a.most * reach, 120)
+            inside = xs <= known * 1.0001
+            if law.redrawn is not None:
+                bottom, top = law.band(xs)
+                high = max(high, float(top.max()))
+                ax.fill_between(xs, bottom, top, color=colour, alpha=0.12, lw=0)
+            ax.plot(xs[inside], law(xs[inside]), color=colour, lw=2.0)
+            ax.plot(xs[~inside], law(xs[~inside]), color=colour, lw=1.6, ls=DASHES[1])
+            marked = [j for j, k in enumerate(curve.k.tolist()) if k & (k - 1) == 0 or j == len(curve.k) - 1]
+            for j in marked:
+                used = curve.k[j] <= known
+                bars = np.maximum([[curve.mean[j] - curve.low[j]], [curve.high[j] - curve.mean[j]]], 0)
+                ax.errorbar(
+                    curve.k[j], curve.mean[j], bars, fmt=MARKS[i % len(MARKS)], ms=4.5, color=colour,
+                    mfc=colour if used else "white", lw=1.0, capsize=2, zorder=3,
+                )  # fmt: skip
+            off = [abs(float(law(k)) - m) for k, m in zip(curve.k, curve.mean, strict=True) if k > known]
+            labels.append((float(law(furthest)), a.system.name, colour))
+            low = min(low, float(np.nanmin(curve.low)))
+            high = max(high, float(law(furthest)), float(np.nanmax(curve.high)))
+            rows.extend(_law_rows(a.system.name, curve, law, known, off))
+        counted(ax, int(furthest))
+        percent(ax, low, high)
+        headline(ax, "share of problems solved by any of k samples, %")
+        if len(fits) > 1:
+            ends(ax, labels)
+        _law_text(ax, fits)
+        small_print(
+            figure, notes(systems, "filled: fitted; hollow: held out; dashed: predicted; bands: 95 %, over problems")
+        )
+
+    figure = panels(1, paint, title, size=(6.4, 3.7))
+    return Drawn(figure, tuple(rows))
+
+
+def _law_text(ax: Axes, fits: Sequence[Any]) -> None:
+    for i, (_, curve, law, known) in enumerate(fits):
+        off = [abs(float(law(k)) - m) for k, m in zip(curve.k, curve.mean, strict=True) if k > known]
+        said = f"exp({law.a:.2f} k$^{{{law.b:.2f}}}$)" + (
+            f", off by {100 * np.mean(off):.1f} points beyond k = {known}" if off else ""
+        )
+        ax.annotate(
+            said,
+            (0.03, 0.97 - 0.075 * i),
+            xycoords="axes fraction",
+            va="top",
+            fontsize=8.5,
+            color=COLOURS[i % len(COLOURS)],
+        )
+
+
+def _law_rows(name: str, curve: Curve, law: Any, known: int, off: Sequence[float]) -> list[Row]:
+    a, b = law.a_interval or (float("nan"),) * 2, law.b_interval or (float("nan"),) * 2
+    out: list[Row] = [
+        {"system": name, "k": k, "coverage": curve.mean[i], "low": curve.low[i], "high": curve.high[i],
+         "law": float(law(k)), "fitted": k <= known}
+        for i, k in enumerate(curve.k.tolist())
+    ]  # fmt: skip
+    mean_off = float(np.mean(off)) if off else float("nan")
+    found = {
+        "a": law.a,
+        "a_low": a[0],
+        "a_high": a[1],
+        "b": law.b,
+        "b_low": b[0],
+        "b_high": b[1],
+        "mean_error": mean_off,
+    }
+    return [out[0] | found, *out[1:]] if isinstance(out[0], dict) else out

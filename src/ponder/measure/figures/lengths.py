@@ -1,0 +1,128 @@
+"""Thinking wider and thinking longer: accuracy over samples and tokens per attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ponder.errors import UsageError
+from ponder.measure.coverage import coverage_curve
+from ponder.measure.curves import Curve
+from ponder.measure.figures.curves import CALLED, asked_of, notes
+from ponder.measure.figures.drawn import Drawn, counted, ends, headline, panels, percent, small_print
+from ponder.measure.plots import INK, MARKS
+from ponder.measure.readers.attempts import Attempts, Group
+from ponder.measure.selection import selection_curve
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def two_axes(systems: Sequence[Attempts], title: str = "", rule: str = "") -> Drawn:
+    """Accuracy over samples and length: thinking wider and thinking longer.
+
+    One log: an attempt longer than the limit counts as cut off, which is wrong and has no vote. Several: each is run
+    under a length of its own, and stands at the mean length of its attempts.
+    """
+    if any(g.tokens is None or any(t is None for t in g.tokens) for s in systems for g in s.groups):
+        raise UsageError(
+            "samples x length needs the tokens of each attempt: name their column with --column tokens=NAME"
+        )
+    asked = [asked_of(s) for s in systems]
+    votes = all(a.system.answered for a in asked)
+    chosen = rule or ("majority" if votes else "coverage")
+    most = min(a.most for a in asked)
+    ks = [k for k in (2**i for i in range(20)) if k <= most]
+    cut = _limits(asked[0].system) if len(asked) == 1 else []
+    cells = [(limit, _cut(asked[0].system, limit)) for limit in cut] or sorted(
+        ((int(np.mean([t for g in a.system.groups for t in g.tokens or ()])), a.system) for a in asked),
+        key=lambda c: c[0],
+    )
+    curves = [(length, _worth(s, chosen, ks)) for length, s in cells]
+    rows = [
+        {"length": length, "k": k, "rule": chosen, "mean": c.mean[i], "low": c.low[i], "high": c.high[i]}
+        for length, c in curves
+        for i, k in enumerate(ks)
+    ]
+
+    def paint(figure: Figure, axes: list[Axes]) -> None:
+        _paint_lengths(axes[0], curves, ks, most)
+        _paint_cells(axes[1], curves, ks)
+        headline(axes[0], f"{CALLED[chosen]} of k, %")
+        headline(axes[1], "the same, as a map; underlined: best for its tokens")
+        how = "longer attempts count as cut off" if cut else "each run at its mean length"
+        small_print(figure, notes(systems, f"length: tokens per attempt, {how}; bands: 95 % intervals over problems"))
+
+    return Drawn(panels(2, paint, title, size=(4.6, 3.4)), tuple(rows))
+
+
+def _limits(system: Attempts) -> list[int]:
+    """Lengths that cut off some attempts: doubling, up to the longest."""
+    lengths = [t for g in system.groups for t in g.tokens or () if t is not None]
+    low, high = np.quantile(lengths, [0.1, 1.0])
+    steps = np.geomspace(max(low, 1), high, 5)
+    return sorted({round(x) for x in steps})
+
+
+def _cut(system: Attempts, limit: int) -> Attempts:
+    def shorter(g: Group) -> Group:
+        kept = [t is not None and t <= limit for t in g.tokens or ()]
+        correct = tuple(c if keep else 0.0 for c, keep in zip(g.correct, kept, strict=True))
+        answers = None if g.answers is None else tuple(a if k else None for a, k in zip(g.answers, kept, strict=True))
+        return replace(g, correct=correct, answers=answers)
+
+    return system.map(shorter)
+
+
+def _worth(system: Attempts, rule: str, ks: Sequence[int]) -> Curve:
+    if rule == "coverage":
+        n, c = system.counts
+        return coverage_curve(n, c, ks)
+    told = [g for g in system.groups if g.size]
+    return selection_curve("majority", [g.answers or () for g in told], [g.correct for g in told], ks)
+
+
+def _shade(i: int, count: int) -> Any:
+    from matplotlib import colormaps
+
+    return colormaps["cividis"](0.05 + 0.8 * i / max(1, count - 1))
+
+
+def _paint_lengths(ax: Axes, curves: Sequence[tuple[int, Curve]], ks: Sequence[int], most: int) -> None:
+    labels = []
+    for i, (length, c) in enumerate(curves):
+        colour = _shade(i, len(curves))
+        ax.fill_between(c.k, c.low, c.high, color=colour, alpha=0.10, lw=0)
+        ax.plot(c.k, c.mean, color=colour, lw=1.8, marker=MARKS[i % len(MARKS)], ms=3.8, clip_on=False)
+        labels.append((float(c.mean[-1]), f"{length:,} tokens", colour))
+    counted(ax, most)
+    percent(ax, min(float(np.nanmin(c.low)) for _, c in curves), max(float(np.nanmax(c.high)) for _, c in curves))
+    ends(ax, labels)
+
+
+def _paint_cells(ax: Axes, curves: Sequence[tuple[int, Curve]], ks: Sequence[int]) -> None:
+    values = np.array([c.mean for _, c in curves])
+    ax.imshow(values, origin="lower", aspect="auto", cmap="cividis", vmin=values.min(), vmax=values.max())
+    spent = np.array([[length * k for k in ks] for length, _ in curves])
+    for i in range(len(curves)):
+        for j in range(len(ks)):
+            as_cheap = values[spent <= spent[i, j]]
+            best = values[i, j] >= as_cheap.max()
+            dark = values[i, j] < (values.min() + values.max()) / 2
+            ax.text(
+                j, i, f"{100 * values[i, j]:.0f}", ha="center", va="center", fontsize=8.5,
+                color="white" if dark else INK, fontweight="bold" if best else "normal",
+            )  # fmt: skip
+            if best:
+                ax.plot([j - 0.22, j + 0.22], [i - 0.24] * 2, color="white" if dark else INK, lw=1.2)
+    ax.set_xticks(range(len(ks)), [str(k) for k in ks])
+    ax.set_yticks(range(len(curves)), [f"{length:,}" for length, _ in curves])
+    ax.set_xlabel("samples per problem, k")
+    ax.set_ylabel("tokens per attempt")
+    ax.tick_params(length=0)
+    for side in ("left", "bottom"):
+        ax.spines[side].set_visible(False)

@@ -1,0 +1,112 @@
+"""Any data file as plain Python data: Parquet, CSV, JSON lines, JSON, each of the text ones also packed with gzip."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import importlib
+import io
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ponder.errors import MissingExtra, UsageError
+
+Keep = Callable[[Sequence[str]], list[str]]
+
+SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl", ".ndjson", ".json")
+
+
+def load(path: Path, keep: Keep | None = None) -> Any:
+    """What a file holds; of a folder, the rows of all its Parquet files (a data set in shards).
+
+    `keep` says which columns of a Parquet file to read, given all names: texts can be most of it.
+    """
+    if path.is_dir():
+        shards = sorted(path.rglob("*.parquet")) or sorted(path.rglob("*.jsonl"))
+        if not shards:
+            raise UsageError(f"{path} is neither a run directory nor a folder of .parquet or .jsonl files")
+        return [row for shard in shards for row in load(shard, keep)]
+    try:
+        with open(path, "rb") as file:
+            data = file.read(4)
+            if data != b"PAR1":
+                data += file.read()
+    except OSError as why:
+        raise UsageError(f"cannot read {path}: {why.strerror}; give a run directory or a log file") from None
+    return _parquet(path, keep) if data == b"PAR1" else _text(path, _decoded(path, data))
+
+
+def _decoded(path: Path, data: bytes) -> str:
+    try:
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+        return data.decode("utf-8-sig")
+    except (OSError, EOFError, UnicodeDecodeError) as why:
+        raise UsageError(f"cannot read {path} ({why}); give {', '.join(SUFFIXES)}, or .gz of a text one") from None
+
+
+def _text(path: Path, text: str) -> Any:
+    kind = path.name.removesuffix(".gz").rpartition(".")[2].lower()
+    if not text.strip():
+        raise UsageError(f"{path} is empty")
+    if kind in ("csv", "tsv"):
+        return _table(path, text, "\t" if kind == "tsv" else ",")
+    if text.lstrip()[0] not in "[{":
+        raise UsageError(f"{path} is not data that can be read here; give {', '.join(SUFFIXES)}, or .gz of a text one")
+    if kind in ("jsonl", "ndjson"):
+        return _lines(path, text) if "\n" in text.strip() else _whole(path, text)
+    try:
+        return json.loads(text)
+    except ValueError:  # many files called .json hold one object per line
+        return _lines(path, text)
+
+
+def _whole(path: Path, text: str) -> Any:
+    try:
+        held = json.loads(text)
+    except ValueError as why:
+        raise UsageError(f"{path} is not JSON ({why}); was it cut short?") from None
+    return [held] if isinstance(held, dict) else held
+
+
+def _lines(path: Path, text: str) -> list[Any]:
+    rows = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            rows.append(json.loads(line))
+        except (ValueError, RecursionError) as why:
+            raise UsageError(f"{path}, line {number} is not JSON ({why}); was the file cut short?") from None
+    return rows
+
+
+def _table(path: Path, text: str, delimiter: str) -> list[dict[str, Any]]:
+    csv.field_size_limit(sys.maxsize)  # a cell may hold a whole completion
+    first = text.partition("\n")[0]
+    if delimiter == "," and "," not in first and ";" in first:
+        delimiter = ";"
+    rows: list[dict[Any, Any]] = list(csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter))
+    for number, row in enumerate(rows, 2):
+        if None in row:
+            raise UsageError(f"{path}, line {number} has more cells than the first line has names")
+        if "" in row:  # what a table's own row numbers are called when it is written
+            row.setdefault("index", row.pop(""))
+    if not rows:
+        raise UsageError(f"{path} has a line of names and no rows")
+    return rows
+
+
+def _parquet(path: Path, keep: Keep | None) -> list[dict[str, Any]]:
+    try:
+        parquet = importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise MissingExtra(f"reading {path}", "pyarrow", "hf") from None
+    try:
+        wanted = None if keep is None else keep(parquet.read_schema(path).names)
+        return list(parquet.read_table(path, columns=wanted).to_pylist())
+    except (OSError, ValueError) as why:  # pyarrow's own errors are both
+        raise UsageError(f"cannot read {path} ({why}); was the file cut short?") from None

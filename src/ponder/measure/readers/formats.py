@@ -1,0 +1,166 @@
+"""Logs of known tools, where more is known than a table's columns tell. Each says by which keys it is recognised."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ponder.measure.readers.attempts import Attempts, Group
+from ponder.measure.readers.columns import COLUMNS, Columns
+from ponder.measure.readers.shapes import Row, rows
+from ponder.measure.readers.tables import read_rows
+from ponder.measure.readers.verdicts import all_are, number
+from ponder.types import Cost
+
+Data = list[dict[str, Any]]
+
+
+class Format(NamedTuple):
+    name: str
+    looks: Callable[[Mapping[str, Any]], bool]  # at the first row
+    read: Callable[[str, Data, Columns], list[Attempts]]
+
+
+def lm_eval(label: str, data: Data, columns: Columns) -> list[Attempts]:
+    """`samples_TASK_DATE.jsonl` of lm-evaluation-harness, and of s1's fork of it, with one verdict per sample.
+
+    A filter (strict-match, flexible-extract) is a system of its own: each judges every problem.
+    """
+    asked = columns.correct or _metric(data)
+    tidy: list[Row] = []
+    for row in data:
+        filtered = row.get("filtered_resps")
+        one = filtered[0] if isinstance(filtered, list) and filtered else filtered
+        fresh: Row = {"doc_id": row["doc_id"], "target": row.get("target"), "filter": row.get("filter")}
+        fresh["question"] = _question(row)
+        if isinstance(each := row.get("exact_matches"), list) and not columns.correct:  # s1: one per sample
+            fresh |= {"correct": each, "pred": row.get("extracted_answers"), "texts": _flat(row.get("resps"))}
+        else:
+            fresh |= {"correct": row.get(asked), "pred": one if isinstance(one, str) else None}
+            fresh["texts"] = _first_text(row.get("resps"))
+        tidy.append({k: v for k, v in fresh.items() if v is not None})
+    known = Columns(id="doc_id", correct="correct", right=columns.right, duplicates=columns.duplicates)
+    return _noted(read_rows(label, tidy, known), f"lm-eval samples, judged by {asked}")
+
+
+def _metric(data: Data) -> str:
+    named = [m for m in data[0].get("metrics") or [] if isinstance(m, str)]
+    usual = ("exact_match", "acc", "prompt_level_strict_acc", "pass@1", "exact_matches")
+    return next((m for m in (*usual, *named) if m in data[0]), "exact_match")
+
+
+def _question(row: Mapping[str, Any]) -> str:
+    doc = row.get("doc")
+    asked = (
+        [doc[k] for k in ("question", "problem", "query", "prompt", "text") if k in doc]
+        if isinstance(doc, Mapping)
+        else []
+    )
+    return str(asked[0]) if asked else ""
+
+
+def _flat(nested: Any) -> list[str]:
+    return [t for part in nested or [] for t in (part if isinstance(part, list) else [part])]
+
+
+def _first_text(nested: Any) -> str | None:
+    found = _flat(nested)
+    return found[0] if found and isinstance(found[0], str) else None
+
+
+def trl(label: str, data: Data, columns: Columns) -> list[Attempts]:
+    """Completions that TRL's trainers keep: step, prompt, completion, one column per reward function, advantage.
+
+    A group is a prompt within a step. All rewards are kept as scores; the verdict is the one of them that is right or
+    wrong, where there is one.
+    """
+    apart = {"step", "prompt", "completion", "advantage", "advantages"}
+    rewards = [k for k in data[0] if k not in apart and all_are((r.get(k) for r in data), number)]
+    plain = [k for k in rewards if {number(r.get(k)) for r in data} <= {0.0, 1.0, None}]
+    accuracy = [k for k in plain if re.search(r"acc|correct", k)] or plain
+    verdict = columns.correct or (accuracy[0] if accuracy else "")
+    parts: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows(data, COLUMNS):
+        parts.setdefault(f"step {row['step']}: {row['prompt']}", []).append(row)
+    groups = tuple(
+        Group(
+            problem,
+            correct=tuple(number(r.get(verdict)) if verdict else None for r in part),
+            scores={k: tuple(number(r.get(k)) for r in part) for k in rewards},
+            texts=tuple(str(r["completion"]) for r in part),
+            question=str(part[0]["prompt"]),
+        )
+        for problem, part in parts.items()
+    )
+    who = f"judged by {verdict}" if verdict else "no reward is right or wrong: name one with --column correct=NAME"
+    return [Attempts(label, groups, (f"TRL completions, {who}; rewards: {', '.join(rewards) or 'none'}",))]
+
+
+_LEVEL = re.compile(r"pred_(naive|weighted|maj)@(\d+)")
+
+
+def search_and_learn(label: str, data: Data, columns: Columns) -> list[Attempts]:
+    """search-and-learn's outputs: completions with step scores, and what each rule chose among the first n.
+
+    Nothing in them says what is right: completions and choices are compared with the gold answer. Step scores count by
+    the last one, as there, unless a column of joined ones is there.
+    """
+    levels = [k for k in data[0] if _LEVEL.fullmatch(k)]
+    kept = [{k: v for k, v in row.items() if not k.startswith("pred")} for row in data]
+    scoring = replace(columns, scoring="last") if columns.scoring == "min" else columns
+    main = read_rows(label, rows(kept, COLUMNS), replace(scoring, text="completions", gold=columns.gold or "answer"))
+    about = [k for k in ("unique_id", "problem", "answer") if k in data[0]]
+    chosen = [
+        replace(a, derived=True)
+        for level in levels
+        for a in read_rows(
+            f"{label}: {level}",
+            [{**{k: row[k] for k in about}, "chosen": row[level]} for row in data],
+            Columns(answer="chosen", gold="answer"),
+        )
+    ]
+    return _noted(main, "search-and-learn outputs") + chosen
+
+
+def tree_of_thoughts(label: str, data: Data, columns: Columns) -> list[Attempts]:
+    """Tree of Thoughts' logs: answers `ys`, their verdicts, and what all problems so far cost."""
+    tidy = [{k: v for k, v in row.items() if k not in ("steps", "usage_so_far")} for row in data]
+    read = read_rows(label, rows(tidy, COLUMNS), columns)
+    before, costs, again = dict[str, float](), dict[str, Cost](), list[str]()
+    for row in data:
+        now = {k: float(v) for k, v in row["usage_so_far"].items()}
+        if any(v < before.get(k, 0.0) for k, v in now.items()):  # another process went on, and counts from 0
+            before, again = {}, [*again, str(row["idx"])]
+        spent = {k: v - before.get(k, 0.0) for k, v in now.items()}
+        costs[str(row["idx"])] = Cost(
+            prompt_tokens=round(spent.get("prompt_tokens", 0)),
+            generated_tokens=round(spent.get("completion_tokens", 0)),
+            dollars=spent.get("cost", 0.0),
+        )
+        before = now
+    note = "Tree of Thoughts' log" + (f"; its cost counts anew from problem {', '.join(again)}" if again else "")
+    return [a.map(lambda g: replace(g, cost=costs[g.problem])) for a in _noted(read, note)]
+
+
+def _noted(found: list[Attempts], note: str) -> list[Attempts]:
+    return [replace(a, how=(note, *a.how)) for a in found]
+
+
+def _has(*keys: str) -> Callable[[Mapping[str, Any]], bool]:
+    return lambda row: all(k in row for k in keys)
+
+
+FORMATS: Sequence[Format] = (
+    Format("lm-eval samples", _has("doc_id", "doc", "target", "resps"), lm_eval),
+    Format("TRL completions", _has("step", "prompt", "completion", "advantage"), trl),
+    Format("search-and-learn", _has("completions", "scores", "pred", "answer"), search_and_learn),
+    Format("Tree of Thoughts", _has("idx", "ys", "usage_so_far"), tree_of_thoughts),
+)
+
+
+def recognised(data: Any) -> Format | None:
+    if not (isinstance(data, list) and data and all(isinstance(r, dict) for r in data)):
+        return None
+    return next((f for f in FORMATS if f.looks(data[0])), None)

@@ -1,0 +1,73 @@
+"""One door to all logs: a run directory, a known tool's format, or any table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+
+from ponder.errors import UnknownName, UsageError
+from ponder.measure.readers.attempts import Attempts
+from ponder.measure.readers.columns import COLUMNS, LOW, NAMES, Columns
+from ponder.measure.readers.files import load
+from ponder.measure.readers.formats import recognised
+from ponder.measure.readers.runs import is_run, read_run
+from ponder.measure.readers.shapes import name, rows
+from ponder.measure.readers.tables import read_rows
+
+
+def read(path: str | Path, columns: Columns = Columns(), texts: bool = True) -> list[Attempts]:
+    """Every system that a run directory or log holds, with what was read as what in `how`.
+
+    Without `texts`, those of a Parquet file that has verdicts stay on the disk: they can be most of it.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise UsageError(f"no run or log at {path}")
+    if path.is_dir() and is_run(path):
+        return [read_run(path, columns)]
+    data = load(path, None if texts else partial(_without_texts, columns))
+    label = path.name.removesuffix(".gz").rpartition(".")[0] or path.name
+    try:
+        if known := recognised(data):
+            return known.read(label, data, columns)
+        return read_rows(label, rows(data, COLUMNS), columns)
+    except UsageError as why:
+        why.args = (f"{path}: {str(why).removeprefix(f'{label}: ')}",)
+        raise
+
+
+def _without_texts(columns: Columns, names: Sequence[str]) -> list[str]:
+    judged = columns.correct or any(name(n) in NAMES["correct"][:LOW] for n in names)
+    apart = set(NAMES["text"]) if judged else set()
+    return [n for n in names if name(n) not in apart or n in asdict(columns).values()]
+
+
+def read_all(paths: Sequence[str | Path], columns: Columns = Columns(), texts: bool = False) -> list[Attempts]:
+    """Every system of every log, under names that differ. `PATH::NAME` takes one system of a log."""
+    found: list[Attempts] = []
+    for path in paths:
+        where, _, only = str(path).partition("::")
+        systems = read(where, columns, texts)
+        if only:
+            named = {s.name.rpartition(": ")[2]: s for s in systems}
+            if only not in named:
+                raise UnknownName(f"system in {where}", only, named)
+            found.append(named[only])
+        else:
+            found += [s for s in systems if not s.derived]
+    return _told_apart(found, [str(p) for p in paths])
+
+
+def _told_apart(systems: list[Attempts], paths: Sequence[str]) -> list[Attempts]:
+    names = [s.name for s in systems]
+    if len(set(names)) == len(names):
+        return systems
+    if len(paths) == len(systems):  # the shortest ends of their paths that differ
+        parts = [Path(p.rstrip("/")).parts for p in paths]
+        for depth in range(2, max(map(len, parts)) + 1):
+            ends = ["/".join(p[-depth:]) for p in parts]
+            if len(set(ends)) == len(ends):
+                return [replace(s, name=end) for s, end in zip(systems, ends, strict=True)]
+    return [replace(s, name=f"{s.name} ({i})") for i, s in enumerate(systems, 1)]

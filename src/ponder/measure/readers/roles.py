@@ -1,0 +1,265 @@
+"""Which column of a log is what. A user names them; else these rules find them by name and by what they hold.
+
+Within a list of names the first that a log has, and that holds what it must, is taken. What was taken, and what also
+fitted, is shown with every reading. Where two fit equally well, the user is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ponder.errors import UnknownName, UsageError
+from ponder.measure.readers.columns import LISTS, LONG, LOW, MANY, NAMES, TELLING, WEAK, Columns
+from ponder.measure.readers.shapes import VALUES, Row, columns_of, name
+from ponder.measure.readers.verdicts import NOTHING, RIGHT, WRONG, all_are, count, number, text, verdict
+
+
+@dataclass(frozen=True)
+class Found:
+    """Columns by role, and what to tell of the choice."""
+
+    by_role: Mapping[str, str]
+    said: tuple[str, ...]
+
+    def get(self, role: str) -> str | None:
+        return self.by_role.get(role)
+
+
+def find(rows: Sequence[Row], given: Columns) -> Found:
+    """The columns of these rows. `rows` are all of them: a rule that looks at a few can be wrong about the rest."""
+    columns = columns_of(rows)
+    roles = {role: getattr(given, role) for role in NAMES if getattr(given, role)}
+    for role, column in roles.items():
+        for part in column.split(","):
+            if part not in columns and not (role == "n" and part.isdigit()):
+                raise UnknownName(f"column for {role}", part, columns)
+    asked, said, cells = frozenset(roles), list[str](), _Cells(rows, given)
+    for role in ("correct", "system", "task", "version", "id", "attempt"):
+        if role not in roles and (column := _find(role, columns, roles, cells, said)):
+            roles[role] = column
+    _counts(columns, roles, cells, asked)
+    _plain_answer(columns, roles, cells, said, asked)
+    for role in ("answer", "score", "tokens", "text", "gold", "question"):
+        if role not in roles and (column := _find(role, columns, roles, cells, said)):
+            roles[role] = column
+    shown = ", ".join(f"{role} = {roles[role]}" for role in NAMES if role in roles)
+    return Found(roles, (f"columns: {shown}", *said))
+
+
+class _Cells:
+    """Columns' cells, flat, and what they hold; each looked at once."""
+
+    def __init__(self, rows: Sequence[Row], given: Columns) -> None:
+        self.rows, self.right = rows, frozenset(r.strip().lower() for r in given.right.split(",") if r.strip())
+        self._flat: dict[str, list[Any]] = {}
+        self._listed: dict[str, bool] = {}
+        self._distinct: dict[str, list[Any]] = {}
+
+    def __call__(self, column: str) -> list[Any]:
+        if column not in self._flat:
+            flat: list[Any] = []
+            for row in self.rows:
+                value = row.get(column)
+                flat += value if isinstance(value, list) else [value]
+            self._flat[column] = flat
+        return self._flat[column]
+
+    def listed(self, column: str) -> bool:
+        if column not in self._listed:
+            self._listed[column] = "," in column or any(isinstance(row.get(column), list) for row in self.rows)
+        return self._listed[column]
+
+    def distinct(self, column: str) -> Iterable[Any]:
+        """Each kind of cell once, where that can be: a verdict has few, however many attempts there are."""
+        if column not in self._distinct:
+            try:
+                self._distinct[column] = [v for _, v in {(type(v), v): (None, v) for v in self(column)}.values()]
+            except TypeError:  # lists within lists
+                self._distinct[column] = self(column)
+        return self._distinct[column]
+
+    def full(self, column: str) -> bool:
+        return all(row.get(column) is not None for row in self.rows)
+
+    def verdicts(self, column: str) -> bool:
+        return all_are(self.distinct(column), lambda v: verdict(v, self.right))
+
+    def boolean(self, column: str) -> bool:
+        return any(isinstance(v, bool) for v in self.distinct(column))
+
+    def plainly(self, column: str) -> bool:
+        """Only right and wrong."""
+        return self.verdicts(column) and {verdict(v, self.right) for v in self.distinct(column)} <= {0.0, 1.0, None}
+
+
+def _called(columns: Sequence[str], wanted: str) -> list[str]:
+    """Columns of this name, or whose last part it is."""
+    whole = [c for c in columns if name(c) == wanted]
+    return whole or [c for c in columns if "." in c and name(c.rpartition(".")[2]) == wanted]
+
+
+def _find(role: str, columns: Sequence[str], roles: Mapping[str, str], cells: _Cells, said: list[str]) -> str | None:
+    taken = {column for r, column in roles.items() if (r, role) != ("id", "question")}  # a question can be the id
+    fitting: list[str] = []
+    for at, wanted in enumerate(NAMES[role]):
+        called = _called([c for c in columns if c not in taken], wanted)
+        same = [c for c in called if c not in fitting and _fits(role, c, at, roles, cells)]
+        if len(same) > 1 and not fitting:
+            raise UsageError(f"{role} may be {' or '.join(same)}: say which with --column {role}=NAME")
+        fitting += same
+        if role == "correct" and not fitting:
+            said += _nearly([c for c in called if c not in same], cells, at)
+    if role == "id":
+        return _whose_rows(fitting, roles, cells)
+    if not fitting and role == "correct":
+        fitting = _by_values(columns, cells)
+    if role == "correct" and len(fitting) > 1:
+        said.append(f"correct could also be {', '.join(fitting[1:])}: --column correct=NAME chooses")
+    return fitting[0] if fitting else None
+
+
+def _plain_answer(
+    columns: Sequence[str], roles: dict[str, str], cells: _Cells, said: list[str], asked: frozenset[str]
+) -> None:
+    """A column `answer` beside verdicts, one cell per row: is it the gold one, or what was given? What differs between
+    the attempts at a problem was given. Where a problem has one row nothing tells, unless the other one is there."""
+    called = [c for c in _called(columns, "answer") if c not in roles.values() and not cells.listed(c)]
+    if not called or "correct" not in roles or cells.listed(roles["correct"]) or {"answer", "gold"} <= asked:
+        return
+    column, others = called[0], [c for c in columns if c != called[0]]
+    if "gold" in asked or any(_called(others, g) for g in NAMES["gold"] if g != "answer"):
+        roles.setdefault("answer", column)
+    elif "answer" in asked or any(_called(others, a) for a in NAMES["answer"] if a != "answer"):
+        roles.setdefault("gold", column)
+    elif "id" in roles and not _one_row_each(roles["id"], (), cells):
+        varied = len({(str(r.get(roles["id"])), str(r.get(column))) for r in cells.rows})
+        same = varied == len({str(r.get(roles["id"])) for r in cells.rows})
+        roles.setdefault("gold" if same else "answer", column)
+    else:
+        said.append(f"{column} was left out: --column gold={column}, or --column answer={column}, says what it is")
+
+
+def _nearly(columns: Sequence[str], cells: _Cells, at: int) -> list[str]:
+    """A column called so, most of whose words are verdicts: passing it over in silence would be a choice unseen."""
+    out = []
+    for column in columns if at < LOW else ():
+        words = {str(v).strip().lower() for v in cells.distinct(column) if isinstance(v, str)}
+        if words & (RIGHT | WRONG) and (odd := sorted(words - RIGHT - WRONG - NOTHING)):
+            right = next(iter(sorted(words & RIGHT)), "VALUE")
+            how = f"--column correct={column} --column right={right} takes it, with all else wrong"
+            out.append(f"{column} was passed over: {odd[0][:40]!r} is neither right nor wrong; {how}")
+    return out
+
+
+def _fits(role: str, column: str, at: int, roles: Mapping[str, str], cells: _Cells) -> bool:
+    wide = any(cells.listed(roles[r]) for r in ("correct", "answer", "text") if r in roles)
+    listed = cells.listed(column)
+    match role:
+        case "correct":
+            if name(column) in LISTS and not listed:
+                return False
+            if name(column) in ("label", "labels") and any(_called(columns_of(cells.rows), a) for a in NAMES["answer"]):
+                return False  # beside a prediction it is what should have been said
+            return cells.plainly(column) if at >= LOW or not listed else cells.verdicts(column)
+        case "score":
+            return listed >= wide and all_are(_steps(cells(column)), number)
+        case "tokens":
+            return listed == wide and all_are(cells.distinct(column), number)
+        case "answer":
+            if name(column) == "answer" and not listed:
+                return False  # see _plain_answer
+            return listed == wide or "correct" not in roles
+        case "text":
+            return listed >= wide and all_are(cells.distinct(column), _written)
+        case "gold" if name(column) == "answer":
+            return not listed and ("correct" not in roles or wide)
+        case "gold" | "question":
+            return not listed and all_are(cells.distinct(column), text)
+        case "id" | "attempt":
+            return not listed and cells.full(column)
+        case "system" | "task" | "version":
+            values = {str(row.get(column)) for row in cells.rows}
+            return not listed and 1 < len(values) <= MANY and max(map(len, values)) <= LONG
+    return True
+
+
+def _whose_rows(fitting: Sequence[str], roles: Mapping[str, str], cells: _Cells) -> str | None:
+    """The first that fits; but where it only numbers the rows of attempts, the first by which they come together."""
+    if not fitting or ("correct" in roles and cells.listed(roles["correct"])):
+        return fitting[0] if fitting else None
+    apart = [roles[r] for r in ("system", "task") if r in roles]
+    for column in fitting if name(fitting[0]) in ("id", "idx", "index", "uuid") else fitting[:1]:
+        if len({str(row.get(column)) for row in cells.rows}) > 1 and not _one_row_each(column, apart, cells):
+            return column
+    return fitting[0]
+
+
+def _one_row_each(column: str, apart: Sequence[str], cells: _Cells) -> bool:
+    keys = {tuple([str(row.get(c)) for c in (column, *apart)]) for row in cells.rows}
+    return len(keys) == len(cells.rows)
+
+
+def _written(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise ValueError("no text")
+    return value or None
+
+
+def _steps(cells: list[Any]) -> list[Any]:
+    return [step for cell in cells for step in (cell if isinstance(cell, list) else [cell])]
+
+
+def _by_values(columns: Sequence[str], cells: _Cells) -> list[str]:
+    """No name tells: the one column that holds nothing but right and wrong, and has a telling word in its name."""
+    named = set(NAMES["id"]) | set(NAMES["attempt"]) | set(NAMES["version"])
+    fitting = [c for c in columns if name(c) not in named and cells.plainly(c) and len(list(cells.distinct(c))) > 1]
+    telling = [c for c in fitting if c == VALUES or TELLING & set(name(c).split("_"))]
+    if len(telling) == 1:
+        return telling
+    asked = telling or fitting
+    if len(asked) == 1:
+        raise UsageError(
+            f"is {asked[0]} the verdict? It holds right and wrong: say so with --column correct={asked[0]}"
+        )
+    if asked:
+        raise UsageError(
+            f"the columns {', '.join(asked[:6])} all hold right and wrong: say which with --column correct=NAME, or"
+            f" --column correct={','.join(asked[:3])},... where they are attempts of one system, or --column"
+            f" systems={','.join(asked[:3])},... where each is a system"
+        )
+    return []
+
+
+def _counts(columns: Sequence[str], roles: dict[str, str], cells: _Cells, asked: frozenset[str]) -> None:
+    """Samples and right ones in place of verdicts: one row per problem, and numbers that can be counts."""
+    if asked & {"n", "c", "rate"} and not {"n"} < asked & {"n", "c", "rate"}:
+        raise UsageError("counts take two columns: --column n=NAME (or a number) and --column c=NAME or rate=NAME")
+    if "correct" in asked or ("correct" in roles and cells.listed(roles["correct"])):
+        return
+    apart = [roles[r] for r in ("system", "task") if r in roles]
+    if "id" in roles and not _one_row_each(roles["id"], apart, cells):
+        return
+    free = [c for c in columns if c not in roles.values() or c == roles.get("correct")]
+    for role, read in (("n", count), ("c", count), ("rate", verdict)):
+        if role in asked:
+            continue
+        for wanted in NAMES[role]:
+            fitting = [c for c in _called(free, wanted) if c not in roles.values() or c == roles.get("correct")]
+            fitting = [c for c in fitting if not cells.listed(c) and not cells.boolean(c)]
+            fitting = [c for c in fitting if all_are(cells.distinct(c), read)]
+            if fitting and role not in roles:
+                roles[role] = fitting[0]
+    if "n" in roles and ("c" in roles or "rate" in roles):
+        if roles.get("correct") == roles.get("c", "") and name(roles["n"]) in WEAK and not asked & {"n", "c"}:
+            n, c = roles["n"], roles["c"]
+            raise UsageError(
+                f"{c} may be verdicts, or counts of {n}: say --column correct={c}, or --column n={n} --column c={c}"
+            )
+        roles.pop("correct", None)
+        if "c" in roles:
+            roles.pop("rate", None)
+        return
+    for role in ("n", "c", "rate"):
+        roles.pop(role, None)

@@ -1,0 +1,110 @@
+"""A run directory as attempts: its traces' answers, judged by the scorer of the run's task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ponder import jobs
+from ponder.errors import PonderError, UsageError
+from ponder.measure.readers.attempts import LOGPROB, Attempts, Group
+from ponder.measure.readers.columns import Columns
+from ponder.runs import read_job, read_traces
+from ponder.types import Trace
+
+Reading = Callable[[str], str | None]
+
+
+def is_run(path: Path) -> bool:
+    return (path / "job.json").is_file()
+
+
+def read_run(path: Path, columns: Columns = Columns()) -> Attempts:
+    """`columns.correct` names the scorer to judge by; else it is the verifier of the run's task."""
+    task = run_task(path)
+    traces = list(run_traces(path))
+    if not traces:
+        raise UsageError(f"{path} holds no traces yet: let the run get further, or give another")
+    scorer, said = _scorer(path, [t for _, t in traces], columns.correct, task)
+    read = getattr(getattr(task, "verifier", None), "read", None)
+    groups = tuple(to_group(problem, trace, scorer, read) for problem, trace in traces)
+    if undecided := sum(g.undecided for g in groups):
+        said.append(f"{undecided} attempts have no verdict: they count neither as right nor as wrong")
+    if lost := [g for g in groups if not g.size]:
+        said.append(f"{len(lost)} problems have no attempts ({lost[0].missing or 'nothing came to an end'})")
+    return Attempts(path.name, groups, tuple(said), read_job(path).get("task"))
+
+
+def run_traces(path: Path) -> Iterator[tuple[str, Trace]]:
+    """Every trace with a name of its own: a training run asks a problem again, which is then another group."""
+    found = list(read_traces(path))
+    stepwise = any(step for step, _ in found)
+    seen: dict[str, int] = {}
+    for step, trace in found:
+        problem = f"step {step}: {trace.problem.id}" if stepwise else trace.problem.id
+        seen[problem] = seen.get(problem, 0) + 1
+        if seen[problem] > 1 and not stepwise:
+            raise UsageError(f"{path} has the problem {problem!r} twice: it was written by two processes; run it again")
+        yield (problem if seen[problem] == 1 else f"{problem} ({seen[problem]})"), trace
+
+
+def run_task(path: Path) -> Any:
+    """The task of a run; None where it cannot be made here (its module or package is missing)."""
+    encoded = read_job(path).get("task")
+    try:
+        return None if encoded is None else jobs.decode(encoded)
+    except PonderError:
+        return None
+
+
+def _scorer(path: Path, traces: list[Trace], asked: str, task: Any) -> tuple[str, list[str]]:
+    names = sorted({n for t in traces for i in t.answers() for n in t.steps[i].scores})
+    if asked:
+        if asked not in names:
+            raise UsageError(f"{path} has no scores of {asked!r}; it has {', '.join(names) or 'none'}")
+        return asked, [f"judged by {asked}"]
+    verifier = getattr(getattr(task, "verifier", None), "name", None)
+    if verifier is None and len(names) == 1:
+        verifier = names[0]
+    if verifier is None:
+        raise UsageError(
+            f"{path} does not say who judges: its task cannot be loaded here. Name a scorer with --column correct=NAME"
+            f" (it has {', '.join(names) or 'none'})"
+        )
+    return verifier, [f"judged by {verifier}"]
+
+
+def to_group(problem: str, trace: Trace, scorer: str, read: Reading | None) -> Group:
+    """The answers of one trace."""
+    leaves = trace.answers()
+    texts = tuple(trace.text(i) for i in leaves)
+    names = sorted({n for i in leaves for n in trace.steps[i].scores})
+    scores = {n: tuple(trace.score(i, n) for i in leaves) for n in names}
+    return Group(
+        problem,
+        correct=tuple(trace.score(i, scorer) for i in leaves),
+        answers=tuple(read(t) for t in texts) if read is not None else None,
+        scores={**scores, LOGPROB: tuple(mean_logprob(trace, i) for i in leaves)},
+        tokens=tuple(written(trace, i) for i in leaves),
+        texts=texts,
+        chosen=leaves.index(chosen) if (chosen := trace.chosen) is not None and chosen in leaves else None,
+        cost=trace.cost,
+        question=trace.problem.question,
+        gold=trace.problem.answer,
+        missing=trace.failed,
+    )
+
+
+def written(trace: Trace, leaf: int) -> int:
+    """Tokens that the policy wrote on the way to this answer."""
+    return sum(len(trace.steps[i].token_ids) for i in trace.path(leaf) if trace.steps[i].sampled)
+
+
+def mean_logprob(trace: Trace, leaf: int) -> float | None:
+    """Per token written; None where a server told none."""
+    parts = [lp for i in trace.path(leaf) if (lp := trace.steps[i].logprobs) is not None]
+    every = np.concatenate(parts) if parts else np.zeros(0)
+    return float(every.mean(dtype=np.float64)) if every.size and np.isfinite(every).all() else None

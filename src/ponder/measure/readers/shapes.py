@@ -1,0 +1,171 @@
+"""Whatever shape a log's data has, as rows with columns: one row per problem (wide) or per attempt (long).
+
+    [{...}, {...}]                    rows as they are
+    {"a": [...], "b": [...]}          columns, where the names are those of columns
+    {"id-1": [...], "id-2": [...]}    problems by their id, each with a list of attempts
+    {"id-1": {...}, "id-2": {...}}    problems by their id
+    {"results": [...], "mean": 0.5}   any of these, under a name beside a summary
+    [[1, 0, 1], [0, 0, 0]]            a matrix, one line per problem
+
+Then nested objects become columns with dotted names, a list of objects a column of lists, and numbered columns
+(sample_0, sample_1, ...) one column of lists.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ponder.errors import UsageError
+
+Row = dict[str, Any]
+
+ID, VALUES = "id", "values"  # names for what has none in the file
+
+_NUMBERED = re.compile(r"(.*?)[ _.\-\[(#]?(\d{1,6})[\])]?")
+DEEP = 3  # levels of objects within objects that become columns
+
+
+def rows(data: Any, known: frozenset[str]) -> list[Row]:
+    """`known`: names that columns have, which tell a table of columns from problems by id."""
+    found = _rows(data, known)
+    if not found:
+        raise UsageError("the log is empty: it has no rows")
+    return _joined([_flat(row) for row in found])
+
+
+def _rows(data: Any, known: frozenset[str]) -> list[Row]:
+    if isinstance(data, list):
+        if all(isinstance(row, Mapping) for row in data):
+            return [dict(row) for row in data]
+        if all(isinstance(row, list) for row in data):
+            return [{ID: str(i), VALUES: row} for i, row in enumerate(data)]
+        if all(_scalar(row) for row in data):
+            return [{ID: str(i), VALUES: row} for i, row in enumerate(data)]
+        raise UsageError("the log is a list of different kinds of things; give one with one kind of row")
+    if not isinstance(data, Mapping) or not data:
+        raise UsageError(f"the log holds {type(data).__name__}, which has no rows")
+    return _of_object(dict(data), known)
+
+
+def _of_object(data: dict[str, Any], known: frozenset[str]) -> list[Row]:
+    named = [k for k in data if name(k) in known]
+    lists = {k: v for k, v in data.items() if isinstance(v, list)}
+    if named and len(lists) == len(data) and len({len(v) for v in lists.values()}) == 1:
+        return [dict(zip(lists, cells, strict=True)) for cells in zip(*lists.values(), strict=True)]
+    if not named and len(lists) == len(data):
+        return [{ID: k, VALUES: v} for k, v in lists.items()]
+    inner = {k: v for k, v in data.items() if isinstance(v, Mapping) and v}
+    if not named and len(inner) == len(data) and not _parallel(inner):
+        return [{ID: k, **v} for k, v in inner.items()]
+    if not named and all(_scalar(v) for v in data.values()):
+        return [{ID: k, VALUES: v} for k, v in data.items()]
+    return _under_a_name(data, inner, known)
+
+
+def _under_a_name(data: dict[str, Any], inner: dict[str, Any], known: frozenset[str]) -> list[Row]:
+    """Beside a summary: the one long thing, or several that speak of the same problems."""
+    tables = {k: v for k, v in data.items() if isinstance(v, list) and v and all(isinstance(r, Mapping) for r in v)}
+    if len(tables) == 1:
+        return [dict(r) for r in next(iter(tables.values()))]
+    if len(tables) > 1:
+        raise UsageError(f"the log has several tables ({', '.join(tables)}); give one of them as a file of its own")
+    if together := _parallel(inner):
+        problems = next(iter(together.values()))
+        return [{ID: p, **{k: v[p] for k, v in together.items()}} for p in problems]
+    if len(inner) == 1:
+        return _of_object(dict(next(iter(inner.values()))), known)
+    raise UsageError(
+        f"no table was found in the log: it is an object with {', '.join(map(repr, list(data)[:6]))}; give rows (a list"
+        " of objects), columns, or problems by id"
+    )
+
+
+def _parallel(inner: Mapping[str, Any]) -> dict[str, Any]:
+    """Objects that have the same many keys: columns, each by problem. Few keys are just fields."""
+    if len(inner) < 2:
+        return {}
+    keys = [set(v) for v in inner.values()]
+    same = all(k == keys[0] for k in keys[1:]) and len(keys[0]) > 2
+    like_problems = all(not isinstance(x, Mapping) for v in inner.values() for x in v.values())
+    return dict(inner) if same and like_problems and len(keys[0]) > 4 * len(inner) else {}
+
+
+def _scalar(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _flat(row: Mapping[str, Any], prefix: str = "", deep: int = DEEP) -> Row:
+    if not any(isinstance(v, dict | list) for v in row.values()) and not prefix:
+        return dict(row)
+    out: Row = {}
+    for key, value in row.items():
+        if isinstance(value, list) and value and all(_numbered(v) for v in value):
+            value = [v[1] for v in value]
+        if isinstance(value, Mapping) and value and deep:
+            out |= _flat(value, f"{prefix}{key}.", deep - 1)
+        elif _messages(value):
+            out[f"{prefix}{key}"] = "\n".join(str(m["content"]) for m in value)
+        elif isinstance(value, list) and value and all(isinstance(v, Mapping) for v in value) and deep:
+            fields = dict.fromkeys(f for v in value for f in v)
+            out |= _flat({str(f): [v.get(f) for v in value] for f in fields}, f"{prefix}{key}.", deep - 1)
+        else:
+            out[f"{prefix}{key}"] = value
+    return out
+
+
+def _numbered(value: Any) -> bool:
+    """[3, {"passed": true}]: an attempt with its number."""
+    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], int) and isinstance(value[1], Mapping)
+
+
+def _messages(value: Any) -> bool:
+    """A conversation, which is one text to us."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(m, Mapping) and "role" in m and "content" in m for m in value)
+    )
+
+
+def _joined(found: list[Row]) -> list[Row]:
+    """Numbered columns as one column of lists, where the numbers begin at 0 or 1 and none is left out."""
+    columns = columns_of(found)
+    stems: dict[str, dict[int, str]] = defaultdict(dict)
+    for column in columns:
+        if (match := _NUMBERED.fullmatch(column)) and not match[1].endswith("@"):  # pass@1 and pass@2 are no attempts
+            stems[match[1]][int(match[2])] = column
+    series = {stem: [by[i] for i in sorted(by)] for stem, by in stems.items() if _whole(by)}
+    taken = {c: stem for stem, members in series.items() for c in members}
+    if not taken:
+        return found
+    out = []
+    for row in found:
+        fresh = {c: v for c, v in row.items() if c not in taken}
+        for stem, members in series.items():
+            label = stem.rstrip(" _.-") or VALUES
+            fresh[label if label not in columns else f"{label}*"] = [row.get(c) for c in members]
+        out.append(fresh)
+    return out
+
+
+def _whole(by: Mapping[int, str]) -> bool:
+    first = min(by)
+    return len(by) > 1 and first in (0, 1) and sorted(by) == list(range(first, first + len(by)))
+
+
+def columns_of(rows: Sequence[Row]) -> list[str]:
+    """All names, in the order in which they first come."""
+    out: dict[str, None] = {}
+    for row in rows:
+        if not out.keys() >= row.keys():
+            out |= dict.fromkeys(row)
+    return list(out)
+
+
+def name(column: str) -> str:
+    """A column's name as rules compare it: isCorrect, is-correct and Is Correct are one."""
+    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", str(column))
+    return re.sub(r"[^a-z0-9]+", "_", parted.lower()).strip("_")

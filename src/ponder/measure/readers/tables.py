@@ -1,0 +1,286 @@
+"""Rows of a log as attempts: wide (lists of attempts, one row per problem), long (one row per attempt) or counts."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+from ponder.errors import UsageError
+from ponder.measure.readers.attempts import SCORE, Attempts, Group, listed, plain, short
+from ponder.measure.readers.columns import LOW, NAMES, Columns
+from ponder.measure.readers.judging import JUDGED, answer_in, gold_of, judged, only
+from ponder.measure.readers.roles import Found, find
+from ponder.measure.readers.shapes import Row, columns_of, name
+from ponder.measure.readers.verdicts import NoVerdict, all_are, count, number, text, unpacked, verdict
+
+
+def read_rows(label: str, rows: Sequence[Row], columns: Columns = Columns()) -> list[Attempts]:
+    """One table as the systems in it."""
+    if columns.systems:
+        return _systems(label, rows, columns)
+    rows = _unpack(rows)
+    prefixes = _nested(rows)
+    if prefixes and not columns.correct:
+        return [a for p in prefixes for a in read_rows(f"{label}: {p}", _one(rows, p, prefixes), columns)]
+    return _Reading(label, rows, columns, find(rows, columns)).systems()
+
+
+def _systems(label: str, rows: Sequence[Row], columns: Columns) -> list[Attempts]:
+    names = columns.systems.split(",")
+    plain = replace(columns, systems="")
+    out = []
+    for system in names:
+        others = set(names) - {system}
+        kept = [{k: v for k, v in row.items() if k not in others} for row in rows]
+        out += read_rows(f"{label}: {system}", kept, replace(plain, correct=system))
+    return out
+
+
+def _nested(rows: Sequence[Row]) -> list[str]:
+    """Objects with a verdict of their own, as {"small": {"is_correct": ...}, "large": {"is_correct": ...}}."""
+    columns = columns_of(rows)
+    for wanted in NAMES["correct"][:LOW]:
+        called = [c for c in columns if "." in c and name(c.rpartition(".")[2]) == wanted]
+        found = [c for c in called if all_are((row.get(c) for row in rows), verdict)]
+        if len(found) > 1:
+            return [c.rpartition(".")[0] for c in found]
+    return []
+
+
+def _one(rows: Sequence[Row], prefix: str, prefixes: Sequence[str]) -> list[Row]:
+    """What is said of this system, and what is said of none."""
+    ours, out = f"{prefix}.", []
+    for row in rows:
+        shared = {k: v for k, v in row.items() if k.rpartition(".")[0] not in prefixes}
+        out.append(shared | {k.removeprefix(ours): v for k, v in row.items() if k.startswith(ours)})
+    return out
+
+
+def _unpack(rows: Sequence[Row]) -> list[Row]:
+    """Lists that a table without lists (CSV) holds as text; a text or an answer may look like one and stays."""
+    columns = columns_of(rows)
+    texts = {n for role in ("text", "question", "gold", "id", "answer") for n in NAMES[role]} - {"samples", "sample"}
+    changed = {}
+    for column in columns:
+        cells = [row.get(column) for row in rows]
+        if name(column) in texts or not any(isinstance(c, str) and c[:1] == "[" for c in cells):
+            continue
+        if not all(isinstance(c, str) or c is None for c in cells):
+            continue
+        fresh = [unpacked(c) for c in cells]
+        if any(isinstance(c, list) for c in fresh) and all(isinstance(c, list) or c in (None, "") for c in fresh):
+            changed[column] = fresh
+    sizes = [[len(c) if isinstance(c, list) else 0 for c in fresh] for fresh in changed.values()]
+    for column in columns:  # answers, where there are as many as verdicts
+        if sizes and name(column) in NAMES["answer"]:
+            fresh = [unpacked(row.get(column)) for row in rows]
+            if [len(c) if isinstance(c, list) else -1 for c in fresh] in sizes:
+                changed[column] = fresh
+    return [{**row, **{c: fresh[i] for c, fresh in changed.items()}} for i, row in enumerate(rows)]
+
+
+@dataclass
+class _Reading:
+    label: str
+    rows: Sequence[Row]
+    given: Columns
+    found: Found
+
+    def __post_init__(self) -> None:
+        self.right = frozenset(r.strip().lower() for r in self.given.right.split(",") if r.strip())
+        self.said = list(self.found.said)
+        self.column = dict(self.found.by_role)
+        if not any(role in self.column for role in ("correct", "c", "rate")):
+            self._judge_later()
+
+    def _judge_later(self) -> None:
+        if "gold" in self.column and ("answer" in self.column or "text" in self.column):
+            self.said.append(JUDGED)
+            return
+        seen = "; ".join(f"{k}: {short(str(v), 30)}" for k, v in list(self.rows[0].items())[:8])
+        raise UsageError(
+            f"{self.label}: no column says which attempts are right; name one with --column correct=NAME, counts with"
+            f" --column n=NAME --column c=NAME, or answers and gold ones with --column answer=NAME --column gold=NAME."
+            f" The first row has {seen}"
+        )
+
+    def systems(self) -> list[Attempts]:
+        parts: dict[str, list[tuple[int, Row]]] = defaultdict(list)
+        for number_, row in enumerate(self.rows, 1):
+            parts[str(row.get(self.column["system"])) if "system" in self.column else ""].append((number_, row))
+        version = self.column.get("version")
+        mixed = sorted({str(row.get(version)) for row in self.rows}) if version and "task" not in self.column else []
+        if len(mixed) > 1:
+            listing = ", ".join(mixed[:4])
+            raise UsageError(f"{self.label} mixes versions of a task ({version}: {listing}); give a log of each")
+        return [self._system(f"{self.label}: {key}" if key else self.label, part) for key, part in parts.items()]
+
+    def _system(self, label: str, rows: Sequence[tuple[int, Row]]) -> Attempts:
+        said = list(self.said)
+        groups = self._counted(label, rows) if "n" in self.column else self._wide(label, rows)
+        if groups is None:
+            groups = self._long(label, rows)
+        if undecided := sum(g.undecided for g in groups):
+            said.append(f"{undecided} attempts have no verdict: they count neither as right nor as wrong")
+        sizes = [g.size for g in groups if g.size]
+        if sizes and min(sizes) < max(sizes):
+            least = min((g for g in groups if g.size), key=lambda g: g.size).problem
+            said.append(f"problems have {min(sizes)} to {max(sizes)} attempts, the fewest at {short(least)}")
+        if empty := [g.problem for g in groups if not g.size]:
+            said.append(f"{len(empty)} problems have no attempts: {listed(empty)}")
+        if holes := sum(s is None for g in groups for column in g.scores.values() for s in column):
+            said.append(f"{holes} attempts have no score: they never win by score")
+        return Attempts(label, tuple(groups), tuple(said))
+
+    # one row per problem
+
+    def _counted(self, label: str, rows: Sequence[tuple[int, Row]]) -> list[Group]:
+        return [replace(g, counted=self._count(row, at)) for g, at, row in self._bare(label, rows)]
+
+    def _count(self, row: Row, at: int) -> tuple[int, int]:
+        try:
+            n = int(self.column["n"]) if self.column["n"] not in row else count(row[self.column["n"]])
+            if "c" in self.column:
+                return n, count(row[self.column["c"]])
+            rate = verdict(row[self.column["rate"]])
+            right = math.nan if rate is None else rate * n
+            if not abs(right - round(right)) < 1e-6 * max(n, 1):
+                raise ValueError(f"a rate of {rate} is no whole number of {n} samples")
+            return n, round(right)
+        except (ValueError, TypeError, KeyError, UsageError) as why:
+            raise UsageError(f"{self.label}, row {at}: {why}; counts are whole numbers") from None
+
+    def _wide(self, label: str, rows: Sequence[tuple[int, Row]]) -> list[Group] | None:
+        lists = [c for role in ("correct", "answer", "text", "score") if (c := self.column.get(role))]
+        if not any("," in c or any(isinstance(row.get(c), list) for _, row in rows) for c in lists[:2]):
+            return None
+        return [self._filled(group, [row], at, wide=True) for group, at, row in self._bare(label, rows)]
+
+    def _bare(self, label: str, rows: Sequence[tuple[int, Row]]) -> Iterable[tuple[Group, int, Row]]:
+        """A group without its attempts for each row; a problem may stand in one row only."""
+        seen: dict[str, int] = {}
+        for at, row in rows:
+            problem = self._problem(row, at)
+            if seen.setdefault(problem, at) != at:
+                raise UsageError(
+                    f"{label}: the problem {short(problem)} stands in rows {seen[problem]} and {at}; name another id"
+                    " with --column id=NAME, or what tells systems apart with --column system=NAME"
+                )
+            yield self._about(problem, row), at, row
+
+    # one row per attempt
+
+    def _long(self, label: str, rows: Sequence[tuple[int, Row]]) -> list[Group]:
+        parts: dict[str, list[tuple[int, Row]]] = defaultdict(list)
+        for at, row in rows:
+            parts[self._problem(row, at)].append((at, row))
+        self._distinct(label, parts)
+        self._one_version(label, parts)
+        return [
+            self._filled(self._about(problem, part[0][1]), [row for _, row in part], part[0][0], wide=False)
+            for problem, part in parts.items()
+        ]
+
+    def _distinct(self, label: str, parts: Mapping[str, Sequence[tuple[int, Row]]]) -> None:
+        """Refuse a problem's row that stands twice."""
+        if self.given.duplicates == "attempts":
+            return
+        if attempt := self.column.get("attempt"):
+            for problem, part in parts.items():
+                seen: dict[str, int] = {}
+                for at, row in part:
+                    if seen.setdefault(str(row.get(attempt)), at) != at:
+                        raise UsageError(
+                            f"{label}: attempt {row.get(attempt)} at {short(problem)} stands in rows"
+                            f" {seen[str(row.get(attempt))]} and {at}; leave one out, or --column duplicates=attempts"
+                        )
+            return
+        sizes = [len(part) for part in parts.values()]
+        if max(sizes) > 1 and median(sizes) == 1:
+            twice = [p for p, part in parts.items() if len(part) > 1]
+            raise UsageError(
+                f"{label}: most problems have one row, but {len(twice)} have more ({listed(twice)}): leave the doubles"
+                " out, or say that they are attempts with --column duplicates=attempts"
+            )
+
+    def _one_version(self, label: str, parts: Mapping[str, Sequence[tuple[int, Row]]]) -> None:
+        gold = self.column.get("gold", "")
+        for problem, part in parts.items() if gold else ():
+            first = plain(gold_of(part[0][1].get(gold)))
+            if other := [at for at, row in part if plain(gold_of(row.get(gold))) != first]:
+                raise UsageError(
+                    f"{label}: the problem {short(problem)} has one {gold} in row {part[0][0]} and another in row"
+                    f" {other[0]}: the log mixes versions, or the gold answer is another column (--column gold=NAME)"
+                )
+
+    # both
+
+    def _problem(self, row: Row, at: int) -> str:
+        if "id" not in self.column:
+            return str(at - 1)  # rows are problems, in order
+        problem = text(row[self.column["id"]]) or ""  # 7.0 is 7
+        return f"{row.get(self.column['task'])}/{problem}" if "task" in self.column else problem
+
+    def _about(self, problem: str, row: Row) -> Group:
+        question, gold = row.get(self.column.get("question", "")), row.get(self.column.get("gold", ""))
+        return Group(problem, question=str(question or ""), gold=gold_of(gold))
+
+    def _filled(self, group: Group, rows: Sequence[Row], at: int, wide: bool) -> Group:
+        verdicts = self._cells("correct", rows, wide)
+        answers, texts = self._cells("answer", rows, wide), self._cells("text", rows, wide)
+        written = None if texts is None else tuple(str(t) if t is not None else "" for t in texts)
+        try:
+            if verdicts is not None:
+                correct = [verdict(v, self.right) for v in verdicts]
+            else:
+                correct = judged(answers, written, group.gold)
+                answers = answers if answers is not None or written is None else [answer_in(t) for t in written]
+        except NoVerdict as why:
+            raise UsageError(
+                f"{self.label}, row {at}: {why}; say which values mean right with --column right=VALUE"
+            ) from None
+        scores = self._cells("score", rows, wide)
+        tokens = self._cells("tokens", rows, wide)
+        try:
+            return replace(
+                group,
+                correct=tuple(correct),
+                answers=None if answers is None else tuple(text(only(a)) for a in answers),
+                scores={} if scores is None else {SCORE: tuple(self._score(s) for s in scores)},
+                tokens=None if tokens is None else tuple(_whole(t) for t in tokens),
+                texts=written,
+            )
+        except UsageError as why:
+            raise UsageError(f"{self.label}, row {at}: {why}; or name other columns with --column") from None
+
+    def _cells(self, role: str, rows: Sequence[Row], wide: bool) -> list[Any] | None:
+        column = self.column.get(role)
+        if column is None:
+            return None
+        if not wide:
+            return [row.get(column) for row in rows]
+        if "," in column:
+            return [rows[0].get(c) for c in column.split(",")]
+        cells = rows[0].get(column)
+        return cells if isinstance(cells, list) else [] if cells in (None, "") else [cells]
+
+    def _score(self, cell: Any) -> float | None:
+        if not isinstance(cell, list):
+            return number(cell)
+        steps = [number(s) for s in cell]
+        known = [s for s in steps if s is not None]
+        if not known or len(known) < len(steps):
+            return None
+        joined: dict[str, Callable[[list[float]], float]] = {
+            "min": min, "last": lambda k: k[-1], "mean": lambda k: sum(k) / len(k), "product": math.prod,
+        }  # fmt: skip
+        return joined[self.given.scoring](known)
+
+
+def _whole(value: Any) -> int | None:
+    found = number(value)
+    return None if found is None else int(found)

@@ -1,0 +1,117 @@
+"""A cell of a log as a verdict, a number or a text; what it does not say stays None."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ponder.errors import UsageError
+
+RIGHT = frozenset(
+    ("true", "t", "yes", "1", "1.0", "correct", "right", "pass", "passed", "success", "succeeded", "solved", "accepted")
+)
+WRONG = frozenset(
+    ("false", "f", "no", "0", "0.0", "incorrect", "wrong", "fail", "failed", "failure", "unsolved", "rejected")
+)
+NOTHING = frozenset(("", "nan", "none", "null", "n/a", "na", "undecided", "unknown"))
+
+
+class NoVerdict(UsageError):
+    """A value that is neither right nor wrong."""
+
+
+def verdict(value: Any, right: frozenset[str] = frozenset()) -> float | None:
+    """1, 0, a grade between them, or None where the cell is empty. `right`: the values that mean right, if not the
+    usual ones; all others then mean wrong."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if right:
+        said = str(value).strip().lower()
+        return None if said in NOTHING else float(said in right or _as_number(said) in {_as_number(r) for r in right})
+    if isinstance(value, str):
+        return _said(value)
+    if isinstance(value, bool):
+        return float(value)
+    if isinstance(value, int | float) and 0 <= value <= 1:
+        return float(value)
+    raise NoVerdict(f"{value!r} is neither right nor wrong")
+
+
+def _said(text: str) -> float | None:
+    said = text.strip().lower()
+    if said in NOTHING:
+        return None
+    if said in RIGHT:
+        return 1.0
+    if said in WRONG or said.startswith("failed:"):
+        return 0.0
+    number = _as_number(said)
+    if isinstance(number, float) and 0 <= number <= 1:
+        return number
+    raise NoVerdict(f"{text[:40]!r} is neither right nor wrong")
+
+
+def _as_number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or None where the cell is empty."""
+    if isinstance(value, str):
+        if value.strip().lower() in NOTHING:
+            return None
+        value = float(value)
+    if value is None or isinstance(value, bool):
+        return None if value is None else float(value)
+    if not isinstance(value, int | float):
+        raise ValueError(f"{value!r} is no number")
+    return float(value) if math.isfinite(value) else None
+
+
+def count(value: Any) -> int:
+    found = number(value)
+    if found is None or found != int(found) or found < 0:
+        raise ValueError(f"{value!r} is no count")
+    return int(found)
+
+
+def text(value: Any) -> str | None:
+    """An answer as votes count it."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if isinstance(value, str):
+        return value.strip() or None
+    if isinstance(value, float) and value == int(value):
+        return str(int(value))
+    return json.dumps(value, sort_keys=True, default=str) if isinstance(value, list | dict) else str(value)
+
+
+def unpacked(value: Any) -> Any:
+    """A list that was written as text: "[True, False]", "[1 0 1]". Anything else as it is."""
+    if not (isinstance(value, str) and value[:1] == "[" and value[-1:] == "]"):
+        return value
+    for read in (json.loads, ast.literal_eval):
+        try:
+            found = read(value)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        return list(found) if isinstance(found, list | tuple) else value
+    parts = value[1:-1].split()
+    return parts if parts and all(p.strip("'\"").lower() in RIGHT | WRONG for p in parts) else value
+
+
+def all_are(cells: Iterable[Any], read: Callable[[Any], Any]) -> bool:
+    """Can every cell be read so, and does at least one say something?"""
+    said = False
+    for cell in cells:
+        try:
+            said |= read(cell) is not None
+        except (ValueError, TypeError, OverflowError, UsageError):
+            return False
+    return said

@@ -1,0 +1,68 @@
+"""Signs of a model that looks back: words of doubt, and answers in which it takes back what it said.
+
+Counting words is a rough sign: a model can write "wait" and mean nothing by it. So a correction counts only where the
+final answer is right, and another one stands before the word.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from ponder.types import Trace
+
+WORDS = re.compile(
+    r"\b(?:wait|hmm+|hold on|let me (?:re-?)?(?:check|verify|think again|try again)|(?:re-?check|double-check)(?:ing)?|"
+    r"actually|on second thought|alternatively|(?:i|that) (?:was|is|am) (?:wrong|mistaken)|mistake)\b",
+    re.IGNORECASE,
+)
+LONGEST = 200_000  # characters that are looked at
+MOST = 100  # words of doubt, of one text
+
+Read = Callable[[str], str | None]
+
+
+def reflections(text: str) -> list[str]:
+    """The words of doubt in a text, in order."""
+    return [m[0].lower() for m in WORDS.finditer(text[:LONGEST])]
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    step: int  # of training
+    problem: str
+    word: str
+    before: str  # what was answered before the word
+    after: str  # and in the end
+    text: str
+
+
+def correction(text: str, read: Read) -> tuple[str, str, str] | None:
+    """Word, answer before it and answer in the end, where the two differ; None where nothing is taken back.
+
+    The answer before it is the last number on the line that the word stands on, or after.
+    """
+    final = read(text)
+    if final is None:
+        return None
+    for m in islice(WORDS.finditer(text[:LONGEST]), MOST):
+        lines = text[: m.start()].rstrip().rsplit("\n", 1)
+        said = _last_number(lines[-1]) or read(lines[-1])
+        if said is not None and said != final:
+            return m[0].lower(), said, final
+    return None
+
+
+def corrections(traces: Iterable[tuple[int, Trace]], scorer: str, read: Read) -> Iterator[Correction]:
+    """Right answers in which an earlier, other one is taken back, in the order in which they were written."""
+    for step, trace in traces:
+        for i in trace.answers():
+            if trace.score(i, scorer) == 1.0 and (found := correction(trace.text(i), read)):
+                yield Correction(step, trace.problem.id, *found, trace.text(i))
+
+
+def _last_number(line: str) -> str | None:
+    found = re.findall(r"-?\d+(?:\.\d+)?", line)
+    return found[-1] if found else None

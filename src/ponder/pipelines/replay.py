@@ -1,0 +1,297 @@
+"""Replay: judge stored attempts again by another scorer, decide again by another rule, and say what would change.
+
+No model is asked. The same traces show what another reward, or a smaller group, would have meant for training.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from math import comb
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ponder import names, verify
+from ponder.errors import UnknownName, UsageError
+from ponder.measure.compare import Pair, pair_of
+from ponder.measure.decide import Method, decide, rate
+from ponder.measure.intervals import Accuracy, Mean
+from ponder.measure.readers import Attempts, Columns, read_all, to_traces
+from ponder.measure.readers.runs import is_run, read_run, run_task, run_traces
+from ponder.protocols import Scorer
+from ponder.train.credit import group_relative, leave_one_out
+from ponder.types import Score, Trace
+
+NEW = "new"  # under which name the new scores stand among an attempt's others
+AT_ONCE = 64  # traces judged together
+SUBSETS = 200  # random groups of a smaller size, per problem
+EXAMPLES = 3
+
+Advantage = Literal["grpo", "dr-grpo", "rloo"]
+ADVANTAGES: dict[Advantage, Callable[[Sequence[float]], NDArray[np.float64]]] = {
+    "grpo": group_relative,
+    "dr-grpo": lambda rewards: group_relative(rewards, scale=False),
+    "rloo": leave_one_out,
+}
+# Who says what is right, by a short name; a task's own verifier goes by the task's name.
+VERIFIERS: dict[str, Callable[[], Scorer]] = {
+    "choice": verify.Choice,
+    "math": verify.MathAnswer,
+    "number": verify.FinalNumber,
+    "text": verify.FinalText,
+}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Traces with what was thought of them so far."""
+
+    attempts: Attempts
+    traces: tuple[Trace, ...]
+    task: Any = None
+
+    @classmethod
+    def of(cls, source: str, columns: Columns = Columns()) -> Stored:
+        path = Path(source)
+        if path.is_dir() and is_run(path):
+            return cls(read_run(path, columns), tuple(t for _, t in run_traces(path)), run_task(path))
+        systems = read_all([source], columns, texts=True)
+        if len(systems) > 1:
+            listed = ", ".join(s.name.rpartition(": ")[2] for s in systems)
+            raise UsageError(f"{source} holds several systems ({listed}): replay one of them, as {source}::NAME")
+        return cls(systems[0], tuple(to_traces(systems[0])))
+
+
+@dataclass(frozen=True)
+class Change:
+    """How often the verdict on an attempt changed, with a few of them."""
+
+    same: int = 0
+    to_right: int = 0
+    to_wrong: int = 0
+    undecided: int = 0  # now, whatever they were
+    other: int = 0  # graded ones that moved, and those undecided before
+    reasons: dict[str, int] = field(default_factory=dict)  # why some are undecided
+    examples: tuple[tuple[str, str, float | None, float | None, str], ...] = ()  # problem, text, before, after, reason
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Groups of one size under one reward. Shares are expectations over all subsets of that size of what was stored."""
+
+    size: int
+    problems: int
+    dead: float  # equal rewards: no gradient
+    failed: float  # dead, at a reward of 0 or less
+    solved: float  # dead, at 1 or more
+    advantage: float  # mean size of an attempt's advantage, over random subsets
+
+
+@dataclass(frozen=True)
+class Replayed:
+    source: str
+    score: str  # who judged anew; empty: nobody
+    method: Method
+    by: str  # whose scores best and weighted went by
+    truth: str  # whose verdicts the accuracies are by
+    before: Accuracy | Mean
+    after: Accuracy | Mean
+    pair: Pair
+    change: Change
+    groups: tuple[tuple[Groups, Groups | None], ...]  # under the stored reward and the new one
+    agreement: float | None  # correlation of the two rewards' advantages, attempt by attempt
+    notes: tuple[str, ...] = ()
+
+
+def find_scorer(name: str, stored: Stored, task: Callable[[str], Any]) -> tuple[Scorer, bool]:
+    """A scorer by name, and whether it says what is right (a verifier) or only what is worth something (a reward).
+
+    `task` makes one of its name. `accuracy=1,format=0.2` is a weighted sum; the run's verifier goes by its own name.
+    """
+    from ponder.tasks import TASKS
+
+    if "=" in name:
+        return _weighted(name, stored), False
+    if name in VERIFIERS:
+        return VERIFIERS[name](), True
+    if name in verify.REWARDS:
+        return verify.REWARDS[name](), False
+    if name.partition(":")[0] in TASKS:
+        return task(name).verifier, True
+    if ":" not in name:
+        raise UnknownName("scorer", name, [*VERIFIERS, *verify.REWARDS, *TASKS], "Or give 'module:object'.")
+    found = names.load(name)
+    made = found() if isinstance(found, type) else found
+    if hasattr(made, "verifier"):
+        return made.verifier, True
+    if not isinstance(made, Scorer):
+        raise UsageError(f"{name} is a {type(made).__name__}, neither a scorer (name, async call) nor a task")
+    return made, False
+
+
+def _weighted(name: str, stored: Stored) -> Scorer:
+    weights: dict[str, float] = {}
+    for part in name.split(","):
+        key, _, weight = part.partition("=")
+        try:
+            weights[key.strip()] = float(weight)
+        except ValueError:
+            raise UsageError(f"--score {part!r}: a weighted sum is name=weight,name=weight") from None
+    verifier = getattr(stored.task, "verifier", None) or verify.MathAnswer()
+    return verify.weighted(weights, verifier)
+
+
+def replay(
+    stored: Stored,
+    scorer: Scorer | None = None,
+    name: str = "",
+    method: Method = "mean",
+    by: str | None = None,
+    truth: Literal["stored", "new"] = "stored",
+    sizes: Sequence[int] = (),
+    advantage: Advantage = "grpo",
+) -> Replayed:
+    """What the rule decides on stored attempts, before and after they are judged again."""
+    old = stored.attempts
+    new, scores = (old, None) if scorer is None else _rescored(stored, scorer, truth == "new")
+    by = by or (NEW if scorer is not None and method in ("best", "weighted") else None)
+    before = decide(old, "mean" if by == NEW else method, None if by == NEW else by)
+    after = decide(new, method, by)
+    pair = pair_of((f"{method} now", after), ("mean" if by == NEW else method, before))
+    judged = [g.correct for g in old.groups]
+    rewards = judged if scores is None else [tuple(s.value for s in group) for group in scores]
+    groups = _groups(judged, None if scores is None else rewards, sizes, advantage)
+    notes = list(old.how)
+    if by == NEW:
+        notes.append("before: one attempt at random, since the stored attempts have no scores of this scorer")
+        notes.append("a score that reads the gold answer makes this a bound on what a choice can reach, not a method")
+    return Replayed(
+        source=old.name,
+        score=name,
+        method=method,
+        by=name if by == NEW else by or "",
+        truth=name if truth == "new" and scorer else "stored verdicts",
+        before=rate(before),
+        after=rate(after),
+        pair=pair,
+        change=Change() if scores is None else _change(stored, scores),
+        groups=groups,
+        agreement=None if scores is None else _agreement(judged, rewards, advantage),
+        notes=tuple(notes),
+    )
+
+
+def _rescored(stored: Stored, scorer: Scorer, truth: bool) -> tuple[Attempts, list[list[Score]]]:
+    scores = asyncio.run(_judge(stored.traces, scorer))
+    if not any(s.value is not None for judged in scores for s in judged):
+        why = verify.tally([s for judged in scores for s in judged]).reasons
+        raise UsageError(
+            f"no stored attempt could be judged by this scorer: {'; '.join(list(why)[:2]) or 'none is there'}"
+        )
+    read = getattr(scorer, "read", None)
+    groups = []
+    for g, judged in zip(stored.attempts.groups, scores, strict=True):
+        values = tuple(s.value for s in judged)
+        answers = tuple(read(t) for t in g.texts) if read is not None and g.texts is not None else g.answers
+        named = {**g.scores, NEW: values}
+        groups.append(replace(g, correct=values if truth else g.correct, answers=answers, scores=named))
+    return replace(stored.attempts, groups=tuple(groups)), scores
+
+
+async def _judge(traces: Sequence[Trace], scorer: Scorer) -> list[list[Score]]:
+    out: list[list[Score]] = []
+    for first in range(0, len(traces), AT_ONCE):
+        some = traces[first : first + AT_ONCE]
+        out += await asyncio.gather(*(scorer(t, t.answers()) for t in some))
+    return out
+
+
+def _change(stored: Stored, scores: Sequence[Sequence[Score]]) -> Change:
+    same = right = wrong = other = 0
+    examples: list[tuple[str, str, float | None, float | None, str]] = []
+    for g, judged in zip(stored.attempts.groups, scores, strict=True):
+        for i, (was, now) in enumerate(zip(g.correct, judged, strict=True)):
+            if now.value is None or was == now.value:
+                same += was == now.value and now.value is not None
+                continue
+            right += (was, now.value) == (0.0, 1.0)
+            wrong += (was, now.value) == (1.0, 0.0)
+            other += (was, now.value) not in ((0.0, 1.0), (1.0, 0.0))
+            if len(examples) < EXAMPLES:
+                examples.append((g.problem, (g.texts or ("",) * g.size)[i], was, now.value, now.reason))
+    told = verify.tally([s for judged in scores for s in judged])
+    return Change(same, right, wrong, told.undecided, other, dict(told.reasons), tuple(examples))
+
+
+# Groups: what training would have seen
+
+
+def _groups(
+    old: Sequence[Sequence[float | None]],
+    new: Sequence[Sequence[float | None]] | None,
+    sizes: Sequence[int],
+    advantage: Advantage,
+) -> tuple[tuple[Groups, Groups | None], ...]:
+    most = max((len(_known(g)) for g in old), default=0)
+    if most < 2:
+        return ()
+    wanted = sizes or [k for k in (2, 4, 8, 16, 32, 64) if k < most] + [most]
+    if too := [k for k in wanted if not 2 <= k <= most]:
+        raise UsageError(f"a group of {too[0]} cannot be drawn: the stored ones have up to {most}; take 2 to {most}")
+    return tuple((groups_of(old, k, advantage), None if new is None else groups_of(new, k, advantage)) for k in wanted)
+
+
+def groups_of(
+    rewards: Sequence[Sequence[float | None]], size: int, advantage: Advantage = "grpo", seed: int = 0
+) -> Groups:
+    """Groups of this size, drawn from stored ones. An undecided reward leaves its group, and a problem with fewer than
+    `size` others is left out."""
+    known = [k for g in rewards if len(k := _known(g)) >= size]
+    if not known:
+        nothing = float("nan")
+        return Groups(size, 0, nothing, nothing, nothing, nothing)
+    dead, failed, solved = np.mean([equal_share(g, size) for g in known], axis=0)
+    return Groups(size, len(known), float(dead), float(failed), float(solved), _spread(known, size, advantage, seed))
+
+
+def equal_share(rewards: Sequence[float], size: int) -> tuple[float, float, float]:
+    """The share of subsets of this size with equal rewards: any, 0 or less, 1 or more. Exact: C(n_v, k) / C(n, k)."""
+    total = comb(len(rewards), size)
+    by_value = {v: comb(sum(r == v for r in rewards), size) / total for v in set(rewards)}
+    low, high = sum(s for v, s in by_value.items() if v <= 0), sum(s for v, s in by_value.items() if v >= 1)
+    return sum(by_value.values()), low, high
+
+
+def _spread(groups: Sequence[Sequence[float]], size: int, advantage: Advantage, seed: int) -> float:
+    rng, rule = np.random.default_rng(seed), ADVANTAGES[advantage]
+    means = []
+    for g in groups:
+        r = np.asarray(g)
+        whole = len(r) == size
+        drawn = [r] if whole else [r[rng.permutation(len(r))[:size]] for _ in range(SUBSETS)]
+        means.append(np.mean([np.abs(rule(d.tolist())).mean() for d in drawn]))
+    return float(np.mean(means))
+
+
+def _agreement(
+    old: Sequence[Sequence[float | None]], new: Sequence[Sequence[float | None]], advantage: Advantage
+) -> float | None:
+    """The correlation of advantages; None where either reward gives none."""
+    rule, pairs = ADVANTAGES[advantage], list[tuple[float, float]]()
+    for a, b in zip(old, new, strict=True):
+        both = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
+        if len(both) > 1:
+            xs, ys = zip(*both, strict=True)
+            pairs += zip(rule(xs).tolist(), rule(ys).tolist(), strict=True)
+    if not pairs:
+        return None
+    x_A, y_A = np.array(pairs).T
+    return None if x_A.std() == 0 or y_A.std() == 0 else float(np.corrcoef(x_A, y_A)[0, 1])
+
+
+def _known(rewards: Sequence[float | None]) -> list[float]:
+    return [r for r in rewards if r is not None]

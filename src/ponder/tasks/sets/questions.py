@@ -1,0 +1,127 @@
+"""Questions with their answers from any file of yours: AIME, an exam, a list of your own.
+
+A row has a question and an answer, in columns of whatever name: .jsonl, .json (a list), .csv or .parquet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_args
+
+from ponder.errors import TaskError, UnknownName, UsageError
+from ponder.protocols import Scorer
+from ponder.tasks.columns import read_parquet
+from ponder.tasks.sets.files import BadRows, Files, Row
+from ponder.tasks.sets.loaded import normal
+from ponder.types import Problem, user
+from ponder.verify import EXPLICIT, Choice, FinalNumber, FinalText, Form, MathAnswer, state
+
+Judge = Literal["math", "number", "choice", "text"]
+QUESTION = ("problem", "question", "Problem", "Question", "prompt", "input")
+ANSWER = ("answer", "Answer", "final_answer", "solution", "target", "gold")
+ID = ("id", "ID", "problem_id", "unique_id", "url")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Questions:
+    """A file of questions and answers to measure with; `train_data` names another to train on."""
+
+    ASKS: ClassVar[dict[str, str]] = {"data": "a .jsonl, .json, .csv or .parquet file of questions and answers"}
+
+    data: str
+    question: str = ""  # its column; empty: the first of the usual names
+    answer: str = ""
+    judge: Judge = "math"
+    train_data: str | None = None
+    limit: int | None = None
+    prompt: str = "{question}\nThink step by step, then put the final answer in \\boxed{{}}."
+    system: str | None = None
+    forms: tuple[Form, ...] = EXPLICIT
+    bad_rows: BadRows = "refuse"
+
+    def __post_init__(self) -> None:
+        if self.judge not in get_args(Judge):
+            raise UnknownName("judge", self.judge, get_args(Judge))
+        if self.limit is not None and self.limit < 1:
+            raise UsageError(f"limit is {self.limit}; give at least 1, or leave it out to take all rows")
+        try:
+            self.prompt.format(question="")
+        except (KeyError, IndexError, ValueError, AttributeError) as error:
+            raise UsageError(f"the prompt cannot be filled in ({error!r}); its one field is {{question}}") from error
+        self.verifier  # noqa: B018  builds it, which checks its settings
+
+    @property
+    def name(self) -> str:
+        return "questions"
+
+    @property
+    def verifier(self) -> Scorer:
+        judges: dict[str, Any] = {"math": MathAnswer, "number": FinalNumber, "choice": Choice, "text": FinalText}
+        made: Scorer = judges[self.judge](self.forms)
+        return made
+
+    @cached_property
+    def test(self) -> Sequence[Problem]:
+        return self._problems("test", self._rows(self.data))
+
+    @cached_property
+    def train(self) -> Sequence[Problem]:
+        if self.train_data is None:
+            raise TaskError(f"{self.data} is to measure with: name other questions to train on with train_data=FILE")
+        held = {normal(row.question) for row in self._rows(self.data)}
+        rows = [row for row in self._rows(self.train_data) if normal(row.question) not in held]
+        if not rows:
+            raise TaskError(f"{self.train_data} has no question that {self.data} has not, too")
+        return self._problems("train", rows)
+
+    def gold(self, problem: Problem) -> str:
+        return state(str(problem.answer), self.forms[0])
+
+    def _problems(self, split: str, rows: list[Row]) -> list[Problem]:
+        return [
+            Problem(
+                f"{self.name}/{split}/{row.id}",
+                user(self.prompt.format(question=row.question), self.system),
+                row.answer,
+                row.tags,
+            )
+            for row in rows[: self.limit]
+        ]
+
+    def _rows(self, data: str) -> list[Row]:
+        path = Path(data)
+        files = Files(path.parent)
+        if path.suffix == ".parquet":
+            rows = files.listed(path.name, read_parquet(path), self._row)
+        else:
+            readers = {".jsonl": files.lines, ".json": files.records, ".csv": files.table}
+            if path.suffix not in readers:
+                raise UsageError(f"{data} is no file of questions; give .jsonl, .json (a list), .csv or .parquet")
+            rows = readers[path.suffix](path.name, self._row)
+        files.settle(self.name, self.bad_rows)
+        return rows
+
+    def _row(self, record: dict[str, Any], number: int) -> Row:
+        question, answer = _column(record, self.question, QUESTION), _column(record, self.answer, ANSWER)
+        if not str(record[question]).strip() or record[answer] is None or not str(record[answer]).strip():
+            raise ValueError(f"no {question} or no {answer}")
+        own = next((str(record[c]) for c in ID if record.get(c) not in (None, "")), str(number))
+        tags = {
+            k: v for k, v in record.items() if k not in (question, answer) and isinstance(v, str | int | float | bool)
+        }
+        return Row(own, str(record[question]).strip(), _plain(record[answer]), tags=tags)
+
+
+def _column(record: dict[str, Any], asked: str, usual: Sequence[str]) -> str:
+    found = asked or next((c for c in usual if c in record), "")
+    if found not in record:
+        raise ValueError(f"no column {found or ' or '.join(usual[:2])!r} among {', '.join(map(str, record))}")
+    return found
+
+
+def _plain(answer: Any) -> str:
+    """A whole number that a table kept as a float is itself."""
+    return str(int(answer)) if isinstance(answer, float) and answer == int(answer) else str(answer).strip()

@@ -1,0 +1,115 @@
+"""A small suite of four categories that needs no data: arithmetic, deduction, spatial, common sense.
+
+Sixty questions each, the same ones everywhere for a version. The first three are made by solvers, the last is written.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, Literal, get_args
+
+from ponder.errors import TaskError, UnknownName, UsageError
+from ponder.tasks.split import digest
+from ponder.tasks.suite import arithmetic, common_sense, deduction, spatial
+from ponder.tasks.suite.item import EACH, Item
+from ponder.types import Problem, Score, user
+from ponder.verify import EXPLICIT, Choice, FinalNumber, Form, state
+from ponder.verify.scoring import TextScorer, bad_data
+
+Category = Literal["arithmetic", "deduction", "spatial", "common-sense"]
+CATEGORIES: tuple[Category, ...] = get_args(Category)
+DRAWN: dict[str, Sequence[Callable[[random.Random], Item]]] = {
+    "arithmetic": arithmetic.DRAWS,
+    "deduction": deduction.DRAWS,
+    "spatial": spatial.DRAWS,
+}
+VERSIONS = (1,)  # raised whenever a question or its answer changes: results of two versions are not compared
+
+THINK = "Think step by step, then put the {what} in \\boxed{{}}."
+AT_ONCE = "Give the answer at once, without any working: only the {what} in \\boxed{{}}."
+
+
+@dataclass(frozen=True)
+class NumberOrChoice(TextScorer):
+    """Judges a number or the letter of an option, whichever the question asks for."""
+
+    forms: tuple[Form, ...] = EXPLICIT
+
+    @property
+    def name(self) -> str:
+        return "accuracy"
+
+    def read(self, text: str) -> str | None:
+        """The answer as votes count it: a number, else a letter."""
+        return FinalNumber(self.forms).read(text) or Choice(self.forms).read(text)
+
+    def verdict(self, text: str, gold: Any) -> Score:
+        if not isinstance(gold, dict) or not {"number", "choice"} & set(gold):
+            bad_data("the answer is neither a number nor a choice")
+        if "number" in gold:
+            return FinalNumber(self.forms).judge(text, gold["number"])
+        return Choice(self.forms).judge(text, gold)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """Arithmetic, deduction, spatial and common sense, sixty questions each; with or without a chain of thought."""
+
+    categories: tuple[str, ...] = CATEGORIES
+    think: bool = True
+    system: str | None = None
+    version: int = VERSIONS[-1]
+
+    def __post_init__(self) -> None:
+        if not self.categories or isinstance(self.categories, str):
+            raise UsageError(f"categories is {self.categories!r}; name some of {', '.join(CATEGORIES)}")
+        for category in self.categories:
+            if category not in CATEGORIES:
+                raise UnknownName("category of the suite", category, CATEGORIES)
+        if len(set(self.categories)) < len(self.categories):
+            raise UsageError("a category stands twice; name each once")
+        if self.version not in VERSIONS:
+            raise UsageError(f"there is no version {self.version} of the suite here; there is {VERSIONS[-1]}")
+
+    @property
+    def name(self) -> str:
+        return "suite"
+
+    @property
+    def verifier(self) -> NumberOrChoice:
+        return NumberOrChoice(EXPLICIT if self.think else (*EXPLICIT, "bare"))
+
+    @property
+    def train(self) -> Sequence[Problem]:
+        raise TaskError("task 'suite' has no training problems: it is made to measure with; train on a drawn task")
+
+    @cached_property
+    def test(self) -> Sequence[Problem]:
+        return [self._problem(c, i, item) for c in self.categories for i, item in enumerate(questions(c))]
+
+    def gold(self, problem: Problem) -> str:
+        return state(problem.answer.get("number") or problem.answer["choice"], "boxed")
+
+    def _problem(self, category: str, place: int, item: Item) -> Problem:
+        what = "final number" if "number" in item.answer else "letter of the right option"
+        asked = f"{item.question}\n{(THINK if self.think else AT_ONCE).format(what=what)}"
+        tags = {"category": category, "kind": item.kind, "version": self.version}
+        return Problem(f"suite/{category}/{place}", user(asked, self.system), item.answer, tags)
+
+
+@lru_cache(maxsize=len(CATEGORIES))
+def questions(category: str) -> tuple[Item, ...]:
+    """The kinds of a category in turn, no question twice."""
+    if category == "common-sense":
+        return tuple(common_sense.items())
+    draws = DRAWN[category]
+    found: dict[str, Item] = {}
+    for i in range(100 * EACH):
+        if len(found) == EACH:
+            break
+        item = draws[len(found) % len(draws)](random.Random(digest(f"suite/{category}/{i}")))
+        found.setdefault(item.question, item)
+    return tuple(found.values())

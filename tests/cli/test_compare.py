@@ -1,0 +1,132 @@
+"""`ponder compare`: the numbers of the table against independent ones, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from ponder.measure.compare import Pair, compare, holm
+from ponder.measure.readers import Attempts, Group
+from ponder.tasks import Addition
+from stored import TASK, right, stored, wrong
+
+Ponder = Callable[..., Any]
+
+
+def write(path: Path, correct: list[Any], **more: Any) -> Path:
+    path.write_text(
+        "".join(json.dumps({"id": i, "correct": c, "gold": "7", **more}) + "\n" for i, c in enumerate(correct))
+    )
+    return path
+
+
+def test_the_table_has_accuracy_interval_and_pairs(ponder: Ponder, tmp_path: Path) -> None:
+    a = write(tmp_path / "small.jsonl", [1] * 30 + [0] * 70)
+    b = write(tmp_path / "large.jsonl", [1] * 20 + [0] * 10 + [1] * 30 + [0] * 40)
+    said = ponder("compare", a, b)
+    assert said.code == 0, said.err
+    assert "small" in said.out and "30.0  [21.9, 39.6]" in said.out  # Wilson, by R's prop.test without correction
+    assert "50.0  [40.4, 59.6]" in said.out
+    assert "30    10" in said.out, "won and lost"
+    assert "fewer than 500 problems" in said.out
+    told = json.loads(ponder("compare", a, b, "--json").out)
+    (pair,) = told["pairs"]
+    exact = stats.binomtest(10, 40).pvalue  # McNemar's exact test
+    assert pair["p_value"] == pytest.approx(exact)
+    assert pair["difference"] == pytest.approx(0.2)
+    assert pair["low"] < 0.2 < pair["high"]
+    assert told["lines"][0]["accuracy"]["mean"] == pytest.approx(0.3)
+
+
+def test_runs_show_cost_per_problem(ponder: Ponder, tmp_path: Path) -> None:
+    said = [[right(i), wrong(i)] for i in range(4)]
+    one, two = stored(tmp_path / "one", said), stored(tmp_path / "two", [[wrong(i), right(i)] for i in range(4)])
+    out = ponder("compare", one, two).out
+    assert "tokens" in out and "TFLOP" in out and "seconds" in out
+    assert "dollars" not in out, "what nobody counted is not shown as 0"
+    assert "bootstrap, sign flips" in out, "half a point is neither right nor wrong"
+    first = ponder("compare", one, two, "--select", "first").out
+    assert "100.0" in first and "-100.0" in first and "McNemar" in first
+
+
+def test_prices_give_dollars(ponder: Ponder, tmp_path: Path) -> None:
+    paths = [stored(tmp_path / name, [[right(i)] for i in range(4)]) for name in ("one", "two")]
+    table = tmp_path / "prices.json"
+    table.write_text('{"two": {"generated": 2.0, "prompt": 1.0}}')
+    told = json.loads(ponder("compare", *paths, "--prices", table, "--json").out)
+    assert told["lines"][0]["dollars"] is None, "unknown is not free"
+    assert told["lines"][1]["dollars"] == pytest.approx((30 * 2.0 + 4 * 1.0) / 1e6)
+    table.write_text('{"three": {"generated": 2.0}}')
+    said = ponder("compare", *paths, "--prices", table)
+    assert said.code == 2 and "none of one, two" in said.err
+
+
+def test_the_systems_own_choice_is_taken_where_there_is_one(ponder: Ponder, tmp_path: Path) -> None:
+    path = stored(tmp_path / "run", [[wrong(i), right(i)] for i in range(4)], chosen=[1, 1, 1, 0])
+    told = json.loads(ponder("compare", path, "--json").out)
+    assert told["select"] == "chosen"
+    assert told["lines"][0]["accuracy"]["right"] == 3
+
+
+def test_different_problems_need_common(ponder: Ponder, tmp_path: Path) -> None:
+    a, b = write(tmp_path / "a.jsonl", [1] * 5), write(tmp_path / "b.jsonl", [1] * 4)
+    said = ponder("compare", a, b)
+    assert said.code == 2 and "--common" in said.err
+    said = ponder("compare", a, b, "--common")
+    assert said.code == 0 and "compared on the 4 problems that all have" in said.out
+
+
+def test_another_version_of_the_task_is_refused(ponder: Ponder, tmp_path: Path) -> None:
+    a, b = write(tmp_path / "a.jsonl", [1] * 5), write(tmp_path / "b.jsonl", [1] * 5, gold="8")
+    said = ponder("compare", a, b)
+    assert said.code == 2 and "different versions of a task" in said.err
+    other = Addition(digits=2, test_size=50, seed=5)
+    one = stored(tmp_path / "one", [[right(i)] for i in range(4)])
+    two = stored(tmp_path / "two", [[right(i, other)] for i in range(4)], other)
+    assert other.test[0].answer != TASK.test[0].answer
+    said = ponder("compare", one, two)
+    assert said.code == 2 and "different versions" in said.err
+
+
+def test_a_vote_without_answers_says_what_to_do(ponder: Ponder, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", [[1, 0], [0, 1]])
+    said = ponder("compare", path, "--select", "majority")
+    assert said.code == 2 and "no answers to vote on" in said.err
+    said = ponder("compare", path, "--select", "best")
+    assert said.code == 2 and "needs a score" in said.err
+
+
+def test_nothing_judged_is_no_accuracy(ponder: Ponder, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"id": 1, "correct": [null]}\n{"id": 2, "correct": [null]}\n')
+    said = ponder("compare", path, "--column", "correct=correct")
+    assert said.code == 2 and "no problem has a verdict" in said.err
+
+
+def system(name: str, values: list[float | None]) -> Attempts:
+    return Attempts(name, tuple(Group(str(i), (v,), gold=1) for i, v in enumerate(values)))
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.0, 1.0, None]), st.sampled_from([0.0, 1.0, None])), min_size=1))
+def test_an_undecided_problem_leaves_both_systems(pairs: list[tuple[float | None, float | None]]) -> None:
+    both = [(a, b) for a, b in pairs if a is not None and b is not None]
+    if not both:
+        return
+    found = compare([system("b", [b for _, b in pairs]), system("a", [a for a, _ in pairs])]).pairs[0]
+    assert found.total == len(both)
+    assert found.difference == pytest.approx(np.mean([a - b for a, b in both]))
+    assert (found.won, found.lost) == (sum(a > b for a, b in both), sum(a < b for a, b in both))
+
+
+def test_holm_against_worked_numbers() -> None:
+    """Holm 1979: 0.01, 0.02, 0.03, 0.04 times 4, 3, 2, 1, none below the one before."""
+    pairs = [Pair("a", "b", 0, 0, 0, 1, 0, 0, "", p, p) for p in (0.04, 0.01, 0.03, 0.02)]
+    assert [p.adjusted for p in holm(pairs)] == pytest.approx([0.06, 0.04, 0.06, 0.06])

@@ -1,0 +1,119 @@
+"""Contamination: runs of words by the definition, against a search through everything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ponder.cli import main
+from ponder.errors import UsageError
+from ponder.measure.contamination import SHORTEST, contamination, words
+
+LONG = "A farmer has seven red hens and nine white ones and sells four of them at the market on Monday"
+
+
+def test_a_shared_run_flags_and_a_shorter_one_does_not() -> None:
+    train = [("t", f"Once upon a time, {LONG.upper()}!!! The end.")]
+    found = contamination(
+        train, [("same run", f"{LONG}. How many are left?"), ("other", "The farmer has seven red hens")]
+    )
+    assert [o.problem for o in found.flagged] == ["same run"]
+    assert found.flagged[0].seen_in == "t"
+    assert not found.flagged[0].exact
+    twelve = " ".join(words(LONG)[:12])
+    assert not contamination([("t", twelve)], [("p", f"{twelve} and then something else happens to the hens")]).flagged
+
+
+def test_an_equal_text_is_exact_whatever_its_case_and_points() -> None:
+    found = contamination([("t", "  what's the SUM, of two\nand two? ")], [("p", "What's the sum of two and two?")])
+    (one,) = found.flagged
+    assert one.exact and one.share == 1.0
+    assert found.short == 1
+
+
+def test_a_short_problem_is_looked_for_as_a_whole() -> None:
+    found = contamination(
+        [("t", "so then: how many hens are left now, he asked")], [("p", "How many hens are left now?")]
+    )
+    assert found.flagged[0].share == 1.0 and not found.flagged[0].exact
+    assert not contamination([("t", "how many hens are right now")], [("p", "How many hens are left now?")]).flagged
+
+
+def test_very_few_words_count_only_where_they_are_all() -> None:
+    train = [("a", "we know that 2 + 2 is four"), ("b", "2 + 3")]
+    found = contamination(train, [("p", "2 + 2"), ("q", "2 + 3")])
+    assert [o.problem for o in found.flagged] == ["q"]
+    assert found.tiny == 2
+
+
+def test_what_stands_in_many_texts_is_boilerplate() -> None:
+    asked = "think step by step and then put the final answer in a box at the end"
+    train = [(f"t{i}", f"{i} question number {i}: {asked}") for i in range(20)]
+    found = contamination(train, [("p", f"quite another question: {asked}")])
+    assert not found.flagged and found.common > 0
+    assert contamination(train[:5], [("p", f"quite another question: {asked}")]).flagged
+    copied = contamination([*train, *[(f"c{i}", LONG) for i in range(20)]], [("p", LONG)])
+    assert copied.flagged[0].exact, "the whole problem counts however often it was copied"
+
+
+def test_nothing_to_compare_is_an_error() -> None:
+    with pytest.raises(UsageError, match="no problems"):
+        contamination([("t", "x")], [])
+    with pytest.raises(UsageError, match="no texts"):
+        contamination([], [("p", LONG)])
+    with pytest.raises(UsageError, match="has no words"):
+        contamination([("t", "x")], [("p", "...")])
+    with pytest.raises(UsageError, match="n is 1"):
+        contamination([("t", "x")], [("p", LONG)], n=1)
+
+
+TEXT = st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=12).map(" ".join)
+
+
+@given(st.lists(TEXT, min_size=1, max_size=5), st.lists(TEXT, min_size=1, max_size=4), st.integers(SHORTEST, 7))
+def test_it_finds_what_a_search_through_everything_finds(train: list[str], asked: list[str], n: int) -> None:
+    found = contamination(enumerated(train), enumerated(asked), n, common=len(train))
+    flagged = {o.problem for o in found.flagged}
+    for name, text in enumerated(asked):
+        w = text.split()
+        size = min(n, len(w))
+        runs = [w[i : i + size] for i in range(len(w) - size + 1)]
+        seen = any(contains(t.split(), run) for run in runs for t in train) and len(w) >= SHORTEST
+        assert (name in flagged) == (seen or text in train)
+
+
+def enumerated(texts: list[str]) -> list[tuple[str, str]]:
+    return [(str(i), t) for i, t in enumerate(texts)]
+
+
+def contains(text: list[str], run: list[str]) -> bool:
+    return any(text[i : i + len(run)] == run for i in range(len(text) - len(run) + 1))
+
+
+def test_files_and_tasks_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train, asked = tmp_path / "train.jsonl", tmp_path / "eval.csv"
+    train.write_text(json.dumps({"messages": [{"role": "user", "content": LONG}], "n": 3}) + "\n")
+    asked.write_text(
+        f'id,question,answer\n1,"{LONG}?",12\n2,"Something quite different is asked here, is it not so?",3\n'
+    )
+    assert main(["contamination", str(train), str(asked), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["share"]["right"], told["problems"], told["exact"]) == (1, 2, 1)
+    assert told["flagged"][0]["problem"] == "eval.csv, row 1"
+    assert main(["contamination", str(train), str(asked)]) == 0
+    assert "50.0 %" in capsys.readouterr().out
+    assert main(["contamination", str(train), str(asked), "--column", "problem"]) == 2
+    assert "id, question, answer" in capsys.readouterr().err
+    assert main(["contamination", "additon", "addition"]) == 2
+    assert "Did you mean 'addition'" in capsys.readouterr().err
+
+
+def test_gsm8ks_sides_share_no_problem(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["contamination", "gsm8k", "gsm8k", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["problems"], told["exact"]) == (1319, 0)
+    assert told["share"]["mean"] < 0.05

@@ -1,0 +1,228 @@
+"""Pictures: their numbers are right, stand in the CSV, and what cannot be drawn says why."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ponder.cli import main
+from ponder.errors import UsageError
+from ponder.measure.figures import KINDS, draw
+from ponder.measure.figures.drawn import _apart, _cell, spaced
+from ponder.measure.passk import pass_at_k
+from ponder.measure.plots import COLOURS
+from ponder.runs import Run
+from ponder.types import Cost, Step, ids, prompt_trace
+from stored import TASK, Stored, judge, right, stored, wrong
+
+
+def log(path: Path, problems: int = 12, samples: int = 16, seed: int = 0, **more: Any) -> Path:
+    rng = np.random.default_rng(seed)
+    rows = []
+    for i in range(problems):
+        chance = (i + 0.5) / problems
+        ok = (rng.random(samples) < chance).tolist()
+        rows.append({
+            "id": i, "gold": "7", "correct": ok, "pred": ["7" if x else str(rng.integers(3)) for x in ok],
+            "rm_score": (np.array(ok) + rng.normal(0, 0.7, samples)).round(3).tolist(),
+            "completion_tokens": rng.integers(20, 200, samples).tolist(), **more,
+        })  # fmt: skip
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    return path
+
+
+def training(folder: Path, steps: int = 30) -> Path:
+    with Run(folder, Stored(TASK)) as run:
+        for step in range(1, steps + 1):
+            trace = prompt_trace(TASK.test[0], ids([1]))
+            for i, text in enumerate((right(0), wrong(0))):
+                n = 10 + step + 5 * i
+                trace.add(Step(0, text, ids(range(n)), np.full(n, -0.2, np.float32), "eos"))
+            judge(trace, TASK.verifier)
+            run.traces(step, [trace])
+            run.metrics(step, {"reward": step / steps, "completions/mean_length": 12.5 + step, "entropy": math.nan})
+    return folder
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with open(path.with_suffix(".csv"), newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def saved(tmp_path: Path, kind: Any, *sources: Path, **more: Any) -> list[dict[str, str]]:
+    drawn, _ = draw(kind, [str(s) for s in sources], **more)
+    files = drawn.save(tmp_path / "out" / "picture.png")
+    assert [f.suffix for f in files] == [".png", ".svg", ".csv"]
+    assert files[0].read_bytes()[:4] == b"\x89PNG" and b"<svg" in files[1].read_bytes()[:600]
+    return table(files[2])
+
+
+def numbers(kind: Any, *sources: Path, **more: Any) -> list[dict[str, str]]:
+    """As the CSV file has them, without drawing the picture itself, which takes a second."""
+    return [{k: str(_cell(v)) for k, v in row.items()} for row in draw(kind, [str(s) for s in sources], **more)[0].rows]
+
+
+def test_files_hold_the_numbers(tmp_path: Path) -> None:
+    path = log(tmp_path / "a.jsonl")
+    rows = saved(tmp_path, "coverage", path)
+    assert rows == numbers("coverage", path)
+
+
+def test_coverage_has_the_estimators_numbers(tmp_path: Path) -> None:
+    path = log(tmp_path / "a.jsonl")
+    rows = numbers("coverage", path)
+    n = np.full(12, 16)
+    c = np.array([sum(json.loads(line)["correct"]) for line in path.read_text().splitlines()])
+    drawn = {int(r["k"]): float(r["mean"]) for r in rows if r["curve"] == "coverage"}
+    for k in (1, 2, 4, 8, 16):
+        assert drawn[k] == pytest.approx(float(pass_at_k(n, c, k).mean()), rel=1e-5)
+    assert {r["curve"] for r in rows} == {"coverage", "majority", "best", "weighted"}
+    for r in rows:
+        assert float(r["low"]) <= float(r["mean"]) + 1e-9 and float(r["mean"]) <= float(r["high"]) + 1e-9
+
+
+def test_systems_without_answers_share_one_panel(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        rows = [{"id": i, "correct": [bool(i % 2), True, False, True]} for i in range(6)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    drawn, _ = draw("coverage", [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")])
+    assert len(drawn.figure.axes) == 1
+    drawn, _ = draw("coverage", [str(log(tmp_path / "c.jsonl")), str(log(tmp_path / "d.jsonl", seed=1))])
+    assert len(drawn.figure.axes) == 2
+
+
+def test_labels_at_the_ends_do_not_overlap(tmp_path: Path) -> None:
+    drawn, _ = draw("coverage", [str(log(tmp_path / "a.jsonl")), str(log(tmp_path / "b.jsonl", problems=3))])
+    drawn.figure.canvas.draw()
+    for axes in drawn.figure.axes:
+        named = [t for t in axes.texts if t.get_color() in COLOURS]
+        boxes = sorted((t.get_window_extent() for t in named), key=lambda b: b.y0)
+        assert len(boxes) == 4
+        assert all(above.y0 >= below.y1 - 3 for below, above in itertools.pairwise(boxes))
+
+
+def test_labels_move_no_further_than_they_must() -> None:
+    assert _apart([1.0, 2.0, 5.0], 1.0) == [1.0, 2.0, 5.0]
+    assert _apart([1.0, 1.0, 1.0], 1.0) == [0.0, 1.0, 2.0]
+    placed = _apart([0.0, 0.1, 0.9, 3.0], 1.0)
+    assert all(b - a >= 1 - 1e-9 for a, b in itertools.pairwise(placed))
+    assert sum(placed[:3]) == pytest.approx(1.0) and placed[3] == 3.0
+
+
+def test_selection_spreads_over_subsets(tmp_path: Path) -> None:
+    rows = numbers("selection", log(tmp_path / "a.jsonl"))
+    majority = {int(r["k"]): r for r in rows if r["curve"] == "majority"}
+    assert float(majority[4]["sd"]) > 0
+    bare = tmp_path / "bare.jsonl"
+    bare.write_text("".join(json.dumps({"id": i, "correct": [True, False]}) + "\n" for i in range(3)))
+    with pytest.raises(UsageError, match="neither answers nor scores"):
+        draw("selection", [str(bare)])
+
+
+def test_the_law_is_told_with_its_doubt(tmp_path: Path) -> None:
+    """Problems whose chance is drawn so that coverage follows the law; held-out k are predicted well."""
+    path = log(tmp_path / "a.jsonl", problems=60, samples=64)
+    rows = numbers("law", path)
+    first = rows[0]
+    assert float(first["a_low"]) <= float(first["a"]) <= float(first["a_high"]) < 0
+    assert float(first["b"]) < 0
+    assert float(first["mean_error"]) < 0.05
+    assert {r["fitted"] for r in rows} == {"True", "False"}
+    law = math.exp(float(first["a"]) * 8 ** float(first["b"]))
+    assert float(next(r for r in rows if r["k"] == "8")["law"]) == pytest.approx(law, rel=1e-3)
+
+
+def test_two_axes_cut_what_is_longer(tmp_path: Path) -> None:
+    rows = numbers("two-axis", log(tmp_path / "a.jsonl"))
+    lengths = sorted({int(r["length"]) for r in rows})
+    assert len(lengths) >= 4
+    longest = {int(r["k"]): float(r["mean"]) for r in rows if int(r["length"]) == lengths[-1]}
+    shortest = {int(r["k"]): float(r["mean"]) for r in rows if int(r["length"]) == lengths[0]}
+    whole = json.loads((tmp_path / "a.jsonl").read_text().splitlines()[0])
+    assert lengths[-1] >= max(whole["completion_tokens"])
+    assert shortest[1] < longest[1]
+    several = numbers("two-axis", log(tmp_path / "b.jsonl"), log(tmp_path / "c.jsonl", seed=3))
+    assert len({r["length"] for r in several}) == 2
+
+
+def test_pareto_marks_the_frontier(tmp_path: Path) -> None:
+    def run(name: str, ok: int, tokens: int) -> Path:
+        said = [[right(p) if p < ok else wrong(p)] for p in range(8)]
+        return stored(tmp_path / name, said, cost=Cost(generated_tokens=tokens, dollars=tokens / 1e5))
+
+    paths = [run("cheap", 3, 100), run("dear", 7, 1000), run("wasteful", 2, 2000)]
+    rows = numbers("pareto", *paths)
+    assert {r["system"]: r["on_frontier"] for r in rows} == {"cheap": "True", "dear": "True", "wasteful": "False"}
+    assert {r["system"]: float(r["cost"]) for r in rows} == {"cheap": 100, "dear": 1000, "wasteful": 2000}
+    assert float(rows[1]["accuracy"]) == 7 / 8
+    assert numbers("pareto", *paths, currency="dollars")[0]["in"] == "dollars"
+    with pytest.raises(UsageError, match="does not tell its seconds"):
+        draw("pareto", [str(p) for p in paths], currency="seconds")
+
+
+def test_training_and_length_are_drawn_from_a_run(tmp_path: Path) -> None:
+    run = training(tmp_path / "run")
+    rows = numbers("training", run)
+    assert [float(r["reward"]) for r in rows[:3]] == pytest.approx([1 / 30, 2 / 30, 3 / 30], rel=1e-4)
+    assert rows[0]["entropy"] == "", "a number that is not there is no number"
+    lengths = numbers("length", run)
+    assert (float(lengths[0]["right"]), float(lengths[0]["wrong"])) == (11, 16)
+    with pytest.raises(UsageError, match="no run has the metric 'rewrd'"):
+        draw("training", [str(run)], metrics=["rewrd"])
+    with pytest.raises(UsageError, match="has no metrics"):
+        draw("training", [str(stored(tmp_path / "eval", [[right(0)]]))])
+    with pytest.raises(UsageError, match="traces of 1 steps"):
+        draw("length", [str(tmp_path / "eval")])
+
+
+@pytest.mark.parametrize("kind", ["coverage", "selection", "law", "two-axis"])
+def test_one_sample_each_makes_no_curve(tmp_path: Path, kind: Any) -> None:
+    path = stored(tmp_path / "run", [[right(p)] for p in range(3)])
+    with pytest.raises(UsageError, match="needs 2 or more of each"):
+        draw(kind, [str(path)])
+
+
+def test_counts_alone_give_coverage_and_law(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id,n,c\n" + "".join(f"{i},1000,{2**i}\n" for i in range(10)))
+    rows = numbers("coverage", path)
+    assert {r["curve"] for r in rows} == {"coverage"}
+    assert float(rows[-1]["mean"]) == 1.0
+    assert numbers("law", path)[0]["a"]
+
+
+def test_the_same_picture_is_the_same_file(tmp_path: Path) -> None:
+    path = log(tmp_path / "a.jsonl")
+    first, second = (draw("coverage", [str(path)])[0].save(tmp_path / name)[1].read_bytes() for name in ("x", "y"))
+    assert first == second
+
+
+def test_every_kind_is_a_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["plot", "--help"])
+    out = capsys.readouterr().out
+    assert all(kind in out for kind in KINDS)
+    path = log(tmp_path / "a.jsonl")
+    assert main(["plot", "coverage", str(path), "--out", str(tmp_path / "pictures" / "cov"), "--json"]) == 0
+    files = json.loads(capsys.readouterr().out)["files"]
+    assert [Path(f).name for f in files] == ["cov.png", "cov.svg", "cov.csv"]
+
+
+def test_a_plot_needs_something_to_draw(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plot", "coverage"]) == 2
+    assert "required" in capsys.readouterr().err
+    assert main(["plot", "pie", "x"]) == 2
+
+
+def test_k_is_even_on_a_log_scale_and_holds_powers_of_two() -> None:
+    assert spaced(1) == [1]
+    assert spaced(10) == list(range(1, 11))
+    far = spaced(10_000)
+    assert {1, 2, 4, 1024, 8192, 10_000} <= set(far) and len(far) < 50

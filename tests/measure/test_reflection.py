@@ -1,0 +1,49 @@
+"""What is taken back, and what only sounds so."""
+
+from __future__ import annotations
+
+import pytest
+
+from fakes import group
+from ponder.measure.reflection import correction, corrections, reflections
+from ponder.reason.reading import read
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Wait, let me check. Hmm, I was wrong.", ["wait", "let me check", "hmm", "i was wrong"]),
+        ("The waiter actually waited.", ["actually"]),
+        ("47 + 5 = 52", []),
+        ("Let me recheck: double-checking", ["let me recheck", "double-checking"]),
+    ],
+)
+def test_words(text: str, words: list[str]) -> None:
+    assert reflections(text) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("47 + 5 = 51\nWait, 7 + 5 is 12.\n#### 52", ("wait", "51", "52")),
+        ("47 + 5 = 52\nWait, is it?\n#### 52", None),
+        ("#### 52", None),
+        ("Wait. It is\n#### 52", None),
+        ("It is 51. Wait, it is 52.\n#### 52", ("wait", "51", "52")),
+    ],
+)
+def test_a_correction_takes_something_back(text: str, found: tuple[str, str, str] | None) -> None:
+    assert correction(text, read) == found
+
+
+def test_only_right_answers_count() -> None:
+    trace = group([5], [[1]] * 2, [1.0, 0.0])
+    for step in trace.steps[1:]:
+        step.text = "= 51\nWait.\n#### 52"
+    (only,) = corrections([(7, trace)], "wanted", read)
+    assert (only.step, only.before, only.after) == (7, "51", "52")
+
+
+def test_it_does_not_hang() -> None:
+    assert correction("7 " + "wait " * 100_000 + "#### 1", read) is None
+    assert len(reflections("hmm" + "m" * 500_000)) <= 1
