@@ -147,7 +147,16 @@ class Cost:
     scorer_tokens: int = 0  # read and written to judge, by a model
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Cost)))
+        return Cost(  # written out: it is added up for every step
+            self.prompt_tokens + other.prompt_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.generated_tokens + other.generated_tokens,
+            self.wasted_tokens + other.wasted_tokens,
+            self.flops + other.flops,
+            self.seconds + other.seconds,
+            self.dollars + other.dollars,
+            self.scorer_tokens + other.scorer_tokens,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +222,7 @@ class Step:
         return self.last or self.stop in ("eos", "length")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Trace:
     """Everything thought about one problem: step 0 is the prompt. Another step without a parent is a further prompt,
     which quotes the steps that it cites."""
@@ -232,6 +241,9 @@ class Trace:
         steps, self.steps, self._children = self.steps, [], []
         for step in steps:
             self.add(step)
+
+    def __repr__(self) -> str:  # asyncio writes down what tasks return: that must cost nothing
+        return f"Trace({self.problem.id!r}, {len(self.steps)} steps)"
 
     def add(self, step: Step) -> int:
         """Append a step and return its index."""

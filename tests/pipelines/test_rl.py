@@ -276,6 +276,9 @@ def test_summary() -> None:
     first.cost = Cost(prompt_tokens=3, generated_tokens=8)
     second = group([5], [[2], [9, 9, 2]], [0.5, 0.5])
     second.cost = Cost(prompt_tokens=1, cached_tokens=1, generated_tokens=4)
+    first.steps[1].text = "Wait, that is wrong."
+    first.steps[1].scores["format"], first.steps[2].scores["format"] = Score(1.0), Score(0.0)
+    first.steps[3].scores["format"] = Score(None, "broke")
     assert summary([first, second], "wanted") == pytest.approx({
         "reward": (1 + 0 + 0.5 + 0.5) / 4,
         "reward_std": (0.5**0.5 + 0.0) / 2,  # of [1, 0], with Bessel's correction
@@ -288,6 +291,8 @@ def test_summary() -> None:
         "completions/max_length": 4.0,
         "completions/clipped_ratio": 1 / 5,
         "completions/mean_terminated_length": (2 + 4 + 1 + 3) / 4,
+        "completions/frac_reflecting": 1 / 5,
+        "rewards/format/mean": 0.5,
         "num_tokens": 3 + 8 + 1 + 4,
     })  # fmt: skip
 

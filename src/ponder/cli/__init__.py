@@ -27,8 +27,19 @@ COMMANDS = {
     "run": Command("ponder.cli.work:run", "run a recipe, or a run directory again", whole=True),
     "train": Command("ponder.cli.work:train", "reinforcement learning on a task"),
     "sft": Command("ponder.cli.work:sft", "supervised fine-tuning on a task or a file of conversations"),
-    "solve": Command("ponder.cli.ask:solve", "ask a model a question and let its answers vote"),
+    "reward": Command("ponder.cli.reward:reward", "train a reward, process reward or value model"),
+    "label": Command("ponder.cli.reward:label", "label the steps of answers by completing them"),
+    "processbench": Command("ponder.cli.reward:processbench", "does a process reward model find the first wrong step"),
+    "solve": Command("ponder.cli.ask:solve", "ask a model a question, and think about it by a strategy"),
     "eval": Command("ponder.cli.work:evaluate", "measure a model on a task's held-out problems"),
+    "harvest": Command("ponder.cli.harvest:harvest", "the traces of runs as data to learn from", whole=True),
+    "compare": Command("ponder.cli.compare:compare", "runs and logs side by side, with paired intervals"),
+    "plot": Command("ponder.cli.plot:plot", "pictures of runs and logs, with their numbers"),
+    "replay": Command("ponder.cli.replay:replay", "judge and decide stored traces again, another way"),
+    "contamination": Command("ponder.cli.contamination:contamination", "is an evaluation in the training data?"),
+    "problems": Command("ponder.cli.problems:problems", "make problems, and keep those that are worth solving"),
+    "reflect": Command("ponder.cli.reflect:reflect", "where a run's answers doubt themselves and take something back"),
+    "strategies": Command("ponder.cli.strategies:strategies", "the ways to think, presets, and efforts"),
     "tasks": Command("ponder.cli.tasks:tasks", "which tasks there are, with a problem of each"),
     "export": Command("ponder.cli.export:export", "write a model as a Hugging Face folder or a GGUF file"),
     "doctor": Command("ponder.cli.doctor:doctor", "what this machine can do, and what is missing"),
@@ -93,7 +104,8 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def overview() -> str:
-    rows = "\n".join(f"  {name:<8} {command.about}" for name, command in COMMANDS.items())
+    width = max(map(len, COMMANDS))
+    rows = "\n".join(f"  {name:<{width}} {command.about}" for name, command in COMMANDS.items())
     return f"""\
 ponder trains, runs and measures reasoning language models.
 

@@ -14,7 +14,7 @@ KNOWN = ("likelihood", ORACLE, "reward:FOLDER", "module:object")
 
 
 def guide_named(
-    name: str, policy: Policy, task: Task | None = None, device: str = "auto", dtype: str = "auto"
+    name: str, policy: Policy | None, task: Task | None = None, device: str = "auto", dtype: str = "auto"
 ) -> Scorer | None:
     """A scorer that needs no gold answer, or the oracle, which is the task's verifier.
 

@@ -37,14 +37,16 @@ async def solve(
     trace.oracle, trace.spent, trace.failed = trace.oracle or (oracle and guide is not None), False, ""
     trace.problem = problem if trace.oracle else replace(problem, answer=None)
     trace.read = getattr(judge, "read", None)
+    paying = policy
     if budget is not None:
-        policy = Metered(policy, budget if isinstance(budget, Purse) else Purse(budget, trace.cost))
+        paying = Metered(policy, budget if isinstance(budget, Purse) else Purse(budget, trace.cost))
     try:
-        await strategy(trace, policy, guide)
-    except Spent:
-        trace.spent = True
+        await strategy(trace, paying, guide)
+    except Spent:  # it had not even begun
+        pass
     finally:
         trace.problem = problem
+        trace.spent = isinstance(paying, Metered) and paying.refused
     if judge is not None:
         await evaluate(trace, to_judge(trace, judge.name), judge)
     return trace

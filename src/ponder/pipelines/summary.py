@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ponder.measure.reflection import reflections
 from ponder.types import Trace
 
 
@@ -26,6 +27,12 @@ def summary(traces: Sequence[Trace], scorer: str) -> dict[str, float]:
     steps = [t.steps[i] for t in traces for i in t.answers()]
     lengths = [sum(len(t.steps[j].token_ids) for j in t.path(i)[1:]) for t in traces for i in t.answers()]
     ended = [n for n, s in zip(lengths, steps, strict=True) if s.stop == "eos"]
+    said = [bool(reflections(t.text(i))) for t in traces for i in t.answers()]
+    parts: dict[str, list[float]] = {}  # of a reward that is a sum
+    for step in steps:
+        for name, score in step.scores.items():
+            if name != scorer and score.value is not None:
+                parts.setdefault(name, []).append(score.value)
     level = [g[0] for g in groups if g and len(set(g)) == 1]  # groups without a gradient, by what they earned
     return {
         "reward": float(np.mean(every)) if every else float("nan"),
@@ -39,5 +46,7 @@ def summary(traces: Sequence[Trace], scorer: str) -> dict[str, float]:
         "completions/max_length": float(max(lengths, default=0)),
         "completions/clipped_ratio": float(np.mean([s.stop == "length" for s in steps])) if steps else 0.0,
         "completions/mean_terminated_length": float(np.mean(ended)) if ended else 0.0,
+        "completions/frac_reflecting": float(np.mean(said)) if said else 0.0,
+        **{f"rewards/{name}/mean": float(np.mean(values)) for name, values in parts.items()},
         "num_tokens": float(sum(t.cost.prompt_tokens + t.cost.generated_tokens for t in traces)),
     }

@@ -81,12 +81,13 @@ class Purse:
             raise Spent(f"the budget of ${b.dollars:g} is used up")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Metered:
     """A `Policy` that pays for what it writes."""
 
     policy: Policy
     purse: Purse
+    refused: bool = False  # it could not pay, once at least
 
     def encode(self, messages: Sequence[Message]) -> Ids:
         return self.policy.encode(messages)
@@ -98,9 +99,14 @@ class Metered:
         return self.policy.text(tokens)
 
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
-        granted = await self.purse.reserve(sampling.max_tokens, n)
+        try:
+            granted = await self.purse.reserve(sampling.max_tokens, n)
+        except Spent:
+            self.refused = True
+            raise
         if granted < len(sampling.forced):
             await self.purse.pay(granted * n, Cost())
+            self.refused = True
             raise Spent(f"{granted} tokens are left, and {len(sampling.forced)} are forced")
         drawn: list[Completion] = []
         try:

@@ -30,3 +30,22 @@ class Likelihood:
         if math.isnan(mean):
             return Score(None, "the policy does not tell its log-probabilities")
         return Score(math.exp(min(0.0, mean)), f"mean log-probability {mean:.3f}")
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """The mean, over the tokens drawn on the way to a step, of a token's share among the likeliest ones (Marco-o1, Zhao
+    et al. 2024, with 5 of them). Needs `Sampling(alternatives=5)`."""
+
+    @property
+    def name(self) -> str:
+        return "confidence"
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        return [self._of(trace, step) for step in steps]
+
+    def _of(self, trace: Trace, step: int) -> Score:
+        shares = [s for i in trace.path(step) if (s := trace.steps[i].notes.get("share")) is not None]
+        if not shares:
+            return Score(None, "the tokens' alternatives are not known: sample with alternatives=5")
+        return Score(float(np.concatenate(shares).mean()))

@@ -1,8 +1,28 @@
-"""Small operators on a trace. Structure: generate, expand, write, ask, prune. Traverse: best, majority. Evaluate."""
+"""Small operators on a trace. Structure: generate, expand, write, ask, refine, aggregate, prune, and a tree told as a
+journey. Traverse: best, majority, backtrack. Evaluate: a scorer, or the policy itself (`self_evaluate`)."""
 
+from ponder.reason.operators.aggregate import aggregate
+from ponder.reason.operators.backtrack import backtrack
 from ponder.reason.operators.evaluate import evaluate
 from ponder.reason.operators.generate import ask, expand, generate, write
 from ponder.reason.operators.prune import prune, prune_undecided
+from ponder.reason.operators.refine import refine
+from ponder.reason.operators.restructure import journey, told
 from ponder.reason.operators.select import best, majority
 
-__all__ = ["ask", "best", "evaluate", "expand", "generate", "majority", "prune", "prune_undecided", "write"]
+__all__ = [
+    "aggregate",
+    "ask",
+    "backtrack",
+    "best",
+    "evaluate",
+    "expand",
+    "generate",
+    "journey",
+    "majority",
+    "prune",
+    "prune_undecided",
+    "refine",
+    "told",
+    "write",
+]

@@ -72,6 +72,8 @@ async def draw(
     if room < 1:
         raise UsageError(f"the answer has reached its {sampling.max_tokens} tokens (max_tokens)")
     drawn = await policy.generate(prefix, cut.bound(sampling, room), n)
+    if all(_ended(c, cut, room) for c in drawn):
+        return drawn
     ended, _ = await together(*(_to_its_end(c, prefix, policy, sampling, cut, room) for c in drawn))
     return [c for c in ended if c is not None]
 
@@ -82,11 +84,22 @@ def add(
     """A completion as a step; one that says nothing, or does not end, is pruned."""
     trace.spend(c.cost)
     step = Step(parent, c.text, c.token_ids, c.logprobs, c.stop, c.version, notes=dict(c.notes), last=last, aside=aside)
+    if c.alternatives is not None:
+        step.notes["share"] = _share(c)
     if not len(c.token_ids):
         step.pruned = "nothing was written"
     elif cut is not None and c.stop == "length" and len(c.token_ids) >= cut.longest:
         step.pruned = f"no step ended within {cut.longest} tokens"
     return trace.add(step)
+
+
+def _share(c: Completion) -> Floats:
+    """Of each token among the likeliest at its place: p / (p of all of these), at most 1."""
+    assert c.alternatives is not None
+    likeliest = c.alternatives[1].astype(np.float64)
+    top = likeliest.max(axis=1, keepdims=True)
+    total = top[:, 0] + np.log(np.exp(likeliest - top).sum(axis=1))
+    return np.minimum(1.0, np.exp(c.logprobs - total)).astype(np.float32)
 
 
 def write(trace: Trace, parent: int, text: str, policy: Policy, *, cites: tuple[int, ...] = ()) -> int:
@@ -97,6 +110,12 @@ def write(trace: Trace, parent: int, text: str, policy: Policy, *, cites: tuple[
 def ask(trace: Trace, messages: Sequence[Message], policy: Policy, *, cites: tuple[int, ...] = ()) -> int:
     """A further prompt, which quotes the steps it cites."""
     return trace.add(Step(None, str(messages[-1]["content"]), policy.encode(messages), cites=cites))
+
+
+def _ended(c: Completion, cut: Cut, room: int) -> bool:
+    """Nothing is to be written on: `_to_its_end` would give it back as it is."""
+    written = len(c.token_ids)
+    return c.stop == "eos" or not written or (c.stop == "stop" and written < room and cut.whole(c.text))
 
 
 async def _to_its_end(

@@ -1,0 +1,62 @@
+"""`ponder reflect`: how often a run's answers doubt themselves, and the first ones that take something back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+from ponder.cli.progress import emit, printable
+from ponder.errors import RunError
+
+
+def reflect(
+    run: Annotated[Path, "a run directory with traces"],
+    /,
+    *,
+    scorer: Annotated[str, "whose 1 means right; empty: the only one there is"] = "",
+    show: Annotated[int, "corrections to show"] = 3,
+    json: Annotated[bool, "one JSON object"] = False,
+) -> int:
+    """Words of doubt by training step, and the first right answers in which an earlier one is taken back."""
+    from ponder.measure.reflection import corrections, reflections
+    from ponder.pipelines.harvest import only_scorer
+    from ponder.reason.reading import read
+    from ponder.runs import read_traces
+
+    name = scorer or only_scorer((str(run),))
+    answers: Counter[int] = Counter()
+    doubting: Counter[int] = Counter()
+    words: Counter[str] = Counter()
+    for step, trace in read_traces(run):
+        for i in trace.answers():
+            found = reflections(trace.text(i))
+            answers[step] += 1
+            doubting[step] += bool(found)
+            words.update(found)
+    if not answers:
+        raise RunError(f"{run} holds no answers yet")
+    first = []
+    for one in corrections(read_traces(run), name, read):
+        first.append(one)
+        if len(first) == show:
+            break
+    shares = {step: doubting[step] / answers[step] for step in sorted(answers)}
+    if json:
+        told = {"shares": shares, "words": dict(words.most_common(20)), "corrections": [asdict(c) for c in first]}
+        emit(told)
+        return 0
+    early, late = _means(list(shares.values()))
+    print(f"answers that doubt   {100 * early:.1f} % in the first tenth of the steps, {100 * late:.1f} % in the last")
+    print(f"words                {', '.join(f'{w} ({c})' for w, c in words.most_common(8)) or 'none'}")
+    print(f"taken back           {'none, with a right answer in the end' if not first else ''}")
+    for one in first:
+        print(f"\nstep {one.step}, {one.problem}: {one.before}, then {one.word!r}, then {one.after}\n")
+        print(printable(one.text.strip()))
+    return 0
+
+
+def _means(shares: list[float]) -> tuple[float, float]:
+    tenth = max(1, len(shares) // 10)
+    return sum(shares[:tenth]) / tenth, sum(shares[-tenth:]) / tenth

@@ -1,0 +1,200 @@
+"""What a game is, and how a search plays it: `Moves` is its policy, `Playouts` or `Valued` its guide.
+
+A position is the moves that led to it, so the tokens of a trace are moves and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from ponder.errors import UsageError
+from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Stop, Trace, ids, user
+
+S = TypeVar("S")
+
+
+class Game(Protocol[S]):
+    """Rules. A state is plain data; a move is a whole number, 0 or more."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def players(self) -> int:
+        """1, or 2 who move in turn and of whom one wins what the other loses."""
+        ...
+
+    def start(self) -> S: ...
+
+    def moves(self, state: S) -> Sequence[int]:
+        """What may be played where the game goes on."""
+        ...
+
+    def play(self, state: S, move: int) -> S: ...
+
+    def outcome(self, state: S) -> float | None:
+        """None while it goes on. Then, for who moved last: 1 won, 0 drawn, -1 lost; alone: 1 solved, 0 not."""
+        ...
+
+    def say(self, state: S, move: int) -> str:
+        """A move as text."""
+        ...
+
+
+class Prior(Protocol):
+    """How likely each move is, before any search; 0: not proposed. Also what it cost to find out."""
+
+    async def __call__(self, game: Game[Any], state: Any, moves: Sequence[int]) -> tuple[Sequence[float], Cost]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    async def __call__(self, game: Game[Any], state: Any, moves: Sequence[int]) -> tuple[Sequence[float], Cost]:
+        return [1 / len(moves)] * len(moves), Cost()
+
+
+def game_problem(game: Game[Any], played: Sequence[int] = ()) -> Problem:
+    """Find the next move after these."""
+    return Problem(f"{game.name}/{'-'.join(map(str, played)) or 'start'}", user(" ".join(map(str, played))))
+
+
+def after(game: Game[S], played: Sequence[int]) -> S:
+    """The position that moves lead to."""
+    state = game.start()
+    for move in played:
+        state = game.play(state, int(move))
+    return state
+
+
+def playout(game: Game[S], state: S, rng: random.Random) -> float:
+    """Play at random to the end: what that brings to who moved last before."""
+    sign = 1
+    while (found := game.outcome(state)) is None:
+        state = game.play(state, rng.choice(game.moves(state)))
+        sign = -sign
+    return found * sign if game.players == 2 else found
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """A `Policy` over a game. Asked for one token it gives the legal moves, each once, the likeliest first; asked for
+    more it plays on at random, to the end."""
+
+    game: Game[Any]
+    prior: Prior = Uniform()
+    seed: int = 0
+
+    def encode(self, messages: Sequence[Message]) -> Ids:
+        return self.tokens(str(messages[-1]["content"]))
+
+    def tokens(self, text: str) -> Ids:
+        try:
+            return ids(int(word) for word in text.split())
+        except ValueError:
+            raise UsageError(f"{text!r} are no moves of {self.game.name}; write their numbers, like '3 0 4'") from None
+
+    def text(self, tokens: Ids) -> str:
+        return " ".join(map(str, tokens.tolist()))
+
+    async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+        played: list[int] = prefix.tolist()
+        state = after(self.game, played)
+        if self.game.outcome(state) is not None:
+            return []
+        if sampling.max_tokens == 1:
+            return await self._proposed(state, n)
+        rng = random.Random(f"{self.seed} {sampling.seed} {played}")
+        return [self._played_on(state, sampling.max_tokens, rng) for _ in range(n)]
+
+    async def _proposed(self, state: Any, n: int) -> list[Completion]:
+        legal = list(self.game.moves(state))
+        weights, cost = await self.prior(self.game, state, legal)
+        found = sorted(((w, m) for w, m in zip(weights, legal, strict=True) if w > 0), key=lambda x: -x[0])[:n]
+        out = []
+        for place, (weight, move) in enumerate(found):
+            over = self.game.outcome(self.game.play(state, move)) is not None
+            out.append(_completion(self.game.say(state, move), [move], [math.log(weight)], "eos" if over else "stop"))
+            if not place and cost != Cost():
+                out[0] = Completion(out[0].text, out[0].token_ids, out[0].logprobs, out[0].stop, 0, cost)
+        return out
+
+    def _played_on(self, state: Any, most: int, rng: random.Random) -> Completion:
+        moves: list[int] = []
+        said: list[str] = []
+        logprobs: list[float] = []
+        while len(moves) < most and self.game.outcome(state) is None:
+            legal = self.game.moves(state)
+            moves.append(rng.choice(legal))
+            logprobs.append(-math.log(len(legal)))
+            said.append(self.game.say(state, moves[-1]))
+            state = self.game.play(state, moves[-1])
+        over = self.game.outcome(state) is not None
+        return _completion("".join(said), moves, logprobs, "eos" if over else "length")
+
+
+@dataclass(frozen=True, slots=True)
+class Playouts:
+    """A guide: the outcome of a finished game, else the mean of n games played on at random."""
+
+    game: Game[Any]
+    n: int = 1
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        return "playouts"
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        return [Score(_began(self.game, trace, i, self._value(trace.token_ids(i)))) for i in steps]
+
+    def _value(self, played: Ids) -> float:
+        state = after(self.game, played.tolist())
+        if (over := self.game.outcome(state)) is not None:
+            return over
+        rng = random.Random(zlib.crc32(played.tobytes(), self.seed))
+        return sum(playout(self.game, state, rng) for _ in range(self.n)) / self.n
+
+
+class Value(Protocol):
+    """What positions are worth to who is to move."""
+
+    def __call__(self, states: Sequence[Any]) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Valued:
+    """A guide: the outcome of a finished game, else what a learned value says."""
+
+    game: Game[Any]
+    value: Value
+
+    @property
+    def name(self) -> str:
+        return "value"
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        states = [after(self.game, trace.token_ids(i).tolist()) for i in steps]
+        ends = [self.game.outcome(s) for s in states]
+        going = [s for s, end in zip(states, ends, strict=True) if end is None]
+        sign = -1.0 if self.game.players == 2 else 1.0
+        found = iter(self.value(going) if going else ())
+        values = [sign * float(next(found)) if end is None else end for end in ends]
+        return [Score(_began(self.game, trace, i, v)) for i, v in zip(steps, values, strict=True)]
+
+
+def _began(game: Game[Any], trace: Trace, step: int, value: float) -> float:
+    """What is worth so much to who moved last, in the eyes of who began the step."""
+    moves = len(trace.steps[step].token_ids)
+    return -value if game.players == 2 and moves % 2 == 0 else value
+
+
+def _completion(text: str, moves: list[int], logprobs: list[float], stop: Stop) -> Completion:
+    cost = Cost(generated_tokens=len(moves))
+    return Completion(text, ids(moves), np.array(logprobs, np.float32), stop, 0, cost)

@@ -1,0 +1,69 @@
+"""A language model at a game: it is asked for moves, alone or as the prior of a search."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+from ponder.errors import UsageError
+from ponder.protocols import Policy
+from ponder.reason.games.game import Game, Prior, after
+from ponder.types import Cost, Sampling, user
+
+
+class Told(Game[Any], Protocol):
+    """A game that can be put into words."""
+
+    def ask(self, state: Any) -> str: ...
+
+    def read(self, text: str) -> int | None:
+        """The move in an answer, legal or not; None where there is none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LanguagePlayer:
+    """A `Prior`: the share of the model's answers that name each legal move. Where none does, all moves are alike."""
+
+    model: Policy
+    samples: int = 8
+    sampling: Sampling = Sampling(max_tokens=8)
+    tally: Counter[str] = field(default_factory=Counter, compare=False)  # answers that were legal, illegal, no move
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise UsageError(f"samples is {self.samples}; a language player needs at least one answer to each position")
+
+    async def __call__(self, game: Game[Any], state: Any, moves: Sequence[int]) -> tuple[Sequence[float], Cost]:
+        if not (hasattr(game, "ask") and hasattr(game, "read")):
+            raise UsageError(f"{game.name} cannot be put into words: it has no ask(state) and read(text)")
+        told = cast(Told, game)
+        prompt = self.model.encode(user(told.ask(state)))
+        said = await self.model.generate(prompt, self.sampling, self.samples)
+        votes: Counter[int] = Counter()
+        for completion in said:
+            move = told.read(completion.text)
+            kind = "no move" if move is None else "legal" if move in moves else "illegal"
+            self.tally[kind] += 1
+            if move is not None and move in moves:
+                votes[move] += 1
+        cost = sum((c.cost for c in said), Cost())
+        if not votes:
+            return [1 / len(moves)] * len(moves), cost
+        return [votes[m] / votes.total() for m in moves], cost
+
+
+@dataclass(frozen=True, slots=True)
+class Likeliest:
+    """A player that does not search: the move of the highest prior, the first of equals."""
+
+    game: Game[Any]
+    prior: Prior
+
+    async def __call__(self, played: Sequence[int]) -> int:
+        state = after(self.game, played)
+        moves = self.game.moves(state)
+        weights, _ = await self.prior(self.game, state, moves)
+        return max(zip(weights, moves, strict=True), key=lambda x: x[0])[1]

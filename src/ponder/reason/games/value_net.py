@@ -1,0 +1,125 @@
+"""A small value net for games: one hidden layer, learned from its own games. NumPy only.
+
+Shapes: N positions, F features, H hidden units.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ponder.reason.games.game import Game
+from ponder.types import Floats
+
+
+class Featured(Game[Any], Protocol):
+    """A game whose positions can be told to a net, from the side of who is to move."""
+
+    def features(self, states: Sequence[Any]) -> NDArray[np.float32]: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ValueNet:
+    """tanh(w tanh(W x + b) + c): what a position is worth to who is to move, from -1 to 1."""
+
+    game: Featured
+    w_FH: Floats
+    b_H: Floats
+    w_H: Floats
+    c: Floats
+
+    @classmethod
+    def fresh(cls, game: Featured, hidden: int = 32, seed: int = 0) -> ValueNet:
+        rng = np.random.default_rng(seed)
+        features = game.features([game.start()]).shape[1]
+        w_FH = rng.normal(0, 0.5 / np.sqrt(features), (features, hidden)).astype(np.float32)
+        w_H = rng.normal(0, 0.5 / np.sqrt(hidden), hidden).astype(np.float32)
+        return cls(game, w_FH, np.zeros(hidden, np.float32), w_H, np.zeros(1, np.float32))
+
+    def __call__(self, states: Sequence[Any]) -> Floats:
+        return self._forward(self.game.features(states))[1]
+
+    def _forward(self, x_NF: Floats) -> tuple[Floats, Floats]:
+        hidden_NH = np.tanh(x_NF @ self.w_FH + self.b_H)
+        return hidden_NH, np.tanh(hidden_NH @ self.w_H + self.c[0])
+
+    def gradient(self, x_NF: Floats, target_N: Floats) -> tuple[list[Floats], float]:
+        """Of the mean squared error, by parameter; and that error."""
+        hidden_NH, value_N = self._forward(x_NF)
+        error_N = value_N - target_N
+        out_N = 2 * error_N * (1 - value_N**2) / len(error_N)
+        back_NH = out_N[:, None] * self.w_H * (1 - hidden_NH**2)
+        parts = [x_NF.T @ back_NH, back_NH.sum(0), hidden_NH.T @ out_N, out_N.sum(keepdims=True)]
+        return parts, float((error_N**2).mean())
+
+    @property
+    def parameters(self) -> list[Floats]:
+        return [self.w_FH, self.b_H, self.w_H, self.c]
+
+
+@dataclass(slots=True)
+class _Adam:
+    net: ValueNet
+    lr: float
+    step: int = 0
+    first: list[Floats] | None = None
+    second: list[Floats] | None = None
+
+    def take(self, gradient: Sequence[Floats]) -> None:
+        self.first = self.first or [np.zeros_like(g) for g in gradient]
+        self.second = self.second or [np.zeros_like(g) for g in gradient]
+        self.step += 1
+        for p, g, m, v in zip(self.net.parameters, gradient, self.first, self.second, strict=True):
+            m += 0.1 * (g - m)
+            v += 0.001 * (g * g - v)
+            p -= self.lr * (m / (1 - 0.9**self.step)) / (np.sqrt(v / (1 - 0.999**self.step)) + 1e-8)
+
+
+def trained(
+    game: Featured, games: int = 2000, hidden: int = 32, seed: int = 0, lr: float = 2e-3, explore: float = 0.15,
+    decay: float = 0.8, batch: int = 50,
+) -> ValueNet:  # fmt: skip
+    """A net that has played so many games against itself, looking one move ahead; TD(lambda), lambda = `decay`."""
+    rng = random.Random(seed)
+    net = ValueNet.fresh(game, hidden, seed)
+    adam = _Adam(net, lr)
+    for _ in range(0, games, batch):
+        seen = [_self_play(net, rng, explore, decay) for _ in range(batch)]
+        x_NF = np.concatenate([x for x, _ in seen])
+        target_N = np.concatenate([t for _, t in seen])
+        for part in np.array_split(np.random.default_rng(rng.getrandbits(32)).permutation(len(x_NF)), 8):
+            adam.take(net.gradient(x_NF[part], target_N[part])[0])
+    return net
+
+
+def _self_play(net: ValueNet, rng: random.Random, explore: float, decay: float) -> tuple[Floats, Floats]:
+    """The positions of one game, and what each should be worth to who is to move there."""
+    game, state = net.game, net.game.start()
+    features: list[Floats] = []
+    values: list[float] = []  # to who is to move
+    while (end := game.outcome(state)) is None:
+        moves = game.moves(state)
+        after = [game.play(state, m) for m in moves]
+        ends = [game.outcome(s) for s in after]
+        x_NF = game.features(after)
+        found = net._forward(x_NF)[1]
+        worth = [-float(v) if e is None else e for v, e in zip(found, ends, strict=True)]
+        best = max(range(len(moves)), key=lambda i: (worth[i], rng.random()))
+        if features:  # the position that was reached before: its value is that of the best reply
+            values.append(worth[best])
+        pick = rng.randrange(len(moves)) if rng.random() < explore else best
+        state = after[pick]
+        if ends[pick] is None:
+            features.append(x_NF[pick])
+    # From the end back: target = (1 - lambda) (value of the best reply) + lambda (what came of it).
+    targets: list[float] = []
+    came = -end  # to who would be to move at the end
+    for value in reversed(values):
+        came = (1 - decay) * value + decay * -came
+        targets.append(came)
+    return np.array(features, np.float32), np.array(targets[::-1], np.float32)

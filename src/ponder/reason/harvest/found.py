@@ -1,0 +1,104 @@
+"""One thing harvested, with where it came from; and which of a problem's are kept."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ponder.funnel import Funnel
+from ponder.types import Message, Problem, Trace
+
+By = Literal["shortest", "diverse", "first"]
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+MOST_WORDS = 4_000  # of a text that are compared with another's
+RUN = 3  # words that make one piece of a text
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    problem: str  # the same for all that was thought about one problem
+    text: str  # what must not stand twice
+    size: int  # tokens that were written
+    row: dict[str, Any] = field(compare=False)  # what a file says of it
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The run and the step of it in which a trace was thought."""
+
+    run: str = ""
+    at: int = 0
+
+    def of(self, trace: Trace, **steps: Any) -> dict[str, Any]:
+        """Lineage of something made of these steps."""
+        guided = {"oracle": True} if trace.oracle else {}
+        return {"run": self.run, "at": self.at, "problem": trace.problem.id, **steps, **guided}
+
+
+def key(problem: Problem) -> str:
+    """What makes it that problem. An id is not enough: two runs may draw other problems under one."""
+    return json.dumps([[m.get("role"), m.get("content")] for m in problem.messages], sort_keys=True)
+
+
+def asked(problem: Problem) -> list[Message]:
+    return [dict(m) for m in problem.messages]
+
+
+def size(trace: Trace, step: int) -> int:
+    """Tokens on the way to a step, without the prompt."""
+    return sum(len(trace.steps[i].token_ids) for i in trace.path(step)[1:])
+
+
+def normal(text: str) -> str:
+    """Texts that differ only in case and spacing are one."""
+    return " ".join(text.lower().split())
+
+
+def keep(found: Iterable[Found], funnel: Funnel, each: int | None, by: By, exact: bool = False) -> list[Found]:
+    """Without what was said before, and at most so many of each problem (None: all); problems stay in order.
+
+    Case and spacing make no difference between two texts, unless `exact`.
+    """
+    groups: dict[str, dict[str, Found]] = {}
+    for one in found:
+        first = groups.setdefault(one.problem, {}).setdefault(one.text if exact else normal(one.text), one)
+        funnel.passes("unique", first is one, "said before")
+    kept = [list(g.values()) if each is None else pick(list(g.values()), each, by) for g in groups.values()]
+    total = sum(map(len, kept))
+    beyond = sum(len(group) for group in groups.values()) - total
+    funnel.add("kept", total, {f"beyond {each} of a problem": beyond})
+    return [one for group in kept for one in group]
+
+
+def pick(group: Sequence[Found], each: int, by: By) -> list[Found]:
+    """Some of one problem's. `diverse`: the shortest, then always the one least like all that were taken."""
+    if by == "first":
+        return list(group[:each])
+    order = sorted(group, key=lambda one: one.size)  # stable: the first of equals
+    if by == "shortest" or len(order) <= each:
+        return order[:each]
+    pieces = {id(one): shingles(one.text) for one in order}
+    taken, left = order[:1], order[1:]
+    nearest = {id(one): similarity(pieces[id(one)], pieces[id(taken[0])]) for one in left}
+    while left and len(taken) < each:
+        new = min(left, key=lambda one: nearest[id(one)])
+        taken.append(new)
+        left = [one for one in left if one is not new]
+        for one in left:
+            nearest[id(one)] = max(nearest[id(one)], similarity(pieces[id(one)], pieces[id(new)]))
+    return taken
+
+
+def shingles(text: str) -> frozenset[tuple[str, ...]]:
+    """The runs of words in a text; of a shorter one, all of it."""
+    words = _WORD.findall(text.lower())[:MOST_WORDS]
+    return frozenset(tuple(words[i : i + RUN]) for i in range(max(1, len(words) - RUN + 1)))
+
+
+def similarity(a: frozenset[tuple[str, ...]], b: frozenset[tuple[str, ...]]) -> float:
+    """Jaccard's: the share of pieces that both have."""
+    return len(a & b) / len(a | b) if a or b else 1.0

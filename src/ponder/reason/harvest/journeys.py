@@ -1,0 +1,242 @@
+"""A searched tree told as one text: into a wrong branch, back with a word of it, and on along the right one.
+
+Journey learning (Qin et al. 2024) and Stream of Search (Gandhi et al. 2024) train on such texts, in which wrong turns
+and the way back are kept. A wrong branch is one below which answers were judged and none was right. One that was pruned
+before any answer is told too where a guide scored it below the way that was taken; it is not called wrong. Of the rest
+nothing is known, and it is not told.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Protocol
+
+from ponder.errors import TaskError
+from ponder.funnel import Funnel
+from ponder.reason.harvest.chains import right
+from ponder.reason.harvest.found import Found, Origin, asked, key, size
+from ponder.reason.harvest.outcomes import Outcome, direct, ends, outcomes
+from ponder.types import Ids, Step, Trace
+
+# How a return is said. At the start of an answer there is nothing to go back to but the start.
+RETURNS = (
+    "\n\nWait, that is not right. Let me go back to where this was still correct.\n\n",
+    "\n\nHmm, this leads nowhere. Let me go back and take another way.\n\n",
+    "\n\nNo, there is a mistake in that. Back to the point before it.\n\n",
+)
+RESTARTS = (
+    "\n\nWait, that is not right. Let me start again.\n\n",
+    "\n\nHmm, this does not work. Let me try from the beginning.\n\n",
+    "\n\nNo, there is a mistake in that. I will begin again.\n\n",
+)
+AWAYS = (
+    "\n\nLet me try another way instead.\n\n",
+    "\n\nThere may be a better way. Let me look for it.\n\n",
+)
+OPEN, CLOSE = "<think>", "</think>"
+_CONNECTING = (*RETURNS, *RESTARTS, *AWAYS, OPEN + "\n", CLOSE + "\n")
+_TAG = re.compile(r"</?think>", re.IGNORECASE)
+
+
+class Reads(Protocol):
+    """What knows a model's tokens: any `Policy` does."""
+
+    def tokens(self, text: str) -> Ids: ...
+
+    def text(self, tokens: Ids) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a journey. `step`: whose text it is, to the letter; None: connecting words, or what had to be cut."""
+
+    text: str
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A branch beside the right path: the step where it leaves that, and how far it is followed."""
+
+    fork: int
+    steps: tuple[int, ...]
+    wrong: bool = True  # False: given up, and nobody knows
+
+
+def wrong_turns(
+    trace: Trace, end: int, found: Sequence[Outcome], bar: float, depth: int, rng: random.Random
+) -> list[Turn]:
+    """Every wrong or given-up branch beside the way to an answer, in that order; at a fork in random order."""
+    path = trace.path(end)
+    turns = []
+    for fork, onward in pairwise(path):
+        beside = [
+            c for c in trace.children(fork) if c != onward and trace.steps[c].sampled and not trace.steps[c].aside
+        ]
+        rng.shuffle(beside)
+        for child in beside:
+            best = found[child].best
+            if best is not None and best < bar:
+                turns.append(Turn(fork, _walk(trace, child, depth)))
+            elif best is None and _given_up(trace, child, onward):
+                turns.append(Turn(fork, _walk(trace, child, depth), wrong=False))
+    return turns
+
+
+def _given_up(trace: Trace, step: int, onward: int) -> bool:
+    """Pruned, and some guide found it worse than the way that was taken. Steps are also pruned when a score is missing
+    or a call failed, which says nothing of them."""
+    one, other = trace.steps[step], trace.steps[onward]
+    both = [(trace.score(step, name), trace.score(onward, name)) for name in one.scores if name in other.scores]
+    return bool(one.pruned) and any(a is not None and b is not None and a < b for a, b in both)
+
+
+def _walk(trace: Trace, step: int, depth: int) -> tuple[int, ...]:
+    """Down the most visited way, but not as far as an answer where something was thought before it."""
+    walk = [step]
+    while len(walk) < depth and (below := [c for c in trace.children(walk[-1]) if not trace.steps[c].aside]):
+        walk.append(max(below, key=lambda c: trace.steps[c].visits))
+    return tuple(walk[:-1] if len(walk) > 1 and trace.steps[walk[-1]].done else walk)
+
+
+def tell(trace: Trace, end: int, turns: Sequence[Turn], rng: random.Random) -> list[Part] | None:
+    """The journey in pieces. Whole wrong answers stand inside the thinking, so that one answer is given.
+
+    None where that cannot be: the thinking is over before the turn.
+    """
+    path = trace.path(end)[1:]
+    thinks = _TAG.search(trace.text(end))
+    whole = any(trace.steps[i].done for turn in turns for i in turn.steps)
+    parts: list[Part] = []
+    forks = [turn for turn in turns if turn.fork == trace.path(end)[0]]
+    wrap = whole and thinks is None
+    opened = thinks is not None and thinks[0].lower() == OPEN
+    if wrap:
+        parts.append(Part(OPEN + "\n"))
+    for place, i in enumerate(path):
+        before = "".join(part.text for part in parts)
+        for turn in forks:
+            if thinks is not None and place and CLOSE in before.lower():
+                return None
+            if opened and not place and not before:
+                parts.append(Part(OPEN + "\n"))
+            parts += [_thought(trace, j) for j in turn.steps]
+            words = AWAYS if not turn.wrong else RETURNS if place else RESTARTS
+            parts.append(Part(rng.choice(words)))
+        if wrap and i == path[-1]:
+            parts.append(Part(CLOSE + "\n"))
+        text = trace.steps[i].text
+        cut = _TAG.sub("", text, count=1) if opened and not place and forks else text
+        parts.append(Part(text, i) if cut == text else Part(cut))
+        forks = [turn for turn in turns if turn.fork == i]
+    return parts
+
+
+def _thought(trace: Trace, step: int) -> Part:
+    """A wrong step as a thought: without its tags, and without what it said after its thinking."""
+    text = trace.steps[step].text
+    thinking = text[: text.lower().rfind(CLOSE)] if CLOSE in text.lower() else text
+    cut = _TAG.sub("", thinking)
+    return Part(text, step) if cut == text else Part(cut)
+
+
+def journeys(
+    trace: Trace,
+    scorer: str,
+    funnel: Funnel,
+    origin: Origin,
+    bar: float = 1.0,
+    turns: int = 2,
+    depth: int = 4,
+    longest: int | None = None,
+) -> Iterator[tuple[Found, list[Part]]]:
+    """One for each right answer that has a wrong branch beside its way, with at most so many turns; and one for each
+    that corrects a wrong answer which its prompt quotes."""
+    found = outcomes(trace, scorer)
+    for end in right(trace, scorer, funnel, bar, longest):
+        rng = random.Random(f"{key(trace.problem)} {end}")
+        wrong = wrong_turns(trace, end, found, bar, depth, rng)
+        if funnel.passes("with a wrong turn", bool(wrong), "nothing wrong beside them"):
+            places = sorted(rng.sample(range(len(wrong)), min(turns, len(wrong))))
+            yield from _told(trace, end, [wrong[place] for place in places], scorer, funnel, origin, rng)
+    for end, wrong_end in corrections(trace, scorer, bar):
+        if longest is None or size(trace, end) <= longest:
+            turn = Turn(trace.path(end)[0], tuple(trace.path(wrong_end)[1:]))
+            rng = random.Random(f"{key(trace.problem)} {end}")
+            funnel.add("corrections", 1)
+            yield from _told(trace, end, [turn], scorer, funnel, origin, rng)
+
+
+def corrections(trace: Trace, scorer: str, bar: float) -> Iterator[tuple[int, int]]:
+    """Right answers to a prompt that quotes one wrong answer, and that answer."""
+    for end in ends(trace):
+        cited = trace.steps[trace.path(end)[0]].cites
+        if len(cited) != 1 or trace.steps[end].stop == "length" or not direct(trace, cited[0]):
+            continue
+        now, before = trace.score(end, scorer), trace.score(cited[0], scorer)
+        if now is not None and before is not None and before < bar <= now:
+            yield end, cited[0]
+
+
+def _told(
+    trace: Trace, end: int, turns: Sequence[Turn], scorer: str, funnel: Funnel, origin: Origin, rng: random.Random
+) -> Iterator[tuple[Found, list[Part]]]:
+    parts = tell(trace, end, turns, rng)
+    if not funnel.passes("told as one", parts is not None, "the thinking was over before the turn"):
+        return
+    assert parts is not None
+    text = "".join(part.text for part in parts)
+    wrong = [step for turn in turns for step in turn.steps]
+    row = {
+        "messages": [*asked(trace.problem), {"role": "assistant", "content": text}],
+        "score": trace.score(end, scorer),
+        "turns": len(turns),
+        "from": origin.of(trace, steps=trace.path(end), wrong=wrong),
+    }
+    tokens = size(trace, end) + sum(len(trace.steps[i].token_ids) for i in wrong)
+    yield Found(key(trace.problem), text, tokens, row), parts
+
+
+def as_trace(trace: Trace, parts: Sequence[Part], reads: Reads) -> Trace | None:
+    """A journey as a trace of one branch: thoughts with the tokens they were sampled as, connecting words as tokens
+    that nobody sampled. None where a thought had to be cut: its tokens would no longer be those that were sampled."""
+    if not all(part.step is not None or part.text in _CONNECTING for part in parts):
+        return None
+    told = Trace(trace.problem, [replace(trace.steps[0])], oracle=trace.oracle)
+    last = len(parts) - 1
+    for place, part in enumerate(parts):
+        if part.step is None:
+            told.add(Step(place, part.text, reads.tokens(part.text)))
+            continue
+        step = trace.steps[part.step]
+        check_tokens(step, reads)
+        fresh = replace(step, parent=place, cites=(), advantages=None, last=place == last)
+        told.add(fresh if place == last else _unended(fresh, reads))
+    return told
+
+
+def _unended(step: Step, reads: Reads) -> Step:
+    """Without its end-of-sequence token: the text goes on."""
+    if step.stop == "eos" and reads.text(step.token_ids[:-1]) == step.text:
+        cut = slice(0, -1)
+        logprobs = None if step.logprobs is None else step.logprobs[cut]
+        notes = {name: values[cut] for name, values in step.notes.items()}
+        step = replace(step, token_ids=step.token_ids[cut], logprobs=logprobs, notes=notes)
+    return replace(step, stop=None, scores={})
+
+
+def check_tokens(step: Step, reads: Reads) -> None:
+    """Refuse tokens that this policy would read as another text."""
+    try:
+        read = reads.text(step.token_ids)
+    except Exception:  # an id beyond the vocabulary, in whatever way the tokenizer says so
+        read = ""
+    if not read.startswith(step.text):
+        raise TaskError(
+            f"the tokens of {step.text[:40]!r} read as {read[:40]!r} by this model's tokenizer: another one wrote the"
+            " trace. Name the model that did, or harvest text without tokens"
+        )

@@ -1,0 +1,89 @@
+"""Preferences: a better answer and a worse one to the same question, or two ways on from the same thought."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+from ponder.funnel import Funnel
+from ponder.reason.harvest.chains import usable
+from ponder.reason.harvest.found import Found, Origin, asked, key, size
+from ponder.reason.harvest.outcomes import outcomes
+from ponder.types import Trace
+
+
+def answer_pairs(
+    trace: Trace, scorer: str, funnel: Funnel, origin: Origin, margin: float = 0.5, longest: int | None = None
+) -> Iterator[Found]:
+    """Whole answers whose scores differ by `margin` or more: each better one with the worse one nearest in length,
+    so that length teaches as little as it can. No answer is rejected twice while others were never."""
+    judged = list(usable(trace, scorer, funnel, longest))
+    score = {end: _score(trace, end, scorer) for end in judged}
+    if not funnel.passes("groups that differ", _differ(list(score.values()), margin), "all answers alike"):
+        return
+    used = dict.fromkeys(judged, 0)
+    for better in sorted(judged, key=lambda end: (-score[end], size(trace, end))):
+        worse = [end for end in judged if score[better] - score[end] >= margin]
+        if worse:
+            near = min(worse, key=lambda end: (used[end], abs(size(trace, end) - size(trace, better))))
+            used[near] += 1
+            if funnel.passes("pairs", trace.text(better) != trace.text(near), "of equal text"):
+                yield _pair(trace, better, near, scorer, origin)
+
+
+def sibling_pairs(
+    trace: Trace, scorer: str, funnel: Funnel, origin: Origin, margin: float = 0.5, longest: int | None = None
+) -> Iterator[Found]:
+    """Steps after the same thought whose mean outcomes differ by `margin` or more.
+
+    Both are told to an end, the better to its best answer, the worse to its worst: so a row is also a pair of whole
+    answers, in which all before the fork is shared (and cancels in DPO's difference).
+    """
+    judged = list(usable(trace, scorer, funnel, longest))
+    mean = [outcome.mean for outcome in outcomes(trace, scorer)]
+    below: dict[int, list[int]] = {}
+    for end in judged:
+        for i in trace.path(end):
+            below.setdefault(i, []).append(end)
+    for fork in range(len(trace.steps)):
+        options = [c for c in trace.children(fork) if c in below and trace.steps[c].sampled]
+        for a, b in combinations(options, 2):
+            first, second = mean[a], mean[b]
+            assert first is not None and second is not None  # a judged answer lies below
+            if not funnel.passes("siblings that differ", abs(first - second) >= margin, "alike in outcome"):
+                continue
+            better, worse = (a, b) if first > second else (b, a)
+            best = max(below[better], key=lambda end: _score(trace, end, scorer))
+            worst = min(below[worse], key=lambda end: _score(trace, end, scorer))
+            apart = _score(trace, best, scorer) - _score(trace, worst, scorer)
+            if not funnel.passes("told to answers that differ", apart >= margin, "the better one's were cut off"):
+                continue
+            steps = trace.steps[better].text, trace.steps[worse].text
+            if funnel.passes("pairs", trace.text(best) != trace.text(worst) and steps[0] != steps[1], "of equal text"):
+                one = _pair(trace, best, worst, scorer, origin)
+                one.row["shared"] = trace.text(fork)
+                one.row["chosen_step"], one.row["rejected_step"] = steps
+                one.row["outcomes"] = [mean[better], mean[worse]]
+                yield one
+
+
+def _pair(trace: Trace, better: int, worse: int, scorer: str, origin: Origin) -> Found:
+    chosen, rejected = trace.text(better), trace.text(worse)
+    row = {
+        "prompt": asked(trace.problem),
+        "chosen": chosen,
+        "rejected": rejected,
+        "scores": [trace.score(better, scorer), trace.score(worse, scorer)],
+        "from": origin.of(trace, chosen=trace.path(better), rejected=trace.path(worse)),
+    }
+    return Found(key(trace.problem), f"{chosen}\0{rejected}", size(trace, better) + size(trace, worse), row)
+
+
+def _score(trace: Trace, end: int, scorer: str) -> float:
+    value = trace.score(end, scorer)
+    assert value is not None  # only judged answers come here
+    return value
+
+
+def _differ(scores: Sequence[float], margin: float) -> bool:
+    return bool(scores) and max(scores) - min(scores) >= margin

@@ -1,0 +1,37 @@
+"""Aggregate: a further prompt that quotes several thoughts and asks for one made of them (Besta et al. 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ponder.errors import UsageError
+from ponder.reason.operators.inquire import Inquiries, Question
+from ponder.reason.operators.wording import reworded, said
+from ponder.types import Sampling, Trace
+
+AGGREGATE = """{question}
+
+Several attempts at this question:
+
+{thoughts}
+
+Use what is right in them, leave out what is wrong, and give one complete answer."""
+
+
+def merging(trace: Trace, steps: Sequence[int], template: str = AGGREGATE) -> Question:
+    """The question that asks for one thought out of these."""
+    if not steps:
+        raise UsageError("there is nothing to aggregate: give at least one step")
+    thoughts = listed([said(trace, i) for i in steps])
+    return Question(reworded(trace.problem, template, thoughts=thoughts), tuple(steps))
+
+
+async def aggregate(
+    inquiries: Inquiries, steps: Sequence[int], sampling: Sampling, n: int = 1, template: str = AGGREGATE
+) -> list[int]:
+    """n answers, each made of all of these, to a prompt that cites them."""
+    return await inquiries.answer(merging(inquiries.trace, steps, template), sampling, n)
+
+
+def listed(texts: Sequence[str], name: str = "Attempt") -> str:
+    return "\n\n".join(f"{name} {i}:\n{text}" for i, text in enumerate(texts, 1))

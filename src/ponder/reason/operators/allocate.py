@@ -1,0 +1,46 @@
+"""Who gets how many continuations: plain functions of scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Literal
+
+Rounding = Literal["paper", "code"]
+
+
+def highest(scores: Sequence[float], count: int) -> list[int]:
+    """The places of the `count` highest scores, best first; the first of equals comes first."""
+    return sorted(range(len(scores)), key=lambda i: -scores[i])[:count]
+
+
+def evenly(width: int, count: int) -> list[int]:
+    """`width` shared out among `count`, the first ones getting what does not divide."""
+    return [width // count + (i < width % count) for i in range(count)] if count else []
+
+
+def rebase(scores: Sequence[float], width: int, temperature: float = 0.2, rounding: Rounding = "paper") -> list[int]:
+    """REBASE (Wu et al. 2024): softmax of the scores at a temperature shares out the width.
+
+    "paper": W_j = Round(B exp(R_j/T) / sum_k exp(R_k/T)), halves up; the sum may then miss the width, and where all
+    would be 0 the best gets one. "code": best first, each gets its share of what is left, rounded up, as in the
+    authors' program; the sum is the width.
+    """
+    if not scores or width < 1:
+        return [0] * len(scores)
+    top = max(scores)
+    share = [math.exp((s - top) / temperature) for s in scores]
+    order = highest(scores, len(scores))
+    if rounding == "paper":
+        total = sum(share)
+        counts = [math.floor(width * s / total + 0.5) for s in share]
+        if not any(counts):
+            counts[order[0]] = 1
+        return counts
+    counts, left = [0] * len(scores), width
+    rest = list(accumulate(share[i] for i in reversed(order)))[::-1]  # the shares from here on
+    for i, sum_of_rest in zip(order, rest, strict=True):
+        counts[i] = math.ceil(left * share[i] / sum_of_rest - 1e-9) if sum_of_rest > 0 else 0
+        left -= counts[i]
+    return counts

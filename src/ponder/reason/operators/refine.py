@@ -1,0 +1,26 @@
+"""Refine: a further prompt that quotes an answer and what is wrong with it, and asks for a better one."""
+
+from __future__ import annotations
+
+from ponder.reason.operators.inquire import Inquiries, Question
+from ponder.reason.operators.wording import reworded, said
+from ponder.types import Sampling
+
+REFINE = """{question}
+
+An earlier attempt at this question:
+{answer}
+
+{feedback}Check it, correct what is wrong in it, and give a complete answer again. If it is right, repeat it."""
+FAULTS = "What was found about this attempt:\n{found}\n\n"
+
+
+async def refine(
+    inquiries: Inquiries, step: int, sampling: Sampling, feedback: str = "", template: str = REFINE,
+    *, aside: bool = False,
+) -> int:  # fmt: skip
+    """A better answer than this step's, as an answer to a prompt that cites it."""
+    trace = inquiries.trace
+    told = FAULTS.replace("{found}", feedback.strip()) if feedback.strip() else ""
+    messages = reworded(trace.problem, template, answer=said(trace, step), feedback=told)
+    return (await inquiries.answer(Question(messages, (step,)), sampling, aside=aside))[0]

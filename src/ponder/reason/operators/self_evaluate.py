@@ -1,0 +1,147 @@
+"""Evaluate by asking the policy itself: for a word on a thought, for the best of several, or for its probability.
+
+Replies are asides in the trace, and cite the thoughts they are about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ponder.errors import Interrupted, PonderError, UsageError
+from ponder.protocols import Policy
+from ponder.reason.operators.aggregate import listed
+from ponder.reason.operators.inquire import Inquiries, Question
+from ponder.reason.operators.wording import needs, reworded, said
+from ponder.types import Completion, Message, Sampling, Score, Trace, ids
+from ponder.verify import after_thinking
+
+Scale = tuple[tuple[str, float], ...]  # a word that a reply may end with, and what it is worth
+TREE_OF_THOUGHTS: Scale = (("impossible", 0.001), ("likely", 1.0), ("sure", 20.0))  # Yao et al. 2023
+
+
+def valued(replies: Sequence[str], scale: Scale) -> Score:
+    """The sum of what the replies' last words are worth: sum over words of worth times count (Yao et al. 2023).
+
+    A reply that ends with no word of the scale adds nothing; where none does, nothing is known.
+    """
+    counts = dict.fromkeys((word for word, _ in scale), 0)
+    for reply in replies:
+        if (word := _last_word(reply, counts)) is not None:
+            counts[word] += 1
+    if not any(counts.values()):
+        return Score(None, f"none of {len(replies)} replies ends with {', '.join(counts)}")
+    total = sum(worth * counts[word] for word, worth in scale)
+    return Score(total, ", ".join(f"{n} x {word}" for word, n in counts.items() if n))
+
+
+def _last_word(reply: str, words: dict[str, int]) -> str | None:
+    """The word that the last line is, or that stands in it after a colon; "not sure" is none."""
+    lines = (after_thinking(reply) or "").strip().splitlines()
+    word = re.sub(r"[\W_]+", " ", lines[-1].rsplit(":", 1)[-1]).strip().lower() if lines else ""
+    return word if word in words else None
+
+
+async def value(
+    inquiries: Inquiries, questions: Sequence[Question], sampling: Sampling, n: int, scale: Scale
+) -> list[Score]:
+    """A score for what each question is about, from n replies to it. The same question is asked once."""
+    found = await inquiries.answers([q._replace(shared=True) for q in questions], sampling, n, aside=True)
+    return [
+        Score(None, str(r)) if isinstance(r, PonderError) else valued([inquiries.trace.steps[i].text for i in r], scale)
+        for r in found
+    ]
+
+
+VOTE = """{question}
+
+Several ways to go on with this question:
+
+{choices}
+
+Compare them, say which is the most promising, and end with one line: "The best choice is N", where N is its number."""
+_BEST = re.compile(r"best choice is\W*(\d{1,6})", re.IGNORECASE)
+
+
+async def votes(
+    inquiries: Inquiries, steps: Sequence[int], sampling: Sampling, n: int, template: str = VOTE
+) -> list[Score]:
+    """How many of n replies find each of these thoughts the best (Yao et al. 2023)."""
+    trace = inquiries.trace
+    choices = listed([trace.text(i).strip() for i in steps], "Choice")
+    question = Question(reworded(trace.problem, template, choices=choices), tuple(steps))
+    replies = await inquiries.answer(question, sampling, n, aside=True)
+    chosen = [_voted(trace.steps[i].text) for i in replies]
+    if not any(c is not None and 1 <= c <= len(steps) for c in chosen):
+        return [Score(None, f"none of {n} replies names a choice")] * len(steps)
+    return [Score(float(chosen.count(k)), f"{chosen.count(k)} of {n} votes") for k in range(1, len(steps) + 1)]
+
+
+def _voted(reply: str) -> int | None:
+    found = _BEST.findall(after_thinking(reply) or "")
+    return int(found[-1]) if found else None
+
+
+P_TRUE = """{question}
+
+A proposed answer:
+{answer}
+
+Is the proposed answer right? Reply with one word, True or False."""
+
+
+@dataclass(frozen=True)
+class PTrue:
+    """P(True) (Kadavath et al. 2022): the probability of True against False as the next word, by log-probability.
+
+    A `Scorer` on its own: the policy is asked, nothing is sampled further, the trace does not grow. Undecided where
+    the policy does not tell the probability of either word.
+    """
+
+    policy: Policy
+    template: str = P_TRUE
+    yes: str = "True"
+    no: str = "False"
+    alternatives: int = 20  # likeliest tokens that are looked at
+
+    def __post_init__(self) -> None:
+        needs("P(True)", self.template, "question", "answer")
+        if self.alternatives < 2:
+            raise UsageError(f"alternatives is {self.alternatives}; both words must have room among them")
+
+    @property
+    def name(self) -> str:
+        return "p_true"
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        asked = [reworded(trace.problem, self.template, answer=said(trace, i)) for i in steps]
+        return list(await asyncio.gather(*map(self._score, asked)))
+
+    async def _score(self, messages: Sequence[Message]) -> Score:
+        how = Sampling(temperature=0.0, max_tokens=1, alternatives=self.alternatives)
+        try:
+            (c,) = await self.policy.generate(self.policy.encode(messages), how, 1)
+        except Interrupted:
+            raise
+        except PonderError as error:
+            return Score(None, str(error))
+        cost = replace(c.cost, scorer_tokens=c.cost.prompt_tokens + c.cost.generated_tokens)
+        return replace(self.read(c), cost=cost)
+
+    def read(self, c: Completion) -> Score:
+        """P(yes) / (P(yes) + P(no)), each over all tokens that begin that word."""
+        if c.alternatives is None or not len(c.alternatives[0]):
+            return Score(None, "the policy does not tell the probabilities of its next token")
+        mass = {self.yes: 0.0, self.no: 0.0}
+        for token, logprob in zip(c.alternatives[0][0], c.alternatives[1][0], strict=True):
+            text = self.policy.text(ids([int(token)])).strip().lower()
+            begun = [w for w in mass if text and w.lower().startswith(text)]
+            if len(begun) == 1 and math.isfinite(float(logprob)):
+                mass[begun[0]] += math.exp(float(logprob))
+        total = sum(mass.values())
+        if not total:
+            return Score(None, f"neither {self.yes} nor {self.no} is among the {self.alternatives} likeliest tokens")
+        return Score(mass[self.yes] / total, f"P({self.yes}) {mass[self.yes]:.3g}, P({self.no}) {mass[self.no]:.3g}")

@@ -1,0 +1,133 @@
+"""Traverse: which child of a step to visit next. Each rule is its paper's formula, a pure function.
+
+Letters: N visits of the parent, and n, q, p of a child: its visits, the mean value found below it, its prior.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ponder.errors import UsageError
+from ponder.types import Trace
+
+Numbers = Sequence[float]
+Counts = Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class UCT:
+    """q + c sqrt(ln N / n), and who was never visited comes first (Kocsis and Szepesvári 2006)."""
+
+    c: float = math.sqrt(2)
+
+    def __post_init__(self) -> None:
+        _positive(c=self.c)
+
+    def scores(self, visits: int, value: float, n: Counts, q: Numbers, p: Numbers) -> list[float]:
+        log_visits = math.log(1 + sum(n))  # N: one visit opened the parent, the others went on to a child
+        return [y + self.c * math.sqrt(log_visits / x) if x else math.inf for x, y in zip(n, q, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class PUCT:
+    """q + p sqrt(N) / (1 + n) (c1 + log((N + c2 + 1) / c2)), with AlphaZero's and mctx's numbers (Silver et al. 2018).
+
+    q is scaled to 0..1: between `low` and `high`, or, where none are given, between the lowest and the highest of the
+    siblings' values and the parent's (Schrittwieser et al. 2020). A child never visited has 0.
+    """
+
+    c1: float = 1.25
+    c2: float = 19652.0
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        _positive(c1=self.c1, c2=self.c2)
+        if (self.low is None) != (self.high is None):
+            raise UsageError("PUCT scales values between low and high: give both, or none to scale by the siblings")
+        if self.low is not None and self.high is not None:
+            _range(self.low, self.high)
+
+    def scores(self, visits: int, value: float, n: Counts, q: Numbers, p: Numbers) -> list[float]:
+        N = 1 + sum(n)
+        weight = math.sqrt(N) * (self.c1 + math.log((N + self.c2 + 1) / self.c2))
+        if self.low is None or self.high is None:
+            found = [value, *(y for x, y in zip(n, q, strict=True) if x)]
+            low, high = min(found), max(found)
+        else:
+            low, high = self.low, self.high
+        span = max(high - low, 1e-8)
+        return [
+            (y - low) / span + prior * weight / (1 + x) if x else prior * weight
+            for x, y, prior in zip(n, q, p, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class X1:
+    """q + sqrt(N - 1) / (1 + n) (c1 + log((N + c2) / c2)): no prior, q scaled to 0..1 (Besta et al. 2025).
+
+    `low` and `high` bound what the guide says; x1's own rewards lie between -1 and 1.
+    """
+
+    c1: float = 1.25
+    c2: float = 19652.0
+    low: float = 0.0
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        _positive(c1=self.c1, c2=self.c2)
+        _range(self.low, self.high)
+
+    def scores(self, visits: int, value: float, n: Counts, q: Numbers, p: Numbers) -> list[float]:
+        weight = math.sqrt(max(0, visits - 1)) * (self.c1 + math.log((visits + self.c2) / self.c2))
+        span = self.high - self.low
+        return [(y - self.low) / span + weight / (1 + x) for x, y in zip(n, q, strict=True)]
+
+
+Rule = UCT | PUCT | X1
+
+
+def thoughts(trace: Trace, parent: int) -> list[int]:
+    """The children that a search may go on to: not the rollouts (`last`), and nothing pruned."""
+    steps = trace.steps
+    return [k for k in trace.children(parent) if not ((s := steps[k]).last or s.pruned or s.aside)]
+
+
+def choose(
+    trace: Trace, parent: int, children: Sequence[int], rule: Rule, flying: Mapping[int, int] | None = None,
+    loss: float | None = None, two_player: bool = False,
+) -> int:  # fmt: skip
+    """The child with the highest score, the first of equals.
+
+    `flying`: visits under way, by step. Each counts as a visit already, and as one that found `loss` (virtual loss,
+    Segal 2010), or where that is None as one that found what was found before (Liu et al. 2020).
+    """
+    steps = trace.steps
+    here = steps[parent]
+    n = [steps[k].visits for k in children]
+    q = [steps[k].value for k in children]
+    visits = here.visits
+    if flying:
+        visits += flying.get(parent, 0)
+        for place, k in enumerate(children):
+            if more := flying.get(k, 0):
+                if loss is not None:
+                    q[place] = (q[place] * n[place] + loss * more) / (n[place] + more)
+                n[place] += more
+    value = -here.value if two_player else here.value
+    scores = rule.scores(visits, value, n, q, [steps[k].prior for k in children])
+    return children[scores.index(max(scores))]
+
+
+def _positive(**numbers: float) -> None:
+    for name, number in numbers.items():
+        if not (number >= 0 and math.isfinite(number)):
+            raise UsageError(f"{name} is {number}; it must be 0 or positive")
+
+
+def _range(low: float, high: float) -> None:
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise UsageError(f"values are scaled between low {low} and high {high}: low must be the lower, both finite")

@@ -1,0 +1,104 @@
+"""How uncertain a next-token distribution p over V tokens is, by five measures (Besta et al. 2025, appendix).
+
+    entropy      -sum p log p, in nats
+    varentropy   sum p (log p)^2 - entropy^2: the variance of the surprise
+    gini         1 - sum p^2: the chance that two draws differ
+    variance     sum (p - 1/V)^2 / V = (1 - gini - 1/V) / V: the spread of the probabilities
+    margin       the likeliest token's probability less the second's
+
+A flat distribution has large entropy and gini, small variance and margin. Varentropy is large where a few tokens are
+likely and many others are possible, and 0 for a flat one.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ponder.errors import UsageError
+from ponder.types import Completion, Floats
+
+SMALL_IS_UNCERTAIN = ("variance", "margin")
+UNCERTAINTIES = ("entropy", "varentropy", "gini", *SMALL_IS_UNCERTAIN)
+
+
+def measures(logits: NDArray[Any]) -> dict[str, float]:
+    """All of them, of one distribution; log-probabilities are logits too."""
+    z = np.asarray(logits, np.float64)
+    log_p = z - (z.max() + np.log(np.exp(z - z.max()).sum()))
+    p = np.exp(log_p)
+    surprise = np.where(p > 0, -log_p, 0.0)  # 0 log 0 = 0
+    entropy = float(p @ surprise)
+    gini = float(1 - p @ p)
+    top = np.sort(p)[::-1]
+    return {
+        "entropy": entropy,
+        "varentropy": float(p @ surprise**2) - entropy**2,
+        "gini": gini,
+        "variance": (1 - gini - 1 / len(p)) / len(p),
+        "margin": float(top[0] - (top[1] if len(p) > 1 else 0.0)),
+    }
+
+
+def measured(c: Completion, name: str, vocabulary: int = 0) -> Floats:
+    """One measure for each token that was drawn, from what the policy tells of its distributions."""
+    if name == "margin":
+        if c.alternatives is None or c.alternatives[1].shape[-1] < 2:
+            raise UsageError("the margin needs the two likeliest tokens, and this policy does not tell them")
+        p = np.exp(c.alternatives[1][:, :2].astype(np.float64))
+        return (p[:, 0] - p[:, 1]).astype(np.float32)
+    told = "gini" if name == "variance" else name
+    if told not in c.notes:
+        raise UsageError(f"this policy does not tell the {told} of its distributions; fork by margin, or use another")
+    values = c.notes[told]
+    return ((1 - values - 1 / vocabulary) / vocabulary).astype(np.float32) if name == "variance" else values
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """When a token is too uncertain: beyond a fixed value, or beyond a share of what was seen before.
+
+    Give one. `quantile=0.9`: more uncertain than nine tenths of the tokens so far, of which there must be `least`.
+    """
+
+    threshold: float | None = None
+    quantile: float | None = None
+    least: int = 32
+
+    def __post_init__(self) -> None:
+        if (self.threshold is None) == (self.quantile is None):
+            raise UsageError("a trigger has a threshold or a quantile: give one of the two")
+        if self.quantile is not None and not 0 < self.quantile < 1:
+            raise UsageError(f"quantile is {self.quantile}; it must lie between 0 and 1")
+        if self.least < 1:
+            raise UsageError(f"least is {self.least}; a quantile needs at least one token before it")
+
+    def bar(self, seen: Sequence[float], small: bool = False) -> float | None:
+        """The value beyond which a token fires, given the sorted ones seen before; None: none does yet.
+
+        `small`: small values are the uncertain ones.
+        """
+        if self.quantile is None:
+            return self.threshold
+        if len(seen) < self.least:
+            return None
+        place = (1 - self.quantile if small else self.quantile) * (len(seen) - 1)
+        low = min(int(place), len(seen) - 2) if len(seen) > 1 else 0
+        return seen[low] + (place - low) * (seen[min(low + 1, len(seen) - 1)] - seen[low])
+
+
+def beyond(value: float, bar: float | None, small: bool = False) -> bool:
+    """Is this value on the uncertain side of the bar?"""
+    return bar is not None and (value < bar if small else value > bar)
+
+
+def note(seen: list[float], values: Floats) -> None:
+    """Keep what was seen in order."""
+    for value in values.tolist():
+        if value == value:  # not told
+            bisect.insort(seen, value)

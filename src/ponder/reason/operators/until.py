@@ -1,0 +1,18 @@
+"""Think until the budget is used up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ponder.errors import Spent
+from ponder.types import Trace
+
+
+@contextmanager
+def until_spent(trace: Trace) -> Iterator[None]:
+    """Where a budget ends what is done inside, the trace says so; what there is decides afterwards."""
+    try:
+        yield
+    except Spent:
+        trace.spent = True

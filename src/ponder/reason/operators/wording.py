@@ -1,0 +1,35 @@
+"""Questions about thoughts: a template whose slots are filled once, put in the place of the problem's question."""
+
+from __future__ import annotations
+
+import re
+
+from ponder.errors import UsageError
+from ponder.types import Message, Problem, Trace
+from ponder.verify import after_thinking
+
+_SLOT = re.compile(r"\{(\w+)\}")
+
+
+def fill(template: str, **slots: str) -> str:
+    """Each {slot} by its text. Braces that are no slot stay (\\frac{a}{b}), and what is filled in is not looked at."""
+    return _SLOT.sub(lambda m: slots.get(m[1], m[0]), template)
+
+
+def needs(what: str, template: str, *slots: str) -> None:
+    """Refuse a template that would not show what the question is about."""
+    if lacking := [s for s in slots if f"{{{s}}}" not in template]:
+        raise UsageError(f"the {what} prompt does not say where {{{lacking[0]}}} goes; write that into it")
+
+
+def reworded(problem: Problem, template: str, **slots: str) -> list[Message]:
+    """The problem's conversation with its last message said by this template, whose {question} is that message."""
+    given = [dict(m) for m in problem.messages] or [{"role": "user", "content": ""}]
+    given[-1]["content"] = fill(template, question=str(given[-1]["content"]), **slots)
+    return list(given)
+
+
+def said(trace: Trace, step: int) -> str:
+    """What a step says to others: without its thinking, unless that is all there is."""
+    text = trace.text(step)
+    return (after_thinking(text) or text).strip()

@@ -1,0 +1,103 @@
+"""Systems by name: each a few lines of composition, and where it comes from.
+
+A preset is a strategy with that system's shape and numbers. The model it was trained for is not part of it: a guide
+that the system trained (a value or reward model) has to be given, where `guide` is empty and the strategy needs one.
+What is made in the style of a system, and differs from it, is called so, and its source says how.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ponder.protocols import Strategy
+from ponder.reason.operators.backpropagate import Discounted
+from ponder.reason.operators.cut import CUTS, Cut
+from ponder.reason.operators.priors import Noise
+from ponder.reason.operators.tree_select import PUCT, UCT, X1
+from ponder.reason.operators.widen import Widening
+from ponder.reason.prompts import DIRECT, STEP_BY_STEP
+from ponder.reason.strategies.beam import Beam
+from ponder.reason.strategies.berry import Berry
+from ponder.reason.strategies.chain import Chain
+from ponder.reason.strategies.graph import GraphOfThoughts
+from ponder.reason.strategies.mcts import MCTS
+from ponder.reason.strategies.mutual import Mutual
+from ponder.reason.strategies.thoughts import TOT_24, TreeOfThoughts
+from ponder.reason.strategies.vote import Vote
+from ponder.types import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    strategy: Any  # a `Strategy`
+    source: str
+    guide: str = ""  # as `pipelines.guides` knows it
+
+
+_WARM = Sampling(temperature=0.7, max_tokens=1024)
+
+PRESETS: dict[str, Preset] = {
+    "direct": Preset(Chain(Sampling(temperature=0.0, max_tokens=64), DIRECT), "the answer alone, as a baseline"),
+    "cot": Preset(
+        Chain(Sampling(temperature=0.0, max_tokens=1024), STEP_BY_STEP),
+        "zero-shot chain of thought, Kojima et al. 2022 (arXiv 2205.11916)",
+    ),
+    "cot-sc": Preset(
+        Vote(n=40, sampling=_WARM, prompt=STEP_BY_STEP), "self-consistency, Wang et al. 2023 (arXiv 2203.11171)"
+    ),
+    "tot": Preset(TreeOfThoughts(), "Tree of Thoughts, Yao et al. 2023 (arXiv 2305.10601)"),
+    "tot-24": Preset(TOT_24, "the paper's Game of 24: propose, three values, keep 5 (arXiv 2305.10601)"),
+    "got": Preset(GraphOfThoughts(), "Graph of Thoughts, Besta et al. 2024 (arXiv 2308.09687)"),
+    "qwq-style": Preset(
+        Chain(Sampling(temperature=0.6, top_p=0.95, max_tokens=32768)),
+        "one long chain that reflects as it goes; sampling as Qwen's QwQ-32B card advises",
+    ),
+    "marco-o1": Preset(
+        MCTS(
+            simulations=32, width=3, cut=Cut(tokens=64), rule=UCT(), rollouts=1, best="value",
+            sampling=Sampling(temperature=1.0, max_tokens=1024, alternatives=5),
+        ),
+        "mini-steps of 64 tokens, rollouts valued by the policy's confidence among 5 tokens (arXiv 2411.14405)",
+        guide="ponder.reason.scorers:Confidence",
+    ),
+    "alphallm-style": Preset(
+        MCTS(
+            simulations=64, width=6, cut=CUTS["sentence"], rule=PUCT(), rollouts=1, mix=0.5,
+            widening=Widening(k=2.0, alpha=0.5), sampling=_WARM,
+        ),
+        "sentences as options, more branches with visits, value and rollouts mixed; without its state merging and "
+        "importance-based branching; Tian et al. 2024 (arXiv 2404.12253)",
+    ),
+    "x1": Preset(
+        MCTS(simulations=32, width=4, rule=X1(), backup=Discounted(0.96, 1.0), judged="written", ends=True,
+             best="value", sampling=_WARM),
+        "Reasoning Language Models: A Blueprint, Besta et al. 2025 (arXiv 2501.11223)",
+    ),
+    "llama-berry": Preset(
+        Berry(n=16), "pairwise preference and MCTS by refinement, Zhang et al. 2024 (arXiv 2410.02884)"
+    ),
+    "rstar-style": Preset(
+        Mutual(
+            MCTS(simulations=32, width=4, cut=CUTS["paragraph"], rule=UCT(), rollouts=1, sampling=_WARM), n=2,
+            sampling=_WARM,
+        ),
+        "MCTS, then mutual consistency; one kind of action where rStar has five, and the second look is the same "
+        "model's; Qi et al. 2024 (arXiv 2408.06195)",
+    ),
+    "journey-style": Preset(
+        Beam(n=8, m=4, sampling=_WARM),
+        "a tree by beam search with a process reward model, to be told as one journey with its wrong turns "
+        "(`ponder harvest --what journeys`); O1 Replication Journey, Qin et al. 2024 (arXiv 2410.18982)",
+    ),
+    "alphazero": Preset(
+        MCTS(simulations=800, width=64, cut=Cut(tokens=1), rule=PUCT(low=-1.0, high=1.0), noise=Noise(0.3, 0.25),
+             two_player=True),
+        "for the games in ponder.reason.games; 800 simulations a move, Silver et al. 2018 (arXiv 1712.01815)",
+    ),
+}  # fmt: skip
+
+
+def strategy_of(found: Any) -> tuple[Strategy, str]:
+    """A preset's strategy and guide; a strategy as it is."""
+    return (found.strategy, found.guide) if isinstance(found, Preset) else (found, "")

@@ -1,0 +1,188 @@
+"""Think again without a model: a policy and a guide that answer from stored traces.
+
+Selection, allocation and stopping can so be studied on what was sampled once. A prefix is found by its tokens, exactly;
+what comes after it is what was stored after it, in that order. Where a log has texts without tokens, a text's UTF-8
+bytes stand for them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import numpy as np
+
+from ponder.errors import Spent, UnknownName, UsageError
+from ponder.types import Completion, Cost, Ids, Message, Sampling, Score, Step, Trace, ids
+
+Empty = Literal["error", "cycle"]
+
+
+@dataclass(eq=False, slots=True)
+class Replay:
+    """A `Policy` that hands out the stored continuations of a prefix, each once; `rewind` begins anew.
+
+    Steps come as they were cut. `Sampling` is not asked, but for `max_tokens`: a step with more tokens is more than
+    is allowed, and `Spent` is raised. A completion costs its tokens, and its share, by tokens, of what its trace cost
+    in operations, seconds and dollars.
+    """
+
+    traces: Sequence[Trace]
+    on_empty: Empty = "error"  # when a prefix has no more: an error, or the first again
+    _after: dict[bytes, list[tuple[Trace, Step]]] = field(default_factory=dict)
+    _prompts: dict[str, Ids] = field(default_factory=dict)
+    _said: dict[str, Ids] = field(default_factory=dict)
+    _texts: dict[bytes, str] = field(default_factory=dict)
+    _given: dict[bytes, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.on_empty not in get_args(Empty):
+            raise UnknownName("way to go on", self.on_empty, get_args(Empty))
+        if not self.traces or not all(t.steps for t in self.traces):
+            raise UsageError("nothing to replay: give at least one trace, and each with its prompt")
+        for trace in self.traces:
+            self._prompts.setdefault(_key(trace.problem.messages), _tokens(trace.steps[0]))
+            for i, before, _ in _paths(trace):
+                self._store(trace, trace.steps[i], before)
+
+    def _store(self, trace: Trace, step: Step, before: bytes) -> None:
+        tokens = _tokens(step)
+        self._texts.setdefault(tokens.tobytes(), step.text)
+        if step.parent is None:
+            self._prompts.setdefault(step.text, tokens)
+        elif _drawn(step):
+            self._after.setdefault(before, []).append((trace, step))
+        else:
+            self._said.setdefault(step.text, tokens)
+
+    def rewind(self) -> None:
+        """Hand out everything again."""
+        self._given.clear()
+
+    def left(self, prefix: Ids) -> int:
+        """How many continuations of a prefix have not been handed out."""
+        key = _digest(prefix).digest()
+        return max(0, len(self._after.get(key, ())) - self._given.get(key, 0))
+
+    def encode(self, messages: Sequence[Message]) -> Ids:
+        asked = str(messages[-1]["content"]) if messages else ""
+        found = self._prompts.get(_key(messages), self._prompts.get(asked))
+        if found is None:
+            raise UsageError(f"the stored traces have no such prompt: {_short(asked)}")
+        return found
+
+    def tokens(self, text: str) -> Ids:
+        if text not in self._said:
+            raise UsageError(f"the stored traces have no step that was written in as {_short(text)}")
+        return self._said[text]
+
+    def text(self, tokens: Ids) -> str:
+        found = self._texts.get(ids(tokens).tobytes())
+        if found is None:
+            raise UsageError(f"the stored traces have no step of these {len(tokens)} tokens, so no text for them")
+        return found
+
+    async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+        key = _digest(prefix).digest()
+        stored, given = self._after.get(key, []), self._given.get(key, 0)
+        if not stored:
+            raise UsageError(
+                f"the stored traces go nowhere from this prefix of {len(prefix)} tokens: replay with the strategy, cut"
+                " and prompt that they were made with"
+            )
+        if self.on_empty == "error" and given + n > len(stored):
+            raise UsageError(
+                f"{n} continuations are asked for, and {given} of the {len(stored)} stored after this prefix were given"
+                " before: ask for fewer, store more, rewind(), or say on_empty='cycle'"
+            )
+        drawn = [stored[(given + j) % len(stored)] for j in range(n)]
+        if long := [s for _, s in drawn if len(_tokens(s)) > sampling.max_tokens]:
+            raise Spent(
+                f"the stored step has {len(_tokens(long[0]))} tokens, and {sampling.max_tokens} are allowed here"
+                " (max_tokens, or what is left of a budget): its end is not known"
+            )
+        self._given[key] = given + n
+        return [_completion(trace, step, len(prefix), j == 0) for j, (trace, step) in enumerate(drawn)]
+
+
+@dataclass(eq=False, slots=True)
+class Recall:
+    """A `Scorer` that gives the stored scores of steps, found by the tokens up to their ends. Siblings with the same
+    tokens have their scores in the order they were stored."""
+
+    traces: Sequence[Trace]
+    name: str
+    _scores: dict[bytes, list[Score]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for trace in self.traces:
+            for i, _, path in _paths(trace):
+                if (score := trace.steps[i].scores.get(self.name)) is not None:
+                    self._scores.setdefault(path, []).append(score)
+        if not self._scores:
+            known = {name for t in self.traces for s in t.steps for name in s.scores}
+            raise UnknownName("score in the stored traces", self.name, known)
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        return [self._of(trace, i) for i in steps]
+
+    def _of(self, trace: Trace, step: int) -> Score:
+        found = self._scores.get(_digest(trace.token_ids(step)).digest())
+        if not found:
+            return Score(None, f"the stored traces have no {self.name} for this step")
+        parent, tokens = trace.steps[step].parent, trace.steps[step].token_ids
+        before = () if parent is None else trace.children(parent)
+        place = sum(np.array_equal(trace.steps[i].token_ids, tokens) for i in before if i < step)
+        return found[place % len(found)]
+
+
+def _paths(trace: Trace) -> Iterator[tuple[int, bytes, bytes]]:
+    """Each step with what its prefix and its path come to."""
+    states: list[hashlib.blake2b] = []
+    for i, step in enumerate(trace.steps):
+        before = _digest(()) if step.parent is None else states[step.parent]
+        state = before.copy()
+        state.update(_tokens(step).tobytes())
+        states.append(state)
+        yield i, before.digest(), state.digest()
+
+
+def _digest(tokens: Iterable[int]) -> hashlib.blake2b:
+    return hashlib.blake2b(ids(tokens).tobytes(), digest_size=16)
+
+
+def _tokens(step: Step) -> Ids:
+    if len(step.token_ids) or not step.text:
+        return step.token_ids
+    return np.frombuffer(step.text.encode(), np.uint8).astype(np.int32)
+
+
+def _drawn(step: Step) -> bool:
+    return step.sampled or not len(step.token_ids)  # the second is of a log without tokens
+
+
+def _completion(trace: Trace, step: Step, prefix: int, first: bool) -> Completion:
+    tokens, whole = _tokens(step), trace.cost
+    share = len(tokens) / whole.generated_tokens if whole.generated_tokens else 0.0
+    cost = Cost(
+        prompt_tokens=prefix if first else 0,
+        cached_tokens=0 if first else prefix,
+        generated_tokens=len(tokens),
+        flops=whole.flops * share,
+        seconds=whole.seconds * share,
+        dollars=whole.dollars * share,
+    )
+    logprobs = step.logprobs if step.logprobs is not None else np.full(len(tokens), np.nan, np.float32)
+    stop = step.stop or ("eos" if step.last else "stop")
+    return Completion(step.text, tokens, logprobs, stop, step.version, cost, dict(step.notes))
+
+
+def _key(messages: Sequence[Message]) -> str:
+    return "\0".join(f"{m['role']}\0{m['content']}" for m in messages)
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return repr(line if len(line) <= 60 else line[:57] + "...")

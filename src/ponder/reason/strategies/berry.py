@@ -1,0 +1,132 @@
+"""LLaMA-Berry: a tree whose steps are whole answers, each a refinement of the one above, ranked by comparing pairs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ponder.errors import PonderError, Spent, UsageError
+from ponder.protocols import Policy, Scorer
+from ponder.reason.operators import evaluate, generate
+from ponder.reason.operators.inquire import Inquiries
+from ponder.reason.operators.ranking import Wins, borda
+from ponder.reason.operators.refine import REFINE, refine
+from ponder.reason.operators.self_evaluate import votes
+from ponder.types import Sampling, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Berry:
+    """SR-MCTS (Zhang et al. 2024, arXiv 2410.02884): select an answer by UCT, refine it, compare the new one with all
+    others, and back up q <- (1 - gamma) q + gamma (value of the new one).
+
+    An answer's value is alpha (its rank among all, by `borda`) + (1 - alpha) (its chance against the one it refines).
+    Pairs are compared by the guide's scores where there is a guide, else by asking the policy (`ask` times).
+    """
+
+    n: int = 16  # answers
+    sampling: Sampling = Sampling(temperature=0.7, max_tokens=512)
+    width: int = 2  # refinements of one answer
+    c: float = 1.4
+    alpha: float = 0.5
+    gamma: float = 0.5
+    ask: int = 1
+    template: str = REFINE
+
+    def __post_init__(self) -> None:
+        if min(self.n, self.width, self.ask) < 1:
+            raise UsageError("n, width and ask must each be at least 1")
+        if not (0 <= self.alpha <= 1 and 0 < self.gamma <= 1 and self.c >= 0):
+            raise UsageError("alpha lies in [0, 1], gamma in (0, 1], and c is 0 or more")
+
+    async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
+        inquiries = Inquiries(trace, policy)
+        wins: dict[tuple[int, int], float] = {}
+        try:
+            if not trace.children(0):
+                await generate(trace, 0, policy, self.sampling, last=True)
+            await self._value(inquiries, _answers(trace), scorer, wins)
+            while len(_answers(trace)) < self.n:
+                at = self._select(trace)
+                found = await refine(inquiries, at, self.sampling, template=self.template)
+                if isinstance(found, PonderError):
+                    trace.steps[at].pruned = str(found)
+                    if not _answers(trace):
+                        raise found
+                    continue
+                await self._value(inquiries, _answers(trace), scorer, wins)
+                self._back_up(trace, found)
+        except Spent:
+            pass
+        answers = _answers(trace)
+        trace.chosen = max(answers, key=lambda i: (trace.steps[i].prior, -i), default=None)
+
+    def _select(self, trace: Trace) -> int:
+        """The answer to refine: q + c sqrt(ln N / n), among those that may still be refined, the fewest tries first."""
+        answers = _answers(trace)
+        tried = {i: len(_refined(trace, i)) for i in answers}
+        open_ = [i for i in answers if tried[i] < self.width] or answers
+        total = 1 + sum(tried.values())
+
+        def worth(i: int) -> float:
+            return trace.steps[i].value + self.c * math.sqrt(math.log(total + 1) / (1 + tried[i]))
+
+        return max(open_, key=lambda i: (worth(i), -i))
+
+    async def _value(
+        self, inquiries: Inquiries, answers: list[int], scorer: Scorer | None, wins: dict[tuple[int, int], float]
+    ) -> None:
+        """Compare what was not compared, and write every answer's value (as `prior`, the one before any back-up)."""
+        trace = inquiries.trace
+        if scorer is not None:
+            await evaluate(trace, [i for i in answers if scorer.name not in trace.steps[i].scores], scorer)
+        for a in answers:
+            for b in answers:
+                if a < b and (a, b) not in wins:
+                    wins[a, b] = await self._better(inquiries, a, b, scorer)
+        table: Wins = np.full((len(answers), len(answers)), math.nan)
+        for (a, b), chance in wins.items():
+            if a in answers and b in answers:
+                i, j = answers.index(a), answers.index(b)
+                table[i, j], table[j, i] = chance, 1 - chance
+        for i, rank in zip(answers, borda(table), strict=True):
+            above = _above(trace, i)
+            here = 0.5 if above is None or above not in answers else table[answers.index(i), answers.index(above)]
+            step = trace.steps[i]
+            step.prior = self.alpha * rank + (1 - self.alpha) * (0.5 if math.isnan(here) else float(here))
+            if not step.visits:
+                step.value, step.visits = step.prior, 1
+
+    async def _better(self, inquiries: Inquiries, a: int, b: int, scorer: Scorer | None) -> float:
+        """The chance that a is better than b; NaN where nobody can tell."""
+        trace = inquiries.trace
+        if scorer is not None:
+            one, two = trace.score(a, scorer.name), trace.score(b, scorer.name)
+            return math.nan if one is None or two is None else 0.5 + 0.5 * float(np.sign(one - two))
+        first, second = await votes(inquiries, [a, b], self.sampling, self.ask)
+        if first.value is None or second.value is None or not first.value + second.value:
+            return math.nan
+        return first.value / (first.value + second.value)
+
+    def _back_up(self, trace: Trace, new: int) -> None:
+        value, at = trace.steps[new].value, _above(trace, new)
+        while at is not None:
+            step = trace.steps[at]
+            step.value = (1 - self.gamma) * step.value + self.gamma * value
+            step.visits += 1
+            value, at = step.value, _above(trace, at)
+
+
+def _answers(trace: Trace) -> list[int]:
+    return [i for i in trace.answers() if not trace.steps[i].pruned]
+
+
+def _above(trace: Trace, answer: int) -> int | None:
+    """The answer that this one refines."""
+    return next(iter(trace.steps[trace.path(answer)[0]].cites), None)
+
+
+def _refined(trace: Trace, answer: int) -> list[int]:
+    return [i for i in _answers(trace) if _above(trace, i) == answer]

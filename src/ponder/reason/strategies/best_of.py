@@ -1,0 +1,61 @@
+"""Best of n: the answer that a score prefers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from ponder.errors import UnknownName, UsageError
+from ponder.protocols import Policy, Scorer
+from ponder.reason.operators import prune
+from ponder.reason.operators.confidence import mean_logprob
+from ponder.reason.operators.cut import Cut
+from ponder.reason.operators.reduce import Reduction
+from ponder.reason.strategies.stepwise import Choice, Level, Stepwise
+from ponder.types import Sampling, Trace
+
+By = Literal["score", "logprob"]
+
+
+@dataclass(frozen=True, slots=True)
+class BestOf(Stepwise):
+    """n independent answers; the one with the highest score is given.
+
+    By the guide's score: an outcome reward model's, a verifier's, or with a `cut` a process reward model's, which
+    rates every step (the solution's score is their min, product, last or mean: Lightman et al. 2024, Uesato et al.
+    2022). Or by the mean log-probability of the tokens, which needs no guide. `choose="weighted"` sums the scores of
+    equal answers (Li et al. 2023).
+    """
+
+    n: int = 8
+    by: By = "score"
+    sampling: Sampling = field(default=Sampling(), kw_only=True)
+    cut: Cut | None = field(default=None, kw_only=True)
+    reduce: Reduction = field(default="min", kw_only=True)
+    choose: Choice = field(default="best", kw_only=True)
+
+    def __post_init__(self) -> None:
+        Stepwise.__post_init__(self)
+        if self.n < 1:
+            raise UsageError(f"n is {self.n}; the best of how many? at least 1")
+        if self.by not in get_args(By):
+            raise UnknownName("score to choose by", self.by, get_args(By))
+
+    async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
+        def rule(level: Level) -> dict[int, int]:
+            return dict.fromkeys([*level.live, *level.ended], 1)
+
+        if self.by == "score":
+            self.needed(scorer)
+        await self.grow(trace, policy, scorer, self.n, rule)
+
+    async def rate(self, trace: Trace, steps: Sequence[int], policy: Policy, guide: Scorer | None) -> None:
+        if self.by == "score":
+            await Stepwise.rate(self, trace, steps, policy, guide)
+            return
+        silent = [i for i in steps if mean_logprob(trace, i) is None]
+        prune(trace, silent, "no score: the policy does not tell its log-probabilities; choose by score")
+
+    def rank(self, trace: Trace, step: int, guide: Scorer | None) -> float | None:
+        return mean_logprob(trace, step) if self.by == "logprob" else Stepwise.rank(self, trace, step, guide)

@@ -1,0 +1,41 @@
+"""A tree of plain samples: no guide, no choice. As a group for training, it tells each step what is worth below it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ponder.errors import UsageError
+from ponder.protocols import Policy, Scorer
+from ponder.reason.operators import expand
+from ponder.reason.operators.cut import CUTS, Cut
+from ponder.reason.operators.worth import TO_THE_END
+from ponder.types import Sampling, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Branches:
+    """Each step has so many continuations, level by level; those of the last level go on to the end.
+
+    `(4, 2)` are 4 first steps with 2 answers each. What ends earlier stays as it is.
+    """
+
+    widths: tuple[int, ...] = (4, 2)
+    sampling: Sampling = Sampling()
+    cut: Cut = CUTS["line"]
+
+    def __post_init__(self) -> None:
+        if not self.widths or min(self.widths) < 1:
+            raise UsageError(f"widths are {self.widths}; give at least one level, each with at least one continuation")
+
+    async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
+        at = [0]
+        for level, width in enumerate(self.widths, 1):
+            last = level == len(self.widths)
+            lacking = {i: n for i in at if (n := width - len(trace.children(i))) > 0}
+            if lacking:
+                how = {"cut": TO_THE_END if last else self.cut, "last": last}
+                await expand(trace, [*lacking], policy, self.sampling, [*lacking.values()], **how)  # type: ignore[arg-type]
+            below = (k for i in at for k in trace.children(i))
+            at = [k for k in below if not trace.steps[k].done and not trace.steps[k].pruned]
+            if not at:
+                break

@@ -1,0 +1,43 @@
+"""Diverse verifier tree search: several narrow trees instead of one beam."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ponder.protocols import Policy, Scorer
+from ponder.reason.strategies.beam import divided
+from ponder.reason.strategies.stepwise import Level, Stepwise, branches
+from ponder.types import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class DVTS(Stepwise):
+    """n/m independent subtrees, each of which keeps the best of its m children (Beeching et al. 2024, "Scaling
+    Test-Time Compute with Open Models").
+
+    The first m steps after the prompt are the first subtree's, and so on. A subtree ends where its best child is an
+    answer; siblings that are answers then count too, as in the authors' search-and-learn, and duplicates stay.
+    """
+
+    n: int = 16
+    m: int = 4
+
+    def __post_init__(self) -> None:
+        Stepwise.__post_init__(self)
+        divided(self.n, self.m, "each subtree")
+
+    async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
+        def rule(level: Level) -> dict[int, int]:
+            groups, given = level.groups, dict[int, int]()
+            if level.depth == 1:  # all subtrees begin at the prompt
+                first = branches(trace, level.parents[0])
+                groups = [[i for i in first[a : a + self.m] if i in level.rank] for a in range(0, len(first), self.m)]
+            for group in groups:
+                best = max(group, key=lambda i: level.rank[i], default=None)
+                if best in level.ended:
+                    given |= {i: 1 for i in group if i in level.ended}
+                elif best is not None:
+                    given[best] = self.m
+            return given
+
+        await self.grow(trace, policy, self.needed(scorer), self.n, rule)

@@ -1,0 +1,104 @@
+"""Budget forcing (s1: Muennighoff et al. 2025): a thought is ended at a maximum, and not let end before a minimum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ponder.errors import UnknownName, UsageError
+from ponder.protocols import Policy, Scorer
+from ponder.reason.operators.chained import added, tip
+from ponder.reason.operators.generate import add, draw, generate, write
+from ponder.reason.operators.strip import without_end, without_half
+from ponder.reason.operators.until import until_spent
+from ponder.reason.prompts import PLAIN, Prompt
+from ponder.types import Sampling, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetForcing:
+    """One chain whose thought is bounded from both sides.
+
+    - Maximum: at `thinking` tokens the thought is closed with `end`, and the answer is asked for with `ask`.
+    - Minimum, or `waits` times: where the policy would end its thought, the end is taken back and `word` is put there.
+    - `rounds`: after each word the thought gets a full budget again ("full"), or what is left of one ("left"). The
+      authors published both.
+
+    Everything between the question and `end` counts, the words too: a thought has at most `thinking` tokens ("left"),
+    or (1 + waits) times as many ("full"). What the strategy writes itself is not sampled, so training passes it by.
+    """
+
+    thinking: int = 1024
+    minimum: int = 0
+    waits: int = 1
+    word: str = "Wait"
+    rounds: Literal["left", "full"] = "left"
+    begin: str = ""  # written first, where the model's template does not open the thought: "<think>\n"
+    end: str = "</think>"
+    ask: str = "\n\nFinal Answer:"
+    sampling: Sampling = Sampling(temperature=0.0)  # its max_tokens are for the answer
+    prompt: Prompt = PLAIN
+
+    def __post_init__(self) -> None:
+        if self.rounds not in ("left", "full"):
+            raise UnknownName("way to share a budget over rounds", self.rounds, ("left", "full"))
+        if self.thinking < 1 or self.waits < 0:
+            raise UsageError(f"thinking is {self.thinking} and waits {self.waits}; they must be at least 1 and 0")
+        if not 0 <= self.minimum <= self.most:
+            raise UsageError(
+                f"minimum is {self.minimum}; it must lie between 0 and the {self.most} tokens of a thought"
+            )
+        if not self.end or ((self.waits or self.minimum) and not self.word):
+            raise UsageError(
+                "budget forcing needs the text that ends a thought (end), and the word to go on with (word)"
+            )
+
+    @property
+    def most(self) -> int:
+        """Tokens that a thought may have."""
+        return self.thinking * (1 + self.waits if self.rounds == "full" else 1)
+
+    async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
+        root = self.prompt.root(trace, policy)
+        if self.begin and not trace.children(root):
+            write(trace, root, self.begin, policy)
+        end = tip(trace, root)
+        with until_spent(trace):
+            while not trace.steps[end].last:
+                await self._go_on(trace, root, end, policy)
+                end = tip(trace, end)
+        trace.chosen = None if end == root else end
+
+    async def _go_on(self, trace: Trace, root: int, at: int, policy: Policy) -> None:
+        """The next part of the chain, decided by the parts there are."""
+        if at != root and self.end in trace.steps[at].text:  # the thought is closed
+            await generate(trace, at, policy, self.sampling, last=True)
+            return
+        used, waited = self._so_far(trace, root, at)
+        room = min(self.thinking, self.most - used)
+        stop = (*self.sampling.stop, self.end)
+        # After a word at least one token comes before the next end, or nothing would be thought.
+        how = replace(self.sampling, max_tokens=room, min_tokens=int(waited > 0), stop=stop)
+        (c,) = await draw(trace, at, policy, how)
+        if c.stop == "length" and 0 < len(c.token_ids) < room:  # somebody else's budget: the thought is not over
+            add(trace, at, without_half(c, self.end, policy))
+            return
+        kept, rest = (c, "") if c.stop == "length" else without_end(c, self.end, policy)
+        used += len(kept.token_ids)
+        word = rest + self.word
+        again = c.stop != "length" and (waited < self.waits or used < self.minimum)
+        thought = len(kept.token_ids) > 0 or trace.steps[at].sampled  # since the last word, or it would never end
+        if again and thought and used + len(policy.tokens(word)) < self.most:
+            write(trace, added(trace, at, kept), word, policy)
+        elif c.stop == "stop" and self.end in c.text:
+            add(trace, at, c)  # it ended the thought by itself
+        else:
+            write(trace, added(trace, at, kept), rest + self.end + self.ask, policy)
+
+    def _so_far(self, trace: Trace, root: int, at: int) -> tuple[int, int]:
+        """Tokens of the thought, and how often it was made to go on."""
+        parts = trace.path(at)[len(trace.path(root)) :]
+        if self.begin:
+            parts = parts[1:]
+        waited = sum(not trace.steps[i].sampled for i in parts)
+        return sum(len(trace.steps[i].token_ids) for i in parts), waited

@@ -1,0 +1,146 @@
+"""Several trees, and a vote among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from ponder.errors import Interrupted, PonderError, Spent, UnknownName, UsageError
+from ponder.protocols import Policy, Scorer, Strategy
+from ponder.reason import reading
+from ponder.reason.operators import evaluate, majority, vote
+from ponder.reason.strategies.beam import Beam
+from ponder.reason.together import together
+from ponder.types import Completion, Cost, Ids, Message, Sampling, Step, Trace
+
+Weight = Literal["count", "score"]
+
+
+@dataclass(frozen=True, slots=True)
+class Forest:
+    """Trees of one strategy, grown side by side; each votes with the answer it gives.
+
+    The trees stand one after another in the trace, each with the prompt as a root of its own; the first is what the
+    strategy alone would have grown. A tree that chooses nothing votes with its most frequent answer; one that fails has
+    no vote.
+    """
+
+    of: Any = Beam(n=4, m=2)  # a strategy
+    trees: int = 4
+    weight: Weight = "count"  # of a tree's vote: 1, or what the guide scores its answer
+
+    def __post_init__(self) -> None:
+        if self.trees < 1:
+            raise UsageError(f"trees is {self.trees}; a forest needs at least one")
+        if isinstance(self.of, Forest) or not isinstance(self.of, Strategy):
+            raise UsageError(f"a forest is of a strategy, such as Beam(), and not of {self.of!r}")
+        if self.weight not in get_args(Weight):
+            raise UnknownName("weight", self.weight, get_args(Weight))
+
+    async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
+        if self.weight == "score" and scorer is None:
+            raise UsageError("a forest weighted by score needs a guide: give a scorer, or weight by count")
+        trees = split(trace)
+        trees += [_seedling(trace) for _ in range(len(trees), self.trees)]
+        try:
+            failures, spent = await together(*(self._grow(t, policy, scorer, k) for k, t in enumerate(trees)))
+        finally:  # what was thought is kept, whatever stopped it
+            firsts = merge(trace, trees)
+        given = [first + t.chosen for t, first in zip(trees, firsts, strict=True) if t.chosen is not None]
+        errors = [error for failed in failures for error in failed or ()]
+        if len(errors) == len(trees):
+            raise errors[0]
+        self._decide(trace, given, scorer)
+        why = str(spent or next((t.failed for t in trees if t.failed), "no tree came to an answer"))
+        trace.failed = "" if given else why
+
+    async def _grow(self, tree: Trace, policy: Policy, scorer: Scorer | None, number: int) -> list[PonderError]:
+        tree.steps[0].pruned = ""
+        try:
+            await self.of(tree, Reseeded(policy, number) if number else policy, scorer)
+        except (Interrupted, Spent):
+            raise
+        except PonderError as error:
+            tree.steps[0].pruned = tree.failed = str(error)
+            return [error]
+        if tree.chosen is None:
+            tree.chosen = majority(tree, tree.answers(), tree.read or reading.read)
+        if self.weight == "score" and scorer is not None and tree.chosen is not None:
+            await evaluate(tree, [i for i in [tree.chosen] if scorer.name not in tree.steps[i].scores], scorer)
+        return []
+
+    def _decide(self, trace: Trace, given: Sequence[int], scorer: Scorer | None) -> None:
+        name = scorer.name if scorer is not None and self.weight == "score" else ""
+        weight = {i: trace.score(i, name) if name else 1.0 for i in given}
+        said = {i: reading.answer(trace, i) for i in given}
+        won = vote.weighted([said[i] for i in given], [weight[i] for i in given])
+        givers = [i for i in given if won is not None and said[i] == won]
+        trace.chosen = vote.best(givers, [weight[i] for i in givers])
+
+
+def split(trace: Trace) -> list[Trace]:
+    """The trees of a trace, each as one of its own: a further prompt that says what the first does begins another."""
+    prompt = trace.steps[0].token_ids
+    begins = [i for i, s in enumerate(trace.steps) if not i or _again(s, prompt)]
+    trees = []
+    for first, end in zip(begins, [*begins[1:], len(trace.steps)], strict=True):
+        tree = Trace(trace.problem, [_moved(s, -first) for s in trace.steps[first:end]], Cost(), oracle=trace.oracle)
+        tree.read = trace.read
+        if trace.chosen is not None and first <= trace.chosen < end:
+            tree.chosen = trace.chosen - first
+        trees.append(tree)
+    return trees
+
+
+def merge(trace: Trace, trees: Sequence[Trace]) -> list[int]:
+    """Put the trees into the trace, one after another, in place of its steps; returns where each begins."""
+    firsts, steps = [], list[Step]()
+    for tree in trees:
+        firsts.append(len(steps))
+        steps += [_moved(s, firsts[-1]) for s in tree.steps]
+        trace.spend(tree.cost)
+    trace.steps = steps
+    trace.__post_init__()  # who is whose child
+    return firsts
+
+
+def _seedling(trace: Trace) -> Trace:
+    prompt = trace.steps[0]
+    tree = Trace(trace.problem, [Step(None, prompt.text, prompt.token_ids)], oracle=trace.oracle)
+    tree.read = trace.read
+    return tree
+
+
+def _again(step: Step, prompt: Ids) -> bool:
+    return step.parent is None and not step.cites and np.array_equal(step.token_ids, prompt)
+
+
+def _moved(step: Step, by: int) -> Step:
+    parent = None if step.parent is None else step.parent + by
+    return replace(step, parent=parent, cites=tuple(c + by for c in step.cites))
+
+
+@dataclass(frozen=True, slots=True)
+class Reseeded:
+    """A policy for one tree of several: where draws are seeded, each tree has draws of its own."""
+
+    policy: Policy
+    number: int
+
+    def encode(self, messages: Sequence[Message]) -> Ids:
+        return self.policy.encode(messages)
+
+    def tokens(self, text: str) -> Ids:
+        return self.policy.tokens(text)
+
+    def text(self, tokens: Ids) -> str:
+        return self.policy.text(tokens)
+
+    async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+        if sampling.seed is not None:
+            (seed,) = np.random.SeedSequence([sampling.seed, self.number]).generate_state(1)
+            sampling = replace(sampling, seed=int(seed))
+        return await self.policy.generate(prefix, sampling, n)

@@ -1,0 +1,221 @@
+"""Fork where the policy is uncertain: go on greedily, branch, or back up, by its next-token distributions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from ponder.errors import Interrupted, PonderError, Spent, UnknownName, UsageError
+from ponder.protocols import Policy, Scorer
+from ponder.reason import reading
+from ponder.reason.operators import best, evaluate, prune, vote
+from ponder.reason.operators.cut import Cut
+from ponder.reason.operators.generate import add, draw
+from ponder.reason.operators.strip import first_tokens
+from ponder.reason.operators.uncertainty import SMALL_IS_UNCERTAIN, UNCERTAINTIES, Trigger, beyond, measured, note
+from ponder.reason.operators.until import until_spent
+from ponder.reason.prompts import PLAIN, Prompt
+from ponder.reason.together import together
+from ponder.types import MEASURES, Completion, Sampling, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A chain is drawn piece by piece. At the first token that `branch` finds uncertain it is cut, and goes on with
+    each of the `ways` likeliest tokens; where `back` finds one too uncertain, the branch is given up for another that
+    is open. What was drawn beyond such a token is wasted.
+
+    The likeliest way is followed first, and the deepest fork taken up first, until there are `answers`; as many are
+    followed at once. A guide chooses among them, else their majority. Which measure is a good trigger, and where, is to
+    be found out for a model and a task.
+    """
+
+    measure: str = "entropy"
+    branch: Trigger = Trigger(quantile=0.95)
+    back: Trigger | None = None
+    ways: int = 2
+    forks: int = 4  # in all; then it goes on greedily
+    answers: int = 4
+    piece: int = 32  # tokens that are drawn at once
+    vocabulary: int = 0  # tokens of the model; for the variance
+    sampling: Sampling = Sampling(temperature=0.0, max_tokens=1024)
+    prompt: Prompt = PLAIN
+
+    def __post_init__(self) -> None:
+        if self.measure not in UNCERTAINTIES:
+            raise UnknownName("measure of uncertainty", self.measure, UNCERTAINTIES)
+        if self.measure == "variance" and self.vocabulary < 2:
+            raise UsageError("the variance is that of all tokens' probabilities: give the size of the vocabulary")
+        if self.ways < 2 or self.forks < 0 or self.answers < 1 or self.piece < 1:
+            raise UsageError("a fork needs 2 or more ways, 0 or more forks, and at least 1 answer and 1 token a piece")
+
+    async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
+        search = _Search(self, trace, self.prompt.root(trace, policy), policy)
+        with until_spent(trace):
+            while len(search.ended) < self.answers and (leaves := search.next(self.answers - len(search.ended))):
+                await search.go_on(leaves)
+            if scorer is not None:
+                await evaluate(trace, [i for i in search.ended if scorer.name not in trace.steps[i].scores], scorer)
+        trace.chosen = self._chosen(trace, search, scorer)
+
+    def _chosen(self, trace: Trace, search: _Search, guide: Scorer | None) -> int | None:
+        ended = search.ended
+        rated = best(trace, ended, guide.name) if guide is not None else None
+        if rated is not None:
+            return rated
+        answers = [reading.answer(trace, i) for i in ended]
+        winner = vote.majority(answers)
+        if winner is not None:
+            return ended[answers.index(winner)]
+        begun = [i for i in search.next(1) if i != search.root]
+        return next(iter([*ended, *begun]), None)
+
+
+@dataclass(slots=True)
+class _Search:
+    """One call: the open leaves, the answers, and what was seen of the measure, all read from the trace."""
+
+    how: Fork
+    trace: Trace
+    root: int
+    policy: Policy
+    open: set[int] = field(default_factory=set)
+    ended: list[int] = field(default_factory=list)
+    seen: list[float] = field(default_factory=list)
+    forks: int = 0
+
+    def __post_init__(self) -> None:
+        stack = [self.root]
+        while stack:
+            i = stack.pop()
+            self._see(i)
+            below = self.trace.children(i)
+            self.forks += len(below) > 1
+            if not below:
+                self._found(i)
+            stack += below
+        self.ended.sort()
+
+    def next(self, count: int) -> list[int]:
+        """The open leaves to go on with: those that hang deepest, and of one fork the likeliest."""
+        return sorted(self.open, key=lambda i: (-(self.trace.steps[i].parent or 0), i))[:count]
+
+    async def go_on(self, leaves: Sequence[int]) -> None:
+        """One piece more for each of these; then a fork, a way back, or nothing but the piece."""
+        drawn, spent = await together(*(self._draw(i) for i in leaves))
+        errors: list[PonderError] = []
+        for leaf, c in zip(leaves, drawn, strict=True):
+            if isinstance(c, PonderError):
+                errors.append(c)
+                self._give_up(leaf, str(c))
+            elif c is not None:
+                try:
+                    await self._take(leaf, c)
+                except Spent as empty:  # what the others drew is paid for
+                    spent = empty
+        if errors and not self.open and not self.ended:
+            raise errors[0]
+        if spent is not None:
+            raise spent
+
+    async def _draw(self, leaf: int) -> Completion | PonderError:
+        how = self.how
+        sampling = replace(how.sampling, alternatives=max(how.ways, how.sampling.alternatives), measures=self._asked())
+        cut = Cut(tokens=how.piece, longest=how.piece + 16)  # a character may need a few tokens more
+        try:
+            (c,) = await draw(self.trace, leaf, self.policy, sampling, 1, cut)
+        except (Interrupted, Spent):
+            raise
+        except PonderError as error:
+            return error
+        return replace(c, notes={**c.notes, how.measure: measured(c, how.measure, how.vocabulary)})
+
+    def _asked(self) -> tuple[str, ...]:
+        told = "gini" if self.how.measure == "variance" else self.how.measure
+        own = self.how.sampling.measures
+        return own if told not in MEASURES or told in own else (*own, told)
+
+    async def _take(self, leaf: int, c: Completion) -> None:
+        values = c.notes[self.how.measure].tolist()
+        if not values:  # nothing was written: `add` prunes it
+            self.open.discard(leaf)
+            add(self.trace, leaf, c)
+            return
+        back = self._first(values, self.how.back) if len(self.open) > 1 else None
+        fork = self._first(values, self.how.branch) if self.forks < self.how.forks else None
+        if back is not None and (fork is None or back <= fork):
+            end = self._grow(leaf, first_tokens(c, back, self.policy))
+            self._give_up(end, f"too uncertain: {self.how.measure} {values[back]:.3g}")
+        elif fork is not None and self._whole(c, fork):
+            await self._branch(self._grow(leaf, first_tokens(c, fork, self.policy)), c, fork)
+        else:
+            self._grow(leaf, c)
+
+    def _first(self, values: Sequence[float], trigger: Trigger | None) -> int | None:
+        """The first token that fires."""
+        if trigger is None:
+            return None
+        small = self.how.measure in SMALL_IS_UNCERTAIN
+        bar = trigger.bar(self.seen, small)
+        return next((i for i, value in enumerate(values) if beyond(value, bar, small)), None)
+
+    def _whole(self, c: Completion, place: int) -> bool:
+        """No character is cut in two there, and there are other tokens to go on with."""
+        options = c.alternatives is not None and c.alternatives[0].shape[-1] >= 2
+        return options and not self.policy.text(c.token_ids[:place]).endswith("\ufffd")
+
+    async def _branch(self, fork: int, c: Completion, place: int) -> None:
+        """One child for each of the likeliest tokens. Where a budget does not reach for all, there is no fork yet."""
+        assert c.alternatives is not None
+        tokens, logprobs = c.alternatives[0][place], c.alternatives[1][place]
+        prefix = self.trace.token_ids(fork)
+        sampling = replace(
+            self.how.sampling, max_tokens=1, min_tokens=0, measures=self._asked(), alternatives=self.how.ways
+        )
+        drawn, spent = await together(
+            *(self.policy.generate(prefix, replace(sampling, forced=(int(t),)), 1) for t in tokens[: self.how.ways])
+        )
+        if spent is not None:
+            for (one,) in (d for d in drawn if d is not None):
+                self.trace.spend(replace(one.cost, wasted_tokens=one.cost.wasted_tokens + len(one.token_ids)))
+            raise spent
+        for found, logprob in zip(drawn, logprobs.tolist(), strict=False):
+            assert found is not None
+            one = found[0] if found[0].stop == "eos" else replace(found[0], stop="stop")
+            told = {self.how.measure: measured(one, self.how.measure, self.how.vocabulary)}
+            way = self._grow(fork, replace(one, notes={**one.notes, **told}))
+            self.trace.steps[way].prior = math.exp(logprob)
+        self.forks += 1
+
+    def _grow(self, leaf: int, c: Completion) -> int:
+        """The piece as a step, or the leaf itself where nothing is left of the piece."""
+        if not len(c.token_ids):
+            self.trace.spend(c.cost)
+            return leaf
+        self.open.discard(leaf)
+        i = add(self.trace, leaf, c)
+        written = sum(len(self.trace.steps[j].token_ids) for j in self.trace.path(i)[1:])
+        if written >= self.how.sampling.max_tokens and not self.trace.steps[i].done:
+            self.trace.steps[i].stop = "length"
+        own = self.how.sampling  # its stops end an answer, not a piece of it
+        if c.stop == "stop" and (any(s in c.text for s in own.stop) or c.token_ids[-1] in own.stop_tokens):
+            self.trace.steps[i].last = True
+        self._see(i)
+        self._found(i)
+        return i
+
+    def _see(self, i: int) -> None:
+        if (values := self.trace.steps[i].notes.get(self.how.measure)) is not None:
+            note(self.seen, values)
+
+    def _found(self, i: int) -> None:
+        step = self.trace.steps[i]
+        if step.done and not step.aside and not step.pruned:
+            self.ended.append(i)
+        elif not step.pruned and not step.aside:
+            self.open.add(i)
+
+    def _give_up(self, i: int, why: str) -> None:
+        prune(self.trace, [i], why)
+        self.open.discard(i)

@@ -1,0 +1,230 @@
+"""Graph of Thoughts (Besta et al. 2024): split a problem, solve the parts, put them together, improve the whole.
+
+A graph is a row of operations, each of which takes what the one before it made. Edges are the citations of prompts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ponder.errors import Interrupted, PonderError, Spent, UsageError
+from ponder.protocols import Policy, Scorer
+from ponder.reason import reading
+from ponder.reason.operators import evaluate, vote
+from ponder.reason.operators.aggregate import merging
+from ponder.reason.operators.inquire import Inquiries, Question
+from ponder.reason.operators.refine import REFINE, refine
+from ponder.reason.operators.until import until_spent
+from ponder.reason.operators.wording import needs, reworded, said
+from ponder.types import Sampling, Trace
+from ponder.verify import after_thinking
+
+SPLIT = """{question}
+
+Do not solve this yet. Split it into {parts} smaller parts that can be solved independently. Write each part on a line \
+of its own that begins with "Part:" and says all that is needed to solve it."""
+SOLVE = """{part}"""
+MERGE = """{question}
+
+The problem was split, and its parts were solved:
+
+{thoughts}
+
+Put the parts together and give the complete final answer."""
+
+
+class Thought(NamedTuple):
+    """What an operation passes on: a text, and the step that it stands in."""
+
+    text: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Each text ({part}) into parts, one on each line that begins with `mark`; a reply without such lines leaves it
+    whole."""
+
+    parts: int = 2
+    template: str = SPLIT
+    mark: str = "Part:"
+
+    def __post_init__(self) -> None:
+        needs("split", self.template, "question")
+        if self.parts < 2 or not self.mark:
+            raise UsageError(f"parts is {self.parts} and mark {self.mark!r}; give at least 2, and how a part begins")
+
+    async def __call__(self, graph: Graph, thoughts: Sequence[Thought]) -> list[Thought]:
+        problem, parts = graph.trace.problem, str(self.parts)
+        asked = [
+            Question(reworded(problem, self.template, parts=parts, part=t.text), (t.step,)) for t in thoughts
+        ]  # fmt: skip
+        out: list[Thought] = []
+        for thought, (reply,) in zip(thoughts, await graph.ask(asked, 1), strict=True):
+            lines = (after_thinking(graph.trace.steps[reply].text) or "").splitlines()
+            found = [line.strip()[len(self.mark) :].strip() for line in lines if line.strip().startswith(self.mark)]
+            out += [Thought(part, reply) for part in found if part] or [thought]
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class Solve:
+    """n solutions of each part, of which the best is kept: by the guide, or else the most frequent."""
+
+    n: int = 1
+    template: str = SOLVE
+
+    def __post_init__(self) -> None:
+        needs("solve", self.template, "part")
+        if self.n < 1:
+            raise UsageError(f"n is {self.n}; a part needs at least one solution")
+
+    async def __call__(self, graph: Graph, thoughts: Sequence[Thought]) -> list[Thought]:
+        asked = [Question(reworded(graph.trace.problem, self.template, part=t.text), (t.step,)) for t in thoughts]
+        return await graph.best_each(await graph.ask(asked, self.n))
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """All into one, `arity` at a time (0: all at once), each time the best of n."""
+
+    n: int = 1
+    arity: int = 0
+    template: str = MERGE
+
+    def __post_init__(self) -> None:
+        needs("merge", self.template, "thoughts")
+        if self.n < 1 or self.arity < 0 or self.arity == 1:
+            raise UsageError(f"n is {self.n} and arity {self.arity}; give n of 1 or more, and 0, 2 or more at a time")
+
+    async def __call__(self, graph: Graph, thoughts: Sequence[Thought]) -> list[Thought]:
+        left = list(thoughts)
+        at_once = self.arity or max(2, len(left))
+        while len(left) > 1:
+            groups = [left[i : i + at_once] for i in range(0, len(left), at_once)]
+            alone = [] if len(groups[-1]) > 1 else groups.pop()
+            asked = [merging(graph.trace, [t.step for t in group], self.template) for group in groups]
+            left = await graph.best_each(await graph.ask(asked, self.n)) + alone
+        return left
+
+
+@dataclass(frozen=True, slots=True)
+class Improve:
+    """Each again, so many times; the better of before and after is kept by the guide, without one the later."""
+
+    rounds: int = 1
+    template: str = REFINE
+
+    def __post_init__(self) -> None:
+        needs("refine", self.template, "answer")
+        if self.rounds < 1:
+            raise UsageError(f"rounds is {self.rounds}; leave the operation out to improve nothing")
+
+    async def __call__(self, graph: Graph, thoughts: Sequence[Thought]) -> list[Thought]:
+        out = []
+        for thought in thoughts:
+            made = [thought.step]
+            for _ in range(self.rounds):
+                made.append(await graph.refined(made[-1], self.template))
+                if said(graph.trace, made[-1]) == said(graph.trace, made[-2]):
+                    break
+            out.append(await graph.best(made) if graph.guide is not None else graph.thought(made[-1]))
+        return out
+
+
+Operation = Split | Solve | Merge | Improve
+
+
+@dataclass(frozen=True, slots=True)
+class GraphOfThoughts:
+    """The operations in order, from the question to one answer.
+
+    What is made before the last `Split` or `Merge` is part of an answer, not one: such steps are asides.
+    """
+
+    operations: tuple[Operation, ...] = (Split(), Solve(), Merge(), Improve())
+    sampling: Sampling = Sampling(temperature=0.7, max_tokens=1024)
+
+    def __post_init__(self) -> None:
+        if not self.operations or all(isinstance(o, Split) for o in self.operations[-1:]):
+            raise UsageError(
+                "a graph of thoughts ends with an answer: let Solve, Merge or Improve be its last operation"
+            )
+        if not isinstance(self.operations[0], Split | Solve):
+            raise UsageError("nothing can be merged or improved yet: begin with Split or Solve")
+
+    async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
+        whole = max((i for i, o in enumerate(self.operations) if isinstance(o, Split | Merge)), default=0)
+        graph = Graph(trace, scorer, self.sampling, Inquiries(trace, policy))
+        thoughts = [Thought(trace.problem.question, 0)]
+        with until_spent(trace):
+            for i, operation in enumerate(self.operations):
+                graph.aside = i < whole or isinstance(operation, Split)
+                thoughts = await operation(graph, thoughts)
+                if not graph.aside:
+                    trace.chosen = thoughts[0].step
+                    trace.steps[trace.chosen].aside, trace.steps[trace.chosen].last = False, True
+
+
+@dataclass(slots=True)
+class Graph:
+    """One call: what operations work with."""
+
+    trace: Trace
+    guide: Scorer | None
+    sampling: Sampling
+    inquiries: Inquiries
+    aside: bool = True
+
+    def thought(self, step: int) -> Thought:
+        return Thought(said(self.trace, step), step)
+
+    async def ask(self, questions: Sequence[Question], n: int) -> list[list[int]]:
+        """A part that cannot be had breaks the graph: an answer without it would be wrong."""
+        found = await self.inquiries.answers(questions, self.sampling, n, aside=self.aside)
+        for replies in found:
+            if isinstance(replies, PonderError):
+                raise replies
+        return [replies for replies in found if not isinstance(replies, PonderError)]
+
+    async def refined(self, step: int, template: str) -> int:
+        """The step itself where it cannot be asked about."""
+        try:
+            return await refine(self.inquiries, step, self.sampling, "", template, aside=self.aside)
+        except (Interrupted, Spent):
+            raise
+        except PonderError:
+            return step
+
+    async def best_each(self, groups: Sequence[Sequence[int]]) -> list[Thought]:
+        return list(await asyncio.gather(*map(self.best, groups)))
+
+    async def best(self, steps: Sequence[int]) -> Thought:
+        """By the guide; else the most frequent answer; else the first."""
+        if len(steps) > 1 and self.guide is not None:
+            name = self.guide.name
+            await evaluate(self.trace, [i for i in steps if name not in self.trace.steps[i].scores], self.guide)
+            rated = vote.best(steps, [self.trace.score(i, name) for i in steps])
+            if rated is not None:
+                return self.thought(rated)
+        answers = [reading.answer(self.trace, i) for i in steps]
+        winner = vote.majority(answers)
+        return self.thought(steps[answers.index(winner)] if winner is not None else steps[0])
+
+
+# Besta et al.'s example: halve a list, sort the halves (the best of three), merge them pairwise, look over the whole.
+SORTING = GraphOfThoughts(
+    (
+        Split(
+            2, "{question}\n\nDo not sort yet. Cut the list into {parts} halves, each on a line that begins with Part:"
+        ),
+        Solve(3, "Sort this list of numbers in ascending order. Reply with the list alone.\n{part}"),
+        Merge(3, 2, "Merge these sorted lists into one sorted list. Reply with the list alone.\n\n{thoughts}"),
+        Improve(
+            1, "{question}\n\nA sorted list, perhaps with mistakes:\n{answer}\n\n{feedback}Reply with the right one."
+        ),
+    )
+)

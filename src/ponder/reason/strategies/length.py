@@ -1,0 +1,172 @@
+"""Control of a thought's length without forcing: told in tokens, in steps or in words, or by sampling until one fits.
+
+These are what budget forcing is compared with (s1: Muennighoff et al. 2025, section 4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ponder.errors import UnknownName, UsageError
+from ponder.protocols import Policy, Scorer
+from ponder.reason.operators.chained import added, tip
+from ponder.reason.operators.generate import add, draw, generate, write
+from ponder.reason.operators.strip import without_end, without_half
+from ponder.reason.operators.until import until_spent
+from ponder.reason.operators.wording import fill, needs
+from ponder.reason.prompts import PLAIN, Prompt
+from ponder.types import Cost, Sampling, Trace
+
+GREEDY = Sampling(temperature=0.0, max_tokens=2048)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenControl:
+    """Token-conditional: the prompt says how many tokens there are to think, and nothing enforces it."""
+
+    tokens: int = 512
+    said: str = "Think for at most {tokens} tokens before you give the final answer."
+    sampling: Sampling = GREEDY
+    prompt: Prompt = PLAIN
+
+    def __post_init__(self) -> None:
+        needs("length", self.said, "tokens")
+        if self.tokens < 1:
+            raise UsageError(f"tokens is {self.tokens}; a thought needs at least 1")
+
+    async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
+        await _answer(trace, policy, _told(self.prompt, fill(self.said, tokens=str(self.tokens))), self.sampling)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassControl:
+    """Class-conditional: the prompt says whether to think for a short or a long time."""
+
+    length: Literal["short", "long"] = "short"
+    short: str = "Think only briefly before you answer."
+    long: str = "Think for a long time before you answer."
+    sampling: Sampling = GREEDY
+    prompt: Prompt = PLAIN
+
+    def __post_init__(self) -> None:
+        if self.length not in ("short", "long"):
+            raise UnknownName("class of length", self.length, ("short", "long"))
+
+    async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
+        said = self.short if self.length == "short" else self.long
+        await _answer(trace, policy, _told(self.prompt, said), self.sampling)
+
+
+@dataclass(frozen=True, slots=True)
+class StepControl:
+    """Step-conditional: a thought of at most so many steps, and before each a mark of how many are left.
+
+    A step ends at `stop`, or after `tokens`; the thought ends where the policy says `end`, or with its last step. Marks
+    are not sampled, so training passes them by.
+    """
+
+    steps: int = 8
+    tokens: int = 100  # of a step
+    said: str = "Think in at most {steps} steps before you give the final answer."
+    mark: str = "\n[{left} steps left]\n"
+    stop: str = "\n\n"
+    begin: str = ""
+    end: str = "</think>"
+    ask: str = "\n\nFinal Answer:"
+    sampling: Sampling = Sampling(temperature=0.0)  # its max_tokens are for the answer
+    prompt: Prompt = PLAIN
+
+    def __post_init__(self) -> None:
+        needs("length", self.said, "steps")
+        needs("countdown", self.mark, "left")
+        if self.steps < 1 or self.tokens < 1:
+            raise UsageError(f"steps is {self.steps} and tokens {self.tokens}; both must be at least 1")
+        if not self.end or not self.stop:
+            raise UsageError("step control needs the text that ends a thought (end) and a step (stop)")
+
+    async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
+        root = _told(self.prompt, fill(self.said, steps=str(self.steps))).root(trace, policy)
+        if not trace.children(root):
+            write(trace, root, self.begin + self._mark(0), policy)
+        end = tip(trace, root)
+        with until_spent(trace):
+            while not trace.steps[end].last:
+                await self._go_on(trace, root, end, policy)
+                end = tip(trace, end)
+        trace.chosen = end
+
+    async def _go_on(self, trace: Trace, root: int, at: int, policy: Policy) -> None:
+        if self.end in trace.steps[at].text:  # the thought is closed
+            await generate(trace, at, policy, self.sampling, last=True)
+            return
+        stop = (*self.sampling.stop, self.stop, self.end)
+        (c,) = await draw(trace, at, policy, replace(self.sampling, max_tokens=self.tokens, min_tokens=0, stop=stop))
+        marks = sum(not trace.steps[i].sampled for i in trace.path(at)[len(trace.path(root)) :])
+        if self.end in c.text:
+            add(trace, at, c)
+            return
+        kept = without_end(c, self.end, policy)[0] if c.stop == "eos" else without_half(c, self.end, policy)
+        at = added(trace, at, kept)
+        over = c.stop == "eos" or not len(kept.token_ids) or marks >= self.steps
+        write(trace, at, self.end + self.ask if over else self._mark(marks), policy)
+
+    def _mark(self, done: int) -> str:
+        return fill(self.mark, left=str(self.steps - done))
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Rejection sampling to a length: sample until an answer has between `least` and `most` tokens.
+
+    One that does not fit is pruned, and its tokens were drawn in vain. Nothing longer than `most` is drawn to its end,
+    which rejects the same answers for fewer tokens.
+    """
+
+    most: int = 1024
+    least: int = 0
+    attempts: int = 16
+    at_once: int = 1
+    sampling: Sampling = Sampling()
+    prompt: Prompt = PLAIN
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.least <= self.most or self.most < 1:
+            raise UsageError(
+                f"least is {self.least} and most {self.most}; give 0 <= least <= most, and most at least 1"
+            )
+        if self.attempts < 1 or self.at_once < 1:
+            raise UsageError(f"attempts is {self.attempts} and at_once {self.at_once}; both must be at least 1")
+
+    async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
+        root = self.prompt.root(trace, policy)
+        how = replace(self.sampling, max_tokens=self.most, min_tokens=min(self.sampling.min_tokens, self.most))
+        while trace.chosen is None and (left := self.attempts - len(trace.children(root))) > 0:
+            fresh: list[int] = []
+            with until_spent(trace):
+                fresh = await generate(trace, root, policy, how, min(left, self.at_once), last=True)
+            if not fresh:
+                break
+            for i in fresh:
+                self._reject(trace, i)
+            trace.chosen = next((i for i in fresh if not trace.steps[i].pruned), None)
+        if trace.chosen is None:
+            trace.failed = f"none of {len(trace.children(root))} answers has {self.least} to {self.most} tokens"
+
+    def _reject(self, trace: Trace, i: int) -> None:
+        step = trace.steps[i]
+        size = len(step.token_ids)
+        if step.stop == "length" or size < self.least:
+            why = f"longer than {self.most} tokens" if step.stop == "length" else f"only {size} tokens"
+            step.pruned = step.pruned or why
+            trace.spend(Cost(wasted_tokens=size))
+
+
+def _told(prompt: Prompt, said: str) -> Prompt:
+    return replace(prompt, instruction=f"{prompt.instruction}\n{said}".strip())
+
+
+async def _answer(trace: Trace, policy: Policy, prompt: Prompt, sampling: Sampling) -> None:
+    root = prompt.root(trace, policy)
+    if not trace.children(root):
+        (trace.chosen,) = await generate(trace, root, policy, sampling, last=True)

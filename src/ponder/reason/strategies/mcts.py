@@ -1,0 +1,256 @@
+"""Monte Carlo tree search over steps of thought, or over moves of a game: select, expand, evaluate, back up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ponder.errors import Interrupted, PonderError, Spent, UsageError
+from ponder.protocols import Policy, Scorer
+from ponder.reason.operators.backpropagate import Backup, Mean, backpropagate
+from ponder.reason.operators.branch import Branch
+from ponder.reason.operators.cut import CUTS, Cut
+from ponder.reason.operators.generate import generate
+from ponder.reason.operators.priors import Noise, weigh
+from ponder.reason.operators.prune import prune
+from ponder.reason.operators.select import best
+from ponder.reason.operators.tree_select import PUCT, Rule, choose, thoughts
+from ponder.reason.operators.widen import Widening
+from ponder.reason.operators.worth import TO_THE_END, Worth, rollouts
+from ponder.reason.prompts import PLAIN, Prompt
+from ponder.types import Sampling, Trace
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A simulation under way."""
+
+    path: list[int]
+    branch: Branch | None
+    work: Coroutine[Any, Any, list[int]] | asyncio.Task[list[int]]
+
+
+@dataclass(slots=True)
+class _Air:
+    """All that are under way: how many by step, and the steps below which they may change the tree."""
+
+    window: deque[_Flight] = field(default_factory=deque)
+    visits: Counter[int] = field(default_factory=Counter)
+    busy: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class MCTS:
+    """So many simulations; each goes down from the prompt by `rule`, opens a step that was visited before (`width`
+    continuations, weighed by the policy), has one of them evaluated, and backs the result up.
+
+    A step is worth what the guide says of it; with `rollouts`, what it says of whole answers written on from there;
+    or (1 - mix) of the one and mix of the other, as in AlphaGo (Silver et al. 2016). An answer is worth what the guide
+    says. All is kept on the steps, so that more simulations later go on from these: `visits` of the root counts them.
+    """
+
+    simulations: int = 64
+    width: int = 4
+    sampling: Sampling = Sampling(max_tokens=512)
+    cut: Cut = CUTS["line"]
+    rule: Rule = PUCT()
+    backup: Backup = Mean()
+    rollouts: int = 0  # answers written from each step that is evaluated
+    mix: float = 1.0  # weight of the rollouts, where there are any, against the guide's word on the step itself
+    judged: Literal["visited", "written"] = "visited"  # a step is evaluated on its first visit, or with its siblings
+    prior_temperature: float = 1.0
+    noise: Noise | None = None  # on the priors of the first steps
+    widening: Widening | None = None  # up to `width`
+    parallel: int = 1  # simulations under way at once
+    virtual_loss: float | None = 0.0  # what one under way counts as; None: only as a visit
+    two_player: bool = False  # the guide's scores are in the eyes of who made the step, and 0 is a draw
+    best: Literal["visits", "value", "rule", "score"] = "visits"  # the way to the answer; or the best score anywhere
+    ends: bool = False  # when selection comes to an answer that it has seen (x1)
+    finish: bool = True  # write the best way on to an answer where it has none
+    prompt: Prompt = PLAIN
+
+    def __post_init__(self) -> None:
+        for name, least in (("simulations", 1), ("width", 1), ("parallel", 1), ("rollouts", 0)):
+            if getattr(self, name) < least:
+                raise UsageError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        if not 0 < self.mix <= 1:
+            raise UsageError(f"mix is {self.mix}; the weight of rollouts lies in (0, 1]; rollouts=0 leaves them out")
+        if not self.prior_temperature > 0:
+            raise UsageError(f"prior_temperature is {self.prior_temperature}; it must be positive")
+
+    async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
+        if scorer is None:
+            raise UsageError(
+                "a tree search needs a guide: a value or process reward model that judges steps, or, with rollouts, an "
+                "outcome reward model, a judge or a verifier"
+            )
+        root = self.prompt.root(trace, policy)
+        air = _Air()
+        stopped: PonderError | None = None
+        try:
+            while True:
+                while stopped is None and len(air.window) < self.parallel and self._left(trace, root, air):
+                    leaf = self._select(trace, root, air)
+                    if leaf is None or leaf in air.busy:
+                        break
+                    if self.ends and trace.steps[leaf].done and trace.steps[leaf].visits:
+                        break
+                    self._launch(trace, leaf, policy, scorer, air)
+                if not air.window:
+                    break
+                stopped = await self._land(trace, root, scorer.name, air) or stopped
+        finally:
+            for flight in air.window:
+                if isinstance(flight.work, asyncio.Task):
+                    flight.work.cancel()
+        await self._decide(trace, root, policy, scorer.name)
+        if stopped is None and not thoughts(trace, root):
+            stopped = PonderError(f"the search came to nothing: {_why(trace, root)}")
+        trace.spent = isinstance(stopped, Spent)
+        if stopped is not None and not trace.spent:
+            if trace.chosen is None:
+                raise stopped
+            trace.failed = str(stopped)
+
+    @property
+    def _worth(self) -> Worth:
+        return Worth(self.rollouts, self.mix, self.two_player)
+
+    def _left(self, trace: Trace, root: int, air: _Air) -> bool:
+        return trace.steps[root].visits + len(air.window) < self.simulations
+
+    # Down the tree.
+
+    def _select(self, trace: Trace, root: int, air: _Air) -> int | None:
+        """The step to evaluate or to open next; None where every way is closed."""
+        at = root
+        while True:
+            step = trace.steps[at]
+            if step.done or not (step.visits or at == root):
+                return at
+            onward = thoughts(trace, at)
+            if (self.widening or not onward) and self._room(trace, at):
+                return at
+            if not onward and at == root:
+                return None
+            if not onward:
+                prune(trace, [at], f"nothing goes on from here: {_why(trace, at)}")
+                at = root
+                continue
+            at = choose(trace, at, onward, self.rule, air.visits, self.virtual_loss, self.two_player)
+
+    def _room(self, trace: Trace, at: int) -> int:
+        """How many continuations of a step may still be written: closed ones count, rollouts do not."""
+        written = sum(not trace.steps[k].last for k in trace.children(at))
+        if self.widening is None:
+            return 0 if written else self.width
+        return max(0, min(self.width, self.widening.allowed(trace.steps[at].visits)) - written)
+
+    # One simulation: it leaves, others may leave after it, and it is the first to come back.
+
+    def _launch(self, trace: Trace, leaf: int, policy: Policy, guide: Scorer, air: _Air) -> None:
+        if self.parallel == 1:  # nobody else is under way: it may work on the trace itself
+            air.window.append(_Flight([leaf], None, self._simulate(trace, leaf, policy, guide)))
+            return
+        branch = Branch.at(trace, leaf)
+        work = asyncio.ensure_future(self._simulate(branch.trace, branch.tip, policy, guide))
+        path = trace.path(leaf)
+        air.window.append(_Flight(path, branch, work))
+        air.visits.update(path)
+        if not (trace.steps[leaf].done and trace.steps[leaf].visits):
+            air.busy.add(leaf)
+
+    async def _land(self, trace: Trace, root: int, guide: str, air: _Air) -> PonderError | None:
+        """The oldest comes back: what it wrote is added, what it found is backed up. Gives why no other may leave."""
+        flight = air.window.popleft()
+        failed: PonderError | None = None
+        found: list[int] = []
+        try:
+            found = await flight.work
+        except Interrupted:
+            raise
+        except PonderError as error:
+            failed = error
+        if flight.branch is not None:
+            places = flight.branch.put_back(trace)
+            found = [places[i] for i in found]
+            air.visits.subtract(flight.path)
+            air.busy.discard(flight.path[-1])
+        if failed is not None:
+            if isinstance(failed, Spent) or flight.path[-1] == root:
+                return failed
+            prune(trace, [flight.path[-1]], str(failed))
+        worth = [(i, w) for i in found if (w := self._worth.of(trace, i, guide)) is not None]
+        backpropagate(trace, worth, self.backup, two_player=self.two_player)
+        return None
+
+    async def _simulate(self, trace: Trace, at: int, policy: Policy, guide: Scorer) -> list[int]:
+        """Open the step, if it was visited before; evaluate. Gives the steps that now have a worth."""
+        step = trace.steps[at]
+        new = [at]
+        if not step.done and (step.visits or step.parent is None):
+            new = await self._open(trace, at, policy)
+            if self.judged == "visited" and new:
+                new = [choose(trace, at, new, self.rule, two_player=self.two_player)]
+        unknown = [i for i in new if self._worth.of(trace, i, guide.name) is None]
+        if unknown:
+            await self._worth.find(trace, unknown, policy, guide, self.sampling)
+        return [i for i in new if not trace.steps[i].pruned]
+
+    async def _open(self, trace: Trace, at: int, policy: Policy) -> list[int]:
+        """Write continuations; those that say the same as another are closed."""
+        before = {trace.steps[k].token_ids.tobytes(): k for k in thoughts(trace, at)}
+        new = await generate(trace, at, policy, self.sampling, self._room(trace, at), cut=self.cut)
+        if not new:
+            raise PonderError("the policy gave no continuation; a text that is complete must end with a stop")
+        for k in new:
+            if (same := before.setdefault(trace.steps[k].token_ids.tobytes(), k)) != k:
+                prune(trace, [k], f"the same as step {trace.children(at).index(same) + 1} of these")
+        noise = self.noise if trace.steps[at].parent is None else None
+        weigh(trace, thoughts(trace, at), self.prior_temperature, noise)
+        return [k for k in new if not trace.steps[k].pruned]
+
+    # At the end.
+
+    async def _decide(self, trace: Trace, root: int, policy: Policy, guide: str) -> None:
+        """The answer at the end of the best way; written now, where the search has not come so far."""
+        if self.best == "score":
+            trace.chosen = best(trace, trace.answers(), guide)
+            if trace.chosen is not None:
+                return
+        at = root
+        while (onward := self.best_child(trace, at)) is not None:
+            at = onward
+        if trace.steps[at].done:
+            trace.chosen = at
+            return
+        if self.finish and at != root and not rollouts(trace, at):
+            try:
+                await generate(trace, at, policy, self.sampling, last=True, cut=TO_THE_END)
+            except Interrupted:
+                raise
+            except PonderError:  # nothing is left, or nothing fits: what was found before has to do
+                pass
+        written = rollouts(trace, at)
+        trace.chosen = best(trace, written, guide) or next(iter(written), None)
+        if trace.chosen is None:
+            trace.chosen = best(trace, trace.answers(), guide)
+
+    def best_child(self, trace: Trace, at: int) -> int | None:
+        """Of the children that were visited: the most often, or the one of highest value (or score by the rule)."""
+        seen = [k for k in thoughts(trace, at) if trace.steps[k].visits]
+        if not seen:
+            return None
+        if self.best == "rule":
+            return choose(trace, at, seen, self.rule, two_player=self.two_player)
+        steps = trace.steps
+        if self.best == "value":
+            return max(seen, key=lambda k: (steps[k].value, steps[k].visits))
+        return max(seen, key=lambda k: (steps[k].visits, steps[k].value))
+
+
+def _why(trace: Trace, at: int) -> str:
+    return next((s for k in trace.children(at) if (s := trace.steps[k].pruned)), "nothing was written")

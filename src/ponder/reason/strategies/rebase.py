@@ -1,0 +1,43 @@
+"""Reward-balanced search: wide where steps look good, and never wider than at first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import get_args
+
+from ponder.errors import UnknownName, UsageError
+from ponder.protocols import Policy, Scorer
+from ponder.reason.operators.allocate import Rounding, rebase
+from ponder.reason.strategies.stepwise import Level, Stepwise
+from ponder.types import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Rebase(Stepwise):
+    """REBASE (Wu et al. 2024, "Inference Scaling Laws"): the softmax of the step scores at a temperature shares out the
+    width; every finished branch lowers it by one; a weighted vote at the end.
+
+    Rounding as the paper says, or up and in turn as its published code does. Duplicates stay, as in both.
+    """
+
+    n: int = 16
+    temperature: float = 0.2
+    rounding: Rounding = "paper"
+
+    def __post_init__(self) -> None:
+        Stepwise.__post_init__(self)
+        if self.n < 1:
+            raise UsageError(f"n is {self.n}; a search needs a width of at least 1")
+        if not self.temperature > 0:
+            raise UsageError(f"temperature is {self.temperature}; a softmax needs a positive one")
+        if self.rounding not in get_args(Rounding):
+            raise UnknownName("rounding", self.rounding, get_args(Rounding))
+
+    async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
+        def rule(level: Level) -> dict[int, int]:
+            answers = dict.fromkeys(level.ended, 1)
+            width = self.n - len(level.finished) - len(answers)  # B_{i+1} = B_i - C_i
+            counts = rebase([level.rank[i] for i in level.live], width, self.temperature, self.rounding)
+            return answers | dict(zip(level.live, counts, strict=True))
+
+        await self.grow(trace, policy, self.needed(scorer), self.n, rule)

@@ -1,0 +1,113 @@
+"""Refine: answer, look for what is wrong, answer again (Self-Refine: Madaan et al. 2023; with outside feedback, as
+Reflexion and CRITIC have it)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ponder.errors import Interrupted, PonderError, Spent, UnknownName, UsageError
+from ponder.protocols import Policy, Scorer
+from ponder.reason import reading
+from ponder.reason.operators import best, evaluate, generate
+from ponder.reason.operators.inquire import Inquiries, Question
+from ponder.reason.operators.refine import REFINE, refine
+from ponder.reason.operators.wording import needs, reworded, said
+from ponder.reason.prompts import PLAIN, Prompt
+from ponder.types import Sampling, Trace
+
+CRITIQUE = """{question}
+
+An attempt at this question:
+{answer}
+
+Go through the attempt step by step and list its mistakes. If there are none, reply with exactly: No mistakes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refine:
+    """At most so many rounds; it ends where the answer stays the same, nothing is found wrong, or a guide is content.
+
+    `feedback`: what the next attempt is told. "none"; the policy's own critique ("self"); what the guide gives as its
+    reason ("guide": a verifier, a tool, tests). The best by the guide is given as the answer; without a guide the last
+    in which an answer can be read.
+    """
+
+    rounds: int = 3
+    feedback: Literal["none", "self", "guide"] = "self"
+    enough: float = 1.0  # a guide's score that needs no refining
+    critique: str = CRITIQUE
+    template: str = REFINE
+    sampling: Sampling = Sampling(temperature=0.0, max_tokens=1024)
+    prompt: Prompt = PLAIN
+
+    def __post_init__(self) -> None:
+        if self.feedback not in ("none", "self", "guide"):
+            raise UnknownName("feedback", self.feedback, ("none", "self", "guide"))
+        if self.rounds < 1:
+            raise UsageError(f"rounds is {self.rounds}; to answer once, use a chain")
+        needs("critique", self.critique, "question", "answer")
+        needs("refine", self.template, "question", "answer", "feedback")
+
+    async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
+        if self.feedback == "guide" and scorer is None:
+            raise UsageError(
+                "feedback by the guide needs a guide: give a verifier or a reward model, or feedback='self'"
+            )
+        attempts: list[int] = []
+        try:
+            await self._think(trace, Inquiries(trace, policy), attempts, scorer)
+        except Interrupted:
+            raise
+        except PonderError as error:  # what there is decides
+            trace.spent = isinstance(error, Spent)
+            trace.failed = "" if trace.spent else str(error)
+            if not attempts and not trace.spent:
+                raise
+        trace.chosen = self._chosen(trace, attempts, scorer)
+
+    async def _think(self, trace: Trace, inquiries: Inquiries, attempts: list[int], guide: Scorer | None) -> None:
+        root = self.prompt.root(trace, inquiries.policy)
+        if not trace.children(root):
+            await generate(trace, root, inquiries.policy, self.sampling, last=True)
+        attempts.append(trace.children(root)[0])
+        while not await self._content(trace, attempts[-1], guide) and len(attempts) <= self.rounds:
+            found = await self._faults(inquiries, attempts[-1], guide)
+            if found is None:
+                return
+            attempts.append(await refine(inquiries, attempts[-1], self.sampling, found, self.template))
+            if _same(trace, *attempts[-2:]):
+                await self._content(trace, attempts[-1], guide)
+                return
+
+    async def _content(self, trace: Trace, step: int, guide: Scorer | None) -> bool:
+        if guide is None:
+            return False
+        if guide.name not in trace.steps[step].scores:
+            await evaluate(trace, [step], guide)
+        score = trace.score(step, guide.name)
+        return score is not None and score >= self.enough
+
+    async def _faults(self, inquiries: Inquiries, step: int, guide: Scorer | None) -> str | None:
+        """What is wrong with an attempt; None where nothing is."""
+        trace = inquiries.trace
+        if self.feedback == "none":
+            return ""
+        if guide is not None and self.feedback == "guide":
+            return trace.steps[step].scores[guide.name].reason
+        asked = Question(reworded(trace.problem, self.critique, answer=said(trace, step)), (step,))
+        (reply,) = await inquiries.answer(asked, self.sampling, aside=True)
+        text = said(trace, reply)
+        return None if text.lower().startswith("no mistakes") else text
+
+    def _chosen(self, trace: Trace, attempts: list[int], guide: Scorer | None) -> int | None:
+        rated = best(trace, attempts, guide.name) if guide is not None else None
+        if rated is not None or not attempts:
+            return rated
+        return next((i for i in reversed(attempts) if reading.answer(trace, i) is not None), attempts[-1])
+
+
+def _same(trace: Trace, a: int, b: int) -> bool:
+    """The same answer, or the same words."""
+    one, two = reading.answer(trace, a), reading.answer(trace, b)
+    return said(trace, a).split() == said(trace, b).split() or (one is not None and one == two)

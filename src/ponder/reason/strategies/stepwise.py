@@ -1,0 +1,201 @@
+"""Search level by level: every live branch is continued by a step, the new steps are rated, and a rule shares out what
+comes next. Beams, DVTS, REBASE and particle filters are this loop with different rules.
+
+The loop begins at the root whenever it is called and does only what the trace lacks, so a search that was stopped goes
+on, and one that is complete stays as it is. `Step.visits` is how many continuations a step was given (an answer: how
+often it counts), `Step.value` what it was ranked by.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from ponder.errors import Interrupted, PonderError, Spent, UnknownName, UsageError
+from ponder.protocols import Policy, Scorer
+from ponder.reason import reading
+from ponder.reason.operators import evaluate, expand, prune_undecided, vote
+from ponder.reason.operators.cut import CUTS, Cut
+from ponder.reason.operators.reduce import REDUCTIONS, Reduction, along
+from ponder.reason.prompts import PLAIN, Prompt
+from ponder.types import Sampling, Step, Trace
+
+DROPPED = "not kept"  # by the rule; a wider search may take it up again
+AHEAD = "only looked ahead"  # a step that was written to rate another
+
+Choice = Literal["weighted", "best", "majority"]
+
+
+@dataclass(slots=True)
+class Level:
+    """What a rule decides on: the steps at one depth that have a rank, in the order of their parents."""
+
+    depth: int
+    parents: list[int]
+    groups: list[list[int]]  # all of them, by parent
+    live: list[int]  # those that can be continued
+    ended: list[int]  # those that are answers
+    finished: dict[int, int]  # answers of the levels before, and how often each counts
+    rank: Mapping[int, float]
+
+
+# How many continuations each live step gets, and how often each answer counts. A step of the level that is not named is
+# dropped; an answer of before that is not named stays as it was.
+Rule = Callable[[Level], Mapping[int, int]]
+
+
+@dataclass(slots=True)
+class _Search:
+    """One call: what it works on, and what it has found so far."""
+
+    trace: Trace
+    root: int
+    policy: Policy
+    guide: Scorer | None
+    rank: dict[int, float] = field(default_factory=dict)
+    finished: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stepwise:
+    """What the searches share."""
+
+    sampling: Sampling = Sampling(max_tokens=1024)  # max_tokens: of the whole answer
+    cut: Cut | None = CUTS["paragraph"]  # where a step ends
+    reduce: Reduction = "last"  # the scores on a path as one
+    choose: Choice = "weighted"  # among the answers: a vote weighted by rank, the best rank, or a plain vote
+    prompt: Prompt = PLAIN
+
+    def __post_init__(self) -> None:
+        if self.reduce not in REDUCTIONS:
+            raise UnknownName("reduction of step scores", self.reduce, REDUCTIONS)
+        if self.choose not in get_args(Choice):
+            raise UnknownName("way to choose", self.choose, get_args(Choice))
+
+    async def grow(self, trace: Trace, policy: Policy, guide: Scorer | None, width: int, rule: Rule) -> None:
+        """Search from `width` first steps on, and answer by what was found, also where a budget ends it early."""
+        search = _Search(trace, self.prompt.root(trace, policy), policy, guide)
+        root, why = trace.steps[search.root], ""
+        root.pruned, root.visits = "", max(root.visits, width)
+        try:
+            await self._levels(search, rule)
+        except Spent as spent:
+            why = str(spent)
+        trace.chosen = self.decide(trace, search.finished, search.rank)
+        trace.failed = "" if search.finished else why or _dead(trace)
+
+    async def _levels(self, search: _Search, rule: Rule) -> None:
+        trace, parents, depth = search.trace, [search.root], 0
+        while parents:
+            depth += 1
+            short = await self._fill(search, parents)
+            groups = [branches(trace, p) for p in parents]
+            fresh = [i for group in groups for i in group if _open(trace.steps[i])]
+            if short is not None:  # what has come to its end counts; the others wait for their level
+                fresh = [i for i in fresh if trace.steps[i].done]
+            short = await self._rate(search, fresh) or short
+            groups = [[i for i in group if i in search.rank] for group in groups]
+            level = [i for group in groups for i in group]
+            ended = [i for i in level if trace.steps[i].done]
+            if short is not None:
+                search.finished |= dict.fromkeys(ended, 1)
+                raise short
+            live = [i for i in level if not trace.steps[i].done]
+            given = rule(Level(depth, parents, groups, live, ended, dict(search.finished), search.rank))
+            self._settle(search, live, ended, given)
+            parents = [i for i in live if trace.steps[i].visits]
+
+    async def _fill(self, search: _Search, parents: Sequence[int]) -> Spent | None:
+        """See to it that every parent has the continuations it was given."""
+        trace = search.trace
+        counts = {p: trace.steps[p].visits - len(branches(trace, p)) for p in parents if not trace.steps[p].pruned}
+        lacking = {p: count for p, count in counts.items() if count > 0}
+        if not lacking:
+            return None
+        try:
+            await expand(
+                trace, list(lacking), search.policy, self.sampling, list(lacking.values()),
+                cut=self.cut, last=self.cut is None,
+            )  # fmt: skip
+        except Interrupted:
+            raise
+        except Spent as spent:
+            return spent
+        except PonderError:  # every branch failed; each says why where it is pruned
+            if not search.finished and len(lacking) == len(parents):
+                raise
+        return None
+
+    async def _rate(self, search: _Search, steps: Sequence[int]) -> Spent | None:
+        trace, guide, short = search.trace, search.guide, None
+        try:
+            await self.rate(trace, steps, search.policy, guide)
+        except Spent as spent:
+            short = spent
+        for i in steps:
+            if (rank := self.rank(trace, i, guide)) is not None:
+                search.rank[i] = trace.steps[i].value = rank
+        return short
+
+    def _settle(self, search: _Search, live: Sequence[int], ended: Sequence[int], given: Mapping[int, int]) -> None:
+        """Write on the steps what the rule gave them."""
+        steps = search.trace.steps
+        for i in live:  # what an earlier, narrower search gave stays given
+            steps[i].visits = max(steps[i].visits, given.get(i, 0))
+        for i in [*search.finished, *ended]:
+            search.finished[i] = steps[i].visits = given.get(i, search.finished.get(i, 0))
+        for step in (steps[i] for i in [*live, *search.finished]):
+            if not step.visits:
+                step.pruned = step.pruned or DROPPED
+            elif step.pruned == DROPPED:
+                step.pruned = ""
+        search.finished = {i: copies for i, copies in search.finished.items() if copies}
+
+    async def rate(self, trace: Trace, steps: Sequence[int], policy: Policy, guide: Scorer | None) -> None:
+        """Ask the guide about what it was not asked before; a step it cannot decide on is pruned."""
+        guide = self.needed(guide)
+        await evaluate(trace, [i for i in steps if guide.name not in trace.steps[i].scores], guide)
+        prune_undecided(trace, steps, guide.name)
+
+    def rank(self, trace: Trace, step: int, guide: Scorer | None) -> float | None:
+        return along(trace, step, self.needed(guide).name, self.reduce)
+
+    def needed(self, guide: Scorer | None) -> Scorer:
+        if guide is None:
+            name = type(self).__name__
+            raise UsageError(f"{name} ranks steps by a guide: give a scorer (a reward or value model, a judge)")
+        return guide
+
+    def decide(self, trace: Trace, finished: Mapping[int, int], rank: Mapping[int, float]) -> int | None:
+        """The answer among those found; one that stands for several copies has as many votes."""
+        steps = sorted(finished)
+        if self.choose == "best":
+            return vote.best(steps, [rank[i] for i in steps])
+        weight = dict(zip(steps, self.weights([rank[i] for i in steps]), strict=True))
+        said = {i: reading.answer(trace, i) for i in steps}
+        votes = [i for i in steps for _ in range(finished[i])]
+        weights = [1.0 if self.choose == "majority" else weight[i] for i in votes]
+        won = vote.weighted([said[i] for i in votes], weights)
+        givers = [i for i in steps if won is not None and said[i] == won]
+        return vote.best(givers, [rank[i] for i in givers])
+
+    def weights(self, ranks: Sequence[float]) -> Sequence[float]:
+        """What a vote counts."""
+        return ranks
+
+
+def branches(trace: Trace, parent: int) -> list[int]:
+    """The continuations of a step, without those that only looked ahead."""
+    return [i for i in trace.children(parent) if trace.steps[i].pruned != AHEAD]
+
+
+def _open(step: Step) -> bool:
+    """Not pruned, or only by a rule; or continued, and pruned when that failed."""
+    return step.pruned in ("", DROPPED) or step.visits > 0
+
+
+def _dead(trace: Trace) -> str:
+    reasons = Counter(s.pruned for s in trace.steps if s.pruned not in ("", DROPPED, AHEAD))
+    return "no branch came to an answer" + "".join(f": {reason}" for reason, _ in reasons.most_common(1))

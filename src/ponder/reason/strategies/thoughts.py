@@ -1,0 +1,223 @@
+"""Tree of Thoughts (Yao et al. 2023): think of several next thoughts, rate them by asking, and search breadth or depth
+first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ponder.errors import Interrupted, PonderError, Spent, UnknownName, UsageError
+from ponder.protocols import Policy, Scorer
+from ponder.reason.operators import evaluate, expand, prune, write
+from ponder.reason.operators.backtrack import backtrack
+from ponder.reason.operators.cut import CUTS, Cut
+from ponder.reason.operators.inquire import Inquiries, Question
+from ponder.reason.operators.self_evaluate import value, votes
+from ponder.reason.operators.until import until_spent
+from ponder.reason.prompts import PLAIN, Prompt
+from ponder.reason.strategies.thought_prompts import GAME_OF_24, GENERAL, Thoughts
+from ponder.types import Sampling, Score, Trace
+
+# Why a thought is left, by breadth and by depth; a wider search or a lower threshold takes it up again.
+DROPPED, POOR = "not among the best", "not worth enough"
+
+
+@dataclass(frozen=True, slots=True)
+class TreeOfThoughts:
+    """Thoughts are proposed in one reply, line by line, or sampled one by one; a guide rates them, or the policy does:
+    each by itself (the sum of what `evaluations` replies are worth on a scale), or all of a level by votes.
+
+    "bfs": of each level the `keep` best are thought on. "dfs": into the best thought first, back from where nothing is
+    worth more than `threshold`, until there are `answers` or `most` thoughts were thought on.
+    """
+
+    search: Literal["bfs", "dfs"] = "bfs"
+    generation: Literal["propose", "sample"] = "propose"
+    evaluation: Literal["value", "vote"] = "value"
+    depth: int = 4
+    keep: int = 5
+    n: int = 5  # thoughts after a thought; for proposals 0 means all that there are
+    evaluations: int = 3
+    threshold: float = 0.0
+    answers: int = 1
+    most: int = 100
+    wording: Thoughts = GENERAL
+    cut: Cut = CUTS["line"]  # of a sampled thought
+    sampling: Sampling = Sampling(temperature=0.7, max_tokens=1024)
+    prompt: Prompt = PLAIN  # what sampled thoughts follow
+
+    def __post_init__(self) -> None:
+        known = {"search": ("bfs", "dfs"), "generation": ("propose", "sample"), "evaluation": ("value", "vote")}
+        for name, names in known.items():
+            if getattr(self, name) not in names:
+                raise UnknownName(name, getattr(self, name), names)
+        for name in ("depth", "keep", "evaluations", "answers", "most"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)}; a tree of thoughts needs at least 1")
+        if self.n < 0 or (self.n == 0 and self.generation == "sample"):
+            raise UsageError(f"n is {self.n}; give the number of thoughts to sample after each")
+
+    async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
+        root = self.prompt.root(trace, policy)
+        tree = _Tree(self, trace, root, policy, scorer, Inquiries(trace, policy))
+        with until_spent(trace):
+            await (self._breadth_first(tree) if self.search == "bfs" else self._depth_first(tree))
+        trace.chosen = tree.best()
+
+    async def _breadth_first(self, tree: _Tree) -> None:
+        beam = [tree.root]
+        for level in range(1, self.depth + 1):
+            thinking = [i for i in beam if not tree.trace.steps[i].done]
+            if not thinking:
+                return
+            await tree.grow(thinking, level)
+            candidates = [c for i in beam for c in (tree.thoughts(i) if i in thinking else [i])]
+            if not candidates:
+                return
+            await tree.rate(candidates)
+            ranked = sorted(candidates, key=tree.worth, reverse=True)  # stable: the first of equals stays first
+            beam = ranked[: self.keep]
+            tree.leave(ranked[self.keep :], DROPPED, keep=beam)
+
+    async def _depth_first(self, tree: _Tree) -> None:
+        at: int | None = tree.root
+        level, opened, answered = {tree.root: 0}, {tree.root}, 0
+
+        def ways(step: int) -> list[int]:
+            return [c for c in tree.thoughts(step) if c not in opened and not tree.trace.steps[c].pruned]
+
+        while at is not None and len(opened) - answered <= self.most:
+            if tree.trace.steps[at].done:
+                answered += 1
+                if answered >= self.answers:
+                    return
+            else:
+                await self._open(tree, at, level[at] + 1)
+            fork = backtrack(tree.trace, at, lambda step: bool(ways(step)))
+            at = None
+            if fork is not None:
+                at = max(ways(fork), key=tree.worth)
+                level[at] = level[fork] + 1
+                opened.add(at)
+
+    async def _open(self, tree: _Tree, at: int, level: int) -> None:
+        """Thoughts after this one, those that are worth too little left; a branch that fails is pruned."""
+        try:
+            await tree.grow([at], level)
+            await tree.rate(tree.thoughts(at))
+        except (Interrupted, Spent):
+            raise
+        except PonderError as error:
+            if at == tree.root:
+                raise
+            prune(tree.trace, [at], str(error))
+        found = tree.thoughts(at)
+        poor = [c for c in found if tree.worth(c) <= self.threshold]
+        tree.leave(poor, POOR, keep=[c for c in found if c not in poor])
+
+
+@dataclass(slots=True)
+class _Tree:
+    """One call: the trace's thoughts, how they are made and rated. What is there already is not made again."""
+
+    how: TreeOfThoughts
+    trace: Trace
+    root: int
+    policy: Policy
+    guide: Scorer | None
+    inquiries: Inquiries
+    rated: dict[int, None] = field(default_factory=dict)  # in order
+
+    @property
+    def by(self) -> str:
+        """The name that ratings stand under."""
+        return self.guide.name if self.guide is not None else f"self_{self.how.evaluation}"
+
+    def thoughts(self, step: int) -> list[int]:
+        """Those that can be rated: what a branch failed with is none."""
+        steps = self.trace.steps
+        return [c for c in self.trace.children(step) if not steps[c].aside and steps[c].pruned in ("", DROPPED, POOR)]
+
+    def worth(self, step: int) -> float:
+        """Of words and votes a thought that nobody could rate has none; a guide's scores may lie below 0."""
+        score = self.trace.score(step, self.by)
+        return score if score is not None else 0.0 if self.guide is None else -math.inf
+
+    async def grow(self, parents: Sequence[int], level: int) -> None:
+        """Thoughts after these ones."""
+        how, trace = self.how, self.trace
+        last = level == how.depth
+        if how.generation == "sample":
+            lacking = [max(0, how.n - sum(not trace.steps[c].aside for c in trace.children(p))) for p in parents]
+            some = [(p, n) for p, n in zip(parents, lacking, strict=True) if n]
+            if some:
+                most = how.sampling.max_tokens  # of a whole answer, so the last thought gets what is left
+                cut = Cut(tokens=most, longest=most + 1) if last else how.cut
+                starts, counts = zip(*some, strict=True)
+                await expand(trace, starts, self.policy, how.sampling, counts, cut=cut, last=last)
+            for p in parents:
+                for c in self.thoughts(p):
+                    trace.steps[c].last = last or how.wording.is_answer(trace.steps[c].text)
+            return
+        asked = [Question(how.wording.proposing(trace.problem, trace.text(p), how.n, last), (p,)) for p in parents]
+        replies = await self.inquiries.answers(asked, how.sampling, aside=True)
+        for p, reply in zip(parents, replies, strict=True):
+            if isinstance(reply, PonderError):
+                prune(trace, [p], str(reply))
+            else:
+                self._write(p, reply[0], last)
+
+    def _write(self, parent: int, reply: int, last: bool) -> None:
+        """The lines of a reply as thoughts, which cite it; once."""
+        if any(self.trace.steps[c].cites == (reply,) for c in self.trace.children(parent)):
+            return
+        lines = self.how.wording.read(self.trace.steps[reply].text, self.how.n, last)
+        if not lines:
+            prune(self.trace, [parent], "no thought was proposed after it")
+        for line in lines:
+            i = write(self.trace, parent, line, self.policy, cites=(reply,))
+            self.trace.steps[i].last = last or self.how.wording.is_answer(line)
+
+    async def rate(self, steps: Sequence[int]) -> None:
+        """What each is worth. Of equal thoughts only the first is: the same beam twice would be no search."""
+        trace, seen, fresh = self.trace, set[str](), []
+        for i in steps:
+            text = trace.text(i)
+            if text in seen:
+                trace.steps[i].scores[self.by] = Score(0.0 if self.guide is None else None, "the same thought again")
+            else:
+                fresh.append(i)
+            seen.add(text)
+        if self.guide is not None:
+            await evaluate(trace, [i for i in fresh if self.by not in trace.steps[i].scores], self.guide)
+        elif fresh:
+            for i, score in zip(fresh, await self._self_rated(fresh), strict=True):
+                trace.steps[i].scores[self.by] = score
+        for i in steps:
+            trace.steps[i].value = trace.score(i, self.by) or 0.0
+            self.rated[i] = None
+
+    async def _self_rated(self, steps: Sequence[int]) -> list[Score]:
+        how, problem = self.how, self.trace.problem
+        if how.evaluation == "vote":
+            return await votes(self.inquiries, steps, how.sampling, how.evaluations, how.wording.vote)
+        asked = [Question(how.wording.rating(problem, self.trace.text(i)), (i,)) for i in steps]
+        return await value(self.inquiries, asked, how.sampling, how.evaluations, how.wording.scale)
+
+    def leave(self, steps: Sequence[int], why: str, keep: Sequence[int]) -> None:
+        prune(self.trace, steps, why)
+        for i in keep:
+            if self.trace.steps[i].pruned in (DROPPED, POOR):
+                self.trace.steps[i].pruned = ""
+
+    def best(self) -> int | None:
+        """The answer worth most, the first of equals; where there is none, the thought that is."""
+        rated = [i for i in self.rated if not self.trace.steps[i].pruned]
+        answers = [i for i in rated if self.trace.steps[i].done]
+        return max(answers or rated, key=self.worth, default=None)
+
+
+# The paper's Game of 24: all proposals, three value calls, the best five of each of four levels.
+TOT_24 = TreeOfThoughts(n=0, wording=GAME_OF_24, sampling=Sampling(temperature=0.7, max_tokens=1000))

@@ -1,0 +1,124 @@
+"""Self-consistency: many chains, one answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from ponder.errors import Interrupted, PonderError, Spent, UnknownName, UsageError
+from ponder.protocols import Policy, Scorer
+from ponder.reason import reading
+from ponder.reason.operators import evaluate, generate, vote
+from ponder.reason.operators.confidence import confidence
+from ponder.reason.operators.settled import leads, unbeatable
+from ponder.reason.prompts import PLAIN, Prompt
+from ponder.types import Sampling, Trace
+
+Weight = Literal["count", "score", "likelihood", "entropy", "gini"]
+Stopping = Literal["", "settled", "beta"]
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """The most frequent answer of n chains (self-consistency, Wang et al. 2023).
+
+    A vote may weigh what the guide scores the chain, or how sure the policy was of it (`reason.operators.confidence`).
+    With a `stop` rule, chains are drawn `round` at a time until the vote is `settled`, which nothing that may still
+    come can overturn; or until `beta`, where the leader is the likelier of the first two with probability `sure`
+    (Adaptive-Consistency, Aggarwal et al. 2023). A chain without an answer has no vote; first seen wins ties.
+    """
+
+    n: int = 8
+    weight: Weight = "count"
+    stop: Stopping = ""
+    round: int = 1
+    sure: float = 0.95
+    sampling: Sampling = Sampling()
+    prompt: Prompt = PLAIN
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise UsageError(f"n is {self.n}; a vote needs at least one chain")
+        if self.round < 1:
+            raise UsageError(f"round is {self.round}; at least one chain must be drawn at a time")
+        if not 0.5 < self.sure < 1:
+            raise UsageError(f"sure is {self.sure}; it is a probability between 0.5 and 1")
+        for what, kind in (("weight", Weight), ("stop", Stopping)):
+            if getattr(self, what) not in get_args(kind):
+                raise UnknownName(what, getattr(self, what), [k for k in get_args(kind) if k])
+        if self.stop == "beta" and self.weight != "count":
+            raise UsageError("the beta rule counts votes: take weight='count', or stop='settled'")
+
+    async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
+        if self.weight == "score" and scorer is None:
+            raise UsageError("a vote weighted by score needs a guide: give a scorer, or weight by count")
+        sampling, why = self.sampling, ""
+        if self.weight in ("entropy", "gini") and self.weight not in sampling.measures:
+            sampling = replace(sampling, measures=(*sampling.measures, self.weight))
+        root = self.prompt.root(trace, policy)
+        votes: dict[int, tuple[str | None, float | None]] = {}  # what each chain answers, and what that weighs
+        try:
+            await self._count(trace, root, scorer, votes)
+            while (left := self.n - len(trace.children(root))) > 0 and not self._over(votes, left):
+                try:
+                    n = min(left, self.round) if self.stop else left
+                    drawn = await generate(trace, root, policy, sampling, n, last=True)
+                except (Interrupted, Spent):
+                    raise
+                except PonderError as error:  # those that have voted decide
+                    if not votes:
+                        raise
+                    why = str(error)
+                    break
+                if not drawn:
+                    break  # a policy that gives nothing would be asked forever
+                await self._count(trace, root, scorer, votes)
+        except Spent as spent:
+            why = str(spent)
+        answers, weights = [a for a, _ in votes.values()], [w for _, w in votes.values()]
+        won = vote.weighted(answers, weights)
+        trace.chosen = next((i for i, (a, w) in votes.items() if won is not None and a == won and w is not None), None)
+        if votes and not any(w is not None for w in weights):
+            why = self._weightless(trace, next(iter(votes)), scorer)
+        trace.failed = why if won is None else ""
+
+    async def _count(
+        self, trace: Trace, root: int, guide: Scorer | None, votes: dict[int, tuple[str | None, float | None]]
+    ) -> None:
+        """Take in the chains that have not voted yet."""
+        fresh = [i for i in trace.children(root) if i not in votes and not trace.steps[i].pruned]
+        if self.weight == "score" and guide is not None:
+            await evaluate(trace, [i for i in fresh if guide.name not in trace.steps[i].scores], guide)
+        votes |= {i: (reading.answer(trace, i), self._weight(trace, i, guide)) for i in fresh}
+
+    def _weight(self, trace: Trace, step: int, guide: Scorer | None) -> float | None:
+        if self.weight == "count":
+            return 1.0
+        if self.weight != "score":
+            return confidence(trace, step, self.weight)
+        assert guide is not None
+        score = trace.score(step, guide.name)
+        if self.stop and score is not None and not 0 <= score <= 1:
+            raise UsageError(
+                f"{guide.name} scored {score:g}; a vote can be settled early only where no score is above 1 or below 0:"
+                " leave out the stop rule, or take a guide that gives probabilities"
+            )
+        return score
+
+    def _over(self, votes: dict[int, tuple[str | None, float | None]], left: int) -> bool:
+        answers, weights = [a for a, _ in votes.values()], [w for _, w in votes.values()]
+        if self.stop == "settled":
+            return unbeatable(answers, weights, left)
+        if self.stop == "beta":
+            (_, first), (_, second) = [*Counter(a for a in answers if a is not None).most_common(2), *_NOBODY][:2]
+            return leads(first, second) >= self.sure
+        return False
+
+    def _weightless(self, trace: Trace, step: int, guide: Scorer | None) -> str:
+        if guide is not None and self.weight == "score":
+            return f"no chain has a score: {trace.steps[step].scores[guide.name].reason}"
+        return f"the policy tells nothing to weigh by {self.weight}: weigh by count"
+
+
+_NOBODY = [("", 0), ("", 0)]

@@ -1,0 +1,38 @@
+"""A calculator: exact arithmetic, no eval."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ponder.reason.reading import canonical
+from ponder.reason.tools.tool import Call
+from ponder.verify import Number, evaluate
+
+_GROUPED = re.compile(r"(?<![0-9.])([0-9]{1,3}(?:,[0-9]{3})+)(?![0-9])")
+
+
+def calculate(expression: str) -> str:
+    """The value of an expression in numbers, + - * / and brackets: a decimal where it ends, else a fraction and its
+    first digits. What cannot be read is said, in square brackets."""
+    plain = _GROUPED.sub(lambda m: m[1].replace(",", ""), expression).strip().removesuffix("=").strip()
+    found = evaluate(plain, decimals=True)
+    if found.value is None:
+        return f"[cannot calculate this ({found.reason}): use numbers, + - * / and brackets]"
+    exact = canonical(Number(found.value))
+    return f"{exact} = {float(found.value):.12g}..." if "/" in exact else exact
+
+
+@dataclass(frozen=True, slots=True)
+class Calculator:
+    begin: str = "<calc>"
+    end: str = "</calc>"
+    shown: str = "<result>{result}</result>"
+    about: str = (
+        "You have a calculator: write an expression as <calc>12 * (3 + 4)</calc>, and its value follows as "
+        "<result>84</result>. Never write a result yourself."
+    )
+
+    async def __call__(self, said: str, earlier: Sequence[Call]) -> str:
+        return calculate(said)

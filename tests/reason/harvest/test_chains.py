@@ -1,0 +1,166 @@
+"""What came of each thought, which answers are imitated, and which of a problem's are kept."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ponder.funnel import Funnel
+from ponder.reason.harvest import Found, Origin, chain, chains, ends, keep, outcomes, pick, tokens_of
+from ponder.reason.harvest.found import shingles, similarity
+from ponder.types import Problem, Score, Step, Trace, ids, user
+
+
+def test_outcomes_by_hand(grow):
+    trace = grow(
+        ("a", [("b", 1.0), ("c", 0.0), ("d", [("e", 1.0), ("f", None)])]),
+        ("g", [("h", "unscored")]),
+        ("i", 0.0),
+    )
+    found = {trace.steps[i].text: o for i, o in enumerate(outcomes(trace, "accuracy"))}
+    assert found["What is 2 + 2?"].mean == pytest.approx(2 / 4)
+    assert found["a"].mean == pytest.approx(2 / 3) and found["d"].mean == 1.0
+    assert found["g"].mean is None and found["h"].best is None and found["f"].mean is None  # unknown is not zero
+    assert found["i"].mean == 0.0 and found["i"].best == 0.0
+
+
+def test_visits_weigh_and_the_never_visited_do_not_count(grow):
+    trace = grow(("a", [("b", 1.0, {"visits": 3}), ("c", 0.0, {"visits": 1}), ("d", 0.0)], {"visits": 5}))
+    assert outcomes(trace, "accuracy", visits=True)[1].mean == pytest.approx(3 / 4)
+    assert outcomes(trace, "accuracy")[1].mean == pytest.approx(1 / 3)
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=60, deadline=None)
+def test_outcomes_are_those_of_a_plain_recursion(seed):
+    rng = random.Random(seed)
+    trace = Trace(Problem("p", user("?")), [Step(None, "?", ids([1]))])
+    for _ in range(rng.randint(1, 25)):
+        parent = rng.randrange(len(trace.steps))
+        if trace.steps[parent].done:
+            continue
+        step = Step(parent, "x", ids([1]), np.zeros(1, np.float32), rng.choice(["eos", "stop", "length"]))
+        if rng.random() < 0.8:
+            step.scores["s"] = Score(rng.choice([0.0, 0.5, 1.0, None]))
+        step.visits, step.last = rng.randint(0, 3), rng.random() < 0.2
+        trace.add(step)
+
+    def below(i):
+        """Every judged answer under a step, by going down."""
+        step, own = trace.steps[i], []
+        if step.done and not trace.children(i) and (score := trace.score(i, "s")) is not None:
+            tried = [k for k in trace.children(step.parent) if trace.steps[k].last and not trace.steps[k].visits]
+            tried = [k for k in tried if not trace.children(k) and trace.score(k, "s") is not None]
+            own = [(score, 1 / len(tried) if i in tried else step.visits)]
+        return own + [leaf for c in trace.children(i) for leaf in below(c)]
+
+    searched = any(step.visits for step in trace.steps)
+    for i, (plain, visited) in enumerate(zip(outcomes(trace, "s"), outcomes(trace, "s", visits=True), strict=True)):
+        leaves = below(i)
+        assert plain.mean == (pytest.approx(np.mean([s for s, _ in leaves])) if leaves else None)
+        weights = [v if searched else 1 for _, v in leaves]
+        wanted = np.average([s for s, _ in leaves], weights=weights) if sum(weights) else None
+        assert visited.mean == (None if wanted is None else pytest.approx(wanted))
+
+
+def test_an_answer_with_a_question_about_it_is_still_an_answer(grow):
+    trace = grow(("a", 1.0), ("b", 0.0))
+    asked = trace.add(Step(1, "Is it right?", ids([1]), aside=True))
+    trace.add(Step(asked, "yes", ids([1]), np.zeros(1, np.float32), "eos", aside=True))
+    assert ends(trace) == [1, 2]
+    trace.steps[2].pruned = "low score"
+    assert ends(trace) == [1, 2] and trace.answers() == []  # a pruned answer was given nonetheless
+
+
+def test_chains_and_their_funnel(grow):
+    trace = grow(
+        ("Two and two. ", [("It is 4", 1.0), ("It is 5", 0.0)]),
+        ("4", 1.0, {"stop": "length"}),
+        ("four", None),
+        ("fo", "unscored"),
+    )
+    prompt = trace.add(Step(None, "Improve: 5", ids([7]), cites=(3,)))
+    trace.add(Step(prompt, "4!", ids([1]), np.zeros(1, np.float32), "eos", scores={"accuracy": Score(1.0)}))
+    funnel = Funnel()
+    (one,) = chains(trace, "accuracy", funnel, Origin("runs/a", 7))
+    assert one.row["messages"] == [
+        {"role": "user", "content": "What is 2 + 2?"},
+        {"role": "assistant", "content": "Two and two. It is 4"},
+    ]
+    assert one.row["from"] == {"run": "runs/a", "at": 7, "problem": "p/0", "steps": [0, 1, 2]}
+    assert one.size == one.row["tokens"] == len("Two and two. It is 4") + 1
+    assert funnel.stages == {
+        "answers": 6, "to the question itself": 5, "ended by themselves": 4, "judged": 2, "right": 1,
+    }  # fmt: skip
+    assert funnel.lost["judged"] == {"undecided: timed out": 1, "never scored": 1}
+    assert list(chains(trace, "accuracy", Funnel(), Origin(), longest=5)) == []
+    again = trace.add(Step(None, "What is 2 + 2? Think step by step.", ids([7])))
+    trace.add(Step(again, "4.", ids([1]), np.zeros(1, np.float32), "eos", scores={"accuracy": Score(1.0)}))
+    assert [c.text for c in chains(trace, "accuracy", Funnel(), Origin())] == ["Two and two. It is 4", "4."]
+
+
+def test_a_chain_alone_keeps_its_tokens(grow):
+    trace = grow(("ab", [("c", 0.0), ("de", 1.0)]))
+    trace.add(Step(1, "tool", ids([9, 9])))
+    trace.add(Step(4, "f", ids([8]), np.zeros(1, np.float32), "eos", cites=(2,)))
+    alone = chain(trace, 5)
+    assert [s.parent for s in alone.steps] == [None, 0, 1, 2] and alone.steps[3].cites == ()
+    assert alone.token_ids(3).tolist() == trace.token_ids(5).tolist()
+    told = tokens_of(alone)
+    assert told["token_ids"] == [*map(ord, "ab"), 9, 9, 8] and told["sampled"] == [1, 1, 0, 0, 1]
+    assert told["prompt_ids"] == trace.steps[0].token_ids.tolist()
+    hinted = trace.add(Step(None, "The answer is 4. Why?", ids([7, 7])))
+    trace.add(Step(hinted, "so", ids([6]), np.zeros(1, np.float32), "eos"))
+    assert chain(trace, 7).token_ids(1).tolist() == [*trace.steps[0].token_ids, 6]  # the hint is gone
+    assert trace.steps[5].parent == 4 and trace.steps[5].cites == (2,)  # the trace is as it was
+
+
+def found(problem, text, size=1):
+    return Found(problem, text, size, {"text": text})
+
+
+def test_what_was_said_before_and_what_is_too_much_go():
+    funnel = Funnel()
+    given_ = [found("a", "x y", 3), found("a", "X  y", 1), found("b", "x y", 1), found("a", "z", 2), found("a", "w", 9)]
+    kept = keep(given_, funnel, 2, "shortest")
+    assert [(f.problem, f.text) for f in kept] == [("a", "z"), ("a", "x y"), ("b", "x y")]
+    assert funnel.stages == {"unique": 4, "kept": 3}
+    assert funnel.lost == {"unique": {"said before": 1}, "kept": {"beyond 2 of a problem": 1}}
+    assert [f.text for f in keep(given_, Funnel(), None, "first", exact=True)] == ["x y", "X  y", "z", "w", "x y"]
+
+
+def test_diverse_takes_the_least_alike():
+    same = [found("a", f"we add two and two to get four so {n}", n) for n in (5, 6, 7)]
+    other = found("a", "counting on fingers gives another way entirely here", 50)
+    assert pick([*same, other], 2, "diverse") == [same[0], other]
+    assert pick([*same, other], 2, "shortest") == same[:2]
+    assert pick([other, *same], 1, "first") == [other]
+
+
+TEXTS = st.lists(st.sampled_from("abc"), min_size=4, max_size=9).map(" ".join)
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=8, unique=True), st.integers(1, 5))
+@settings(max_examples=60, deadline=None)
+def test_each_diverse_pick_is_the_farthest_from_those_before(texts, count):
+    group = [found("p", t, len(t)) for t in texts]
+    taken = pick(group, count, "diverse")
+    assert len(taken) == min(count, len(group)) == len({id(t) for t in taken})
+    if len(group) <= count:
+        return
+    for n in range(1, len(taken)):
+        before, rest = taken[:n], [g for g in group if not any(g is t for t in taken[:n])]
+        nearest = {g.text: max(similarity(shingles(g.text), shingles(b.text)) for b in before) for g in rest}
+        assert nearest[taken[n].text] == min(nearest.values())
+
+
+def test_similarity_is_jaccards():
+    a, b = shingles("one two three four"), shingles("one two three five")
+    assert similarity(a, b) == pytest.approx(1 / 3)  # of (1 2 3), (2 3 4), (2 3 5) both have the first
+    assert similarity(a, a) == 1.0 and similarity(a, shingles("x")) == 0.0
+    assert all(len(set(s)) == 3 for s in a) and list(itertools.chain(*shingles("x"))) == ["x"]

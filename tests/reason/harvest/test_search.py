@@ -1,0 +1,104 @@
+"""Harvests of real searches: values are those that the search backed up, and every kind can be taken of every tree."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import numpy as np
+import pytest
+
+from ponder.funnel import Funnel
+from ponder.pipelines.solve import solve
+from ponder.reason.harvest import (
+    Origin,
+    answer_pairs,
+    chains,
+    journeys,
+    merged,
+    outcomes,
+    sibling_pairs,
+    step_labels,
+    supervision,
+    values,
+    woven,
+)
+from ponder.reason.strategies import MCTS, Beam, Ensemble, Refine, STaR
+from ponder.types import Completion, Problem, Score, ids, user
+from ponder.verify import FinalNumber
+
+
+class Thinker:
+    """Writes up to three lines of thought and then 4 or 5, whatever it is asked."""
+
+    def __init__(self, seed):
+        self.rng = random.Random(seed)
+
+    def encode(self, messages):
+        return self.tokens("\n".join(str(m["content"]) for m in messages))
+
+    def tokens(self, text):
+        return ids(ord(c) for c in text)
+
+    def text(self, tokens):
+        return "".join(map(chr, tokens))
+
+    async def generate(self, prefix, sampling, n=1):
+        return [self.write(sampling.stop) for _ in range(n)]
+
+    def write(self, stops):
+        lines = [f"line {self.rng.randint(0, 99)}\n" for _ in range(self.rng.randint(0, 3))]
+        text, stop = "".join(lines) + f"\\boxed{{{self.rng.choice([4, 5])}}}", "eos"
+        for mark in stops:
+            if mark in text:
+                text, stop = text[: text.index(mark) + len(mark)], "stop"
+        return Completion(text, self.tokens(text), np.full(len(text), -1.0, np.float32), stop)
+
+
+class Judges:
+    name = "accuracy"
+
+    async def __call__(self, trace, steps):
+        return [Score(float("\\boxed{4}" in trace.text(i))) for i in steps]
+
+
+def searched(strategy, seed=0):
+    problem = Problem("p", user("What is 2 + 2?"), "4")
+    return asyncio.run(solve(problem, strategy, Thinker(seed), Judges(), guide=Judges(), oracle=True))
+
+
+@pytest.mark.parametrize("settings", [{"rollouts": 2}, {"rollouts": 1, "parallel": 3}, {"rollouts": 3, "width": 2}])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_values_are_what_the_search_backed_up(settings, seed):
+    """With the mean as its back-up, a step's value is the visit-weighted mean of the outcomes below it."""
+    trace = searched(MCTS(simulations=20, **settings), seed)
+    found = outcomes(trace, "accuracy", visits=True)
+    visited = [i for i, step in enumerate(trace.steps) if step.visits]
+    assert len(visited) > 2
+    for i in visited:
+        assert found[i].mean == pytest.approx(trace.steps[i].value)
+        assert found[i].weight == pytest.approx(trace.steps[i].visits)
+    told = merged(values(trace, "accuracy", Funnel(), Origin()), Funnel())
+    assert all("q" not in one.row or one.row["q"] == pytest.approx(one.row["value"]) for one in told)
+    labels = [label for row in woven(told) for label in row.row["labels"] if label is not None]
+    assert sorted(labels) == pytest.approx(sorted(one.row["value"] for one in told))  # each stands once
+
+
+@pytest.mark.parametrize("strategy", [Ensemble(6), MCTS(simulations=12, rollouts=1), Beam(), Refine(), STaR()], ids=str)
+def test_everything_can_be_taken_of_every_search(strategy):
+    trace = searched(strategy, 3)
+    read = FinalNumber()
+    for one in chains(trace, "accuracy", Funnel(), Origin()):
+        assert read.judge(one.text, "4").value == 1.0
+    for one, _ in journeys(trace, "accuracy", Funnel(), Origin()):
+        assert read.judge(one.text, "4").value == 1.0
+    for harvest in (answer_pairs, sibling_pairs):
+        for one in harvest(trace, "accuracy", Funnel(), Origin()):
+            assert read.judge(one.row["chosen"], "4").value == 1.0
+            assert read.judge(one.row["rejected"], "4").value == 0.0
+    for one in step_labels(trace, "accuracy", Funnel(), Origin()):
+        assert len(one.row["completions"]) == len(one.row["labels"]) == len(one.row["hard"])
+        assert all(0 <= label <= 1 for label in one.row["labels"])
+    (one,) = supervision(trace, "accuracy", Funnel(), Origin())
+    made = sorted(i for event in one.row["operators"] for i in event.get("made", ()))
+    assert made == list(range(1, len(trace.steps)))  # every step was made by exactly one operator

@@ -1,0 +1,202 @@
+"""Preferences, labels, values and operators, by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ponder.funnel import Funnel
+from ponder.reason.harvest import (
+    Origin,
+    answer_pairs,
+    merged,
+    operators,
+    sibling_pairs,
+    step_labels,
+    supervision,
+    values,
+    woven,
+)
+from ponder.types import Score, Step, ids
+
+O = Origin("r", 0)  # noqa: E741
+
+
+def test_right_against_wrong_of_like_length(grow):
+    trace = grow(("4", 1.0), ("long way to 4", 1.0), ("5", 0.0), ("long way to 5", 0.0), ("hm", None))
+    funnel = Funnel()
+    rows = [one.row for one in answer_pairs(trace, "accuracy", funnel, O)]
+    assert [(r["chosen"], r["rejected"]) for r in rows] == [("4", "5"), ("long way to 4", "long way to 5")]
+    assert rows[0]["scores"] == [1.0, 0.0] and rows[0]["prompt"][-1]["content"] == "What is 2 + 2?"
+    assert rows[0]["from"]["chosen"] == [0, 1] and rows[0]["from"]["rejected"] == [0, 3]
+    assert funnel.stages["judged"] == 4 and funnel.stages["pairs"] == 2
+
+
+def test_every_wrong_answer_is_rejected_before_one_is_twice(grow):
+    trace = grow(("4", 1.0), ("4.", 1.0), ("5", 0.0), ("a long way to nowhere", 0.0))
+    rows = [one.row for one in answer_pairs(trace, "accuracy", Funnel(), O)]
+    assert [(r["chosen"], r["rejected"]) for r in rows] == [("4", "5"), ("4.", "a long way to nowhere")]
+
+
+def test_no_pair_without_a_difference(grow):
+    funnel = Funnel()
+    assert list(answer_pairs(grow(("4", 1.0), ("four", 1.0)), "accuracy", funnel, O)) == []
+    assert funnel.lost["groups that differ"] == {"all answers alike": 1}
+    assert list(answer_pairs(grow(("4", 0.6), ("5", 0.3)), "accuracy", Funnel(), O, margin=0.5)) == []
+    (one,) = answer_pairs(grow(("4", 0.6), ("5", 0.3)), "accuracy", Funnel(), O, margin=0.25)
+    assert one.row["chosen"] == "4"
+    funnel = Funnel()
+    assert list(answer_pairs(grow(("4", 1.0), ("4", 0.0)), "accuracy", funnel, O)) == []  # a verdict that wavers
+    assert funnel.lost["pairs"] == {"of equal text": 1}
+
+
+def test_siblings_are_told_to_an_end(grow):
+    trace = grow(
+        ("start ", [
+            ("good ", [("4", 1.0), ("44", 0.0), ("four", 1.0)]),
+            ("bad ", [("5", 0.0), ("four?", 1.0), ("6", 0.0), ("7", 0.0)]),
+            ("open ", []),
+        ]),
+    )  # fmt: skip
+    rows = [one.row for one in sibling_pairs(trace, "accuracy", Funnel(), O, margin=0.4)]
+    at_fork = [r for r in rows if r["shared"] == "start "]
+    (row,) = at_fork
+    assert (row["chosen_step"], row["rejected_step"]) == ("good ", "bad ")
+    assert (row["chosen"], row["rejected"]) == ("start good 4", "start bad 5")
+    assert row["outcomes"] == pytest.approx([2 / 3, 1 / 4])
+    assert all(r["chosen"].startswith(r["shared"] + r["chosen_step"]) for r in rows)
+    assert all(r["rejected"].startswith(r["shared"] + r["rejected_step"]) for r in rows)
+
+
+def test_a_wrong_answer_is_never_chosen(grow):
+    """The better step's right answer was cut off: what is left of it is as wrong as the other's."""
+    cut = ("4", 1.0, {"stop": "length"})
+    trace = grow(("good ", [cut, ("5", 0.0)]), ("bad ", [("6", 0.0)]))
+    funnel = Funnel()
+    assert list(sibling_pairs(trace, "accuracy", funnel, O, margin=0.5)) == []
+    assert funnel.lost["told to answers that differ"] == {"the better one's were cut off": 1}
+
+
+def test_labels_are_mean_and_any(grow):
+    trace = grow(("a ", [("b ", [("x", 1.0), ("y", 0.0), ("z", None)]), ("c", 0.0)]))
+    rows = {"".join(f.row["completions"]): f.row for f in step_labels(trace, "accuracy", Funnel(), O)}
+    assert set(rows) == {"a b x", "a b y", "a b ", "a c"}
+    assert rows["a b x"]["labels"] == pytest.approx([1 / 3, 1 / 2, 1.0])
+    assert rows["a b x"]["hard"] == [True, True, True] and rows["a c"]["hard"] == [True, False]
+    assert rows["a b y"]["labels"] == pytest.approx([1 / 3, 1 / 2, 0.0]) and rows["a b y"]["hard"][-1] is False
+    assert rows["a b "]["labels"] == pytest.approx([1 / 3, 1 / 2])  # the undecided answer has none
+    assert rows["a b x"]["answers"] == [3, 2, 1]
+
+
+def test_a_tools_output_is_no_step(grow):
+    trace = grow(("ask ", []))
+    tool = trace.add(Step(1, "[7] ", ids([1, 2])))
+    trace.add(Step(tool, "so 7", ids([5]), np.zeros(1, np.float32), "eos", scores={"accuracy": Score(1.0)}))
+    (one,) = step_labels(trace, "accuracy", Funnel(), O)
+    assert one.row["completions"] == ["ask ", "[7] so 7"] and one.row["labels"] == [1.0, 1.0]
+    assert one.row["from"]["steps"] == [1, 3]
+
+
+def by_prefix(found):
+    return {tuple(f.row["completions"]): f.row for f in found}
+
+
+def test_values_are_weighted_by_visits(grow):
+    trace = grow(("a\n", [("x", 1.0, {"visits": 3}), ("y", 0.0, {"visits": 1})], {"visits": 4}), ("u", [("v", None)]))
+    funnel = Funnel()
+    rows = by_prefix(values(trace, "accuracy", funnel, O))
+    assert rows["a",]["value"] == pytest.approx(3 / 4) and rows["a",]["visits"] == 4
+    assert rows["a", "x"]["value"] == 1.0 and rows["a", "y"]["value"] == 0.0
+    assert set(rows) == {("a",), ("a", "x"), ("a", "y")} and funnel.lost["prefixes with an outcome"].total() == 2
+    assert set(by_prefix(values(trace, "accuracy", Funnel(), O, least=3))) == {("a",), ("a", "x")}
+
+
+def test_estimates_of_one_prefix_are_joined(grow):
+    a = grow(("s", [("x", 1.0), ("y", 0.0)]))
+    b = grow(("s", [("x", 1.0), ("z", 1.0)]))
+    funnel = Funnel()
+    rows = by_prefix(merged([one for t in (a, b) for one in values(t, "accuracy", Funnel(), O)], funnel))
+    assert rows["s",]["value"] == pytest.approx(3 / 4) and rows["s",]["visits"] == 4
+    assert rows["s", "x"]["visits"] == 2 and rows["s", "y"]["value"] == 0.0 and "q" not in rows["s", "x"]
+    assert funnel.stages == {"distinct prefixes": 4}
+
+
+def test_backed_up_values_are_joined_by_visits(grow):
+    a = grow(("x", 1.0, {"visits": 3, "value": 0.9}))
+    b = grow(("x", 1.0, {"visits": 1, "value": 0.5}))
+    (one,) = merged([one for t in (a, b) for one in values(t, "accuracy", Funnel(), O)], Funnel())
+    assert one.row["q"] == pytest.approx(0.8) and one.row["visits"] == 4 and one.row["value"] == 1.0
+
+
+def test_values_are_told_once_along_the_ways(grow):
+    trace = grow(("a", [("x", 1.0), ("b", [("y", 0.0), ("z", 1.0)])]), ("w", 0.0), ("", 0.0))
+    rows = [one.row for one in woven(merged(values(trace, "accuracy", Funnel(), O), Funnel()))]
+    assert [(r["completions"], r["labels"]) for r in rows] == [
+        (["a", "x"], [pytest.approx(2 / 3), 1.0]),
+        (["a", "b", "y"], [None, 0.5, 0.0]),
+        (["a", "b", "z"], [None, None, 1.0]),
+        (["w"], [0.0]),
+        ([""], [0.0]),  # it ended at once
+    ]
+    assert [r["visits"] for r in rows] == [[3, 1], [0, 2, 1], [0, 0, 1], [1], [1]]
+    few = woven(list(values(trace, "accuracy", Funnel(), O, least=2)))
+    assert [(f.row["completions"], f.row["labels"]) for f in few] == [(["a", "b"], [pytest.approx(2 / 3), 0.5])]
+
+
+def names(trace):
+    return [(e["operator"], e["at"], e.get("made", e.get("to"))) for e in operators(trace)]
+
+
+def test_operators_of_a_search(grow):
+    trace = grow()
+    sampled = {"logprobs": np.zeros(1, np.float32)}
+
+    def think(parent, **more):
+        return trace.add(Step(parent, "t", ids([1]), **{**sampled, **more}))
+
+    a, b = think(0), think(0)  # 1, 2
+    c = think(a)  # 3
+    asked = trace.add(Step(c, "good?", ids([1]), aside=True))  # 4
+    think(asked, aside=True)  # 5
+    d = think(c)  # 6: an aside is no thought to go back from
+    e = think(a)  # 7: back to 1, on the way to 6
+    f = think(b)  # 8: over to 2
+    tool = trace.add(Step(f, "out", ids([1])))  # 9
+    think(tool)  # 10
+    merge = trace.add(Step(None, "join", ids([1]), cites=(d, e)))  # 11
+    think(merge, stop="eos")  # 12
+    trace.add(Step(None, "better", ids([1]), cites=(d,)))  # 13
+    trace.steps[d].pruned = "low"
+    trace.chosen = 12
+    assert names(trace) == [
+        ("generate", [0], [1, 2]),
+        ("generate", [1], [3]),
+        ("evaluate", [3], [4]),
+        ("evaluate", [4], [5]),
+        ("generate", [3], [6]),
+        ("backtrack", [6], 1),
+        ("generate", [1], [7]),
+        ("select", [7], 2),
+        ("generate", [2], [8]),
+        ("insert", [8], [9]),
+        ("generate", [9], [10]),
+        ("aggregate", [6, 7], [11]),
+        ("generate", [11], [12]),
+        ("refine", [6], [13]),
+        ("prune", [6], None),
+        ("answer", [12], None),
+    ]
+
+
+def test_what_an_operator_gained(grow):
+    trace = grow(("a", [("x", 1.0), ("y", 1.0)]), ("b", 0.0))
+    (one,) = supervision(trace, "accuracy", Funnel(), O)
+    assert [(e["operator"], e.get("gain")) for e in one.row["operators"]] == [
+        ("generate", pytest.approx(1.0 - 2 / 3)),
+        ("generate", pytest.approx(0.0)),
+        ("backtrack", None),
+        ("generate", pytest.approx(0.0 - 2 / 3)),
+    ]
+    assert one.row["thoughts"][2] == {"parent": 1, "text": "x"}
+    funnel = Funnel()
+    assert list(supervision(grow(), "accuracy", funnel, O)) == [] and funnel.stages == {"with an operator": 0}

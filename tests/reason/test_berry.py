@@ -1,0 +1,91 @@
+"""Answers that refine answers, ranked by pairs."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from fakes import Digits, FakePolicy, Wanted
+from ponder import jobs
+from ponder.errors import UsageError
+from ponder.pipelines.solve import solve
+from ponder.reason.budget import Budget
+from ponder.reason.operators.ranking import borda
+from ponder.reason.strategies.berry import Berry
+from ponder.types import Score, Trace
+
+
+def table(*rows: Sequence[float]) -> np.ndarray:
+    return np.array(rows, float)
+
+
+N = math.nan
+
+
+@pytest.mark.parametrize(
+    ("wins", "worth"),
+    [
+        (table([N]), [0.5]),
+        (table([N, 0.9], [0.1, N]), [1.0, 0.0]),
+        (table([N, 0.5], [0.5, N]), [0.5, 0.5]),
+        (table([N, N], [N, N]), [0.5, 0.5]),
+        # 0 beats 1, 1 beats 2, and nobody compared 0 with 2: it beats it by way of 1
+        (table([N, 0.9, N], [0.1, N, 0.8], [N, 0.2, N]), [1.0, 0.5, 0.0]),
+        # a circle: each beats each, and the chances decide
+        (table([N, 0.9, 0.4], [0.1, N, 0.8], [0.6, 0.2, N]), [1.0, 0.5, 0.0]),
+    ],
+)
+def test_borda(wins: np.ndarray, worth: list[float]) -> None:
+    assert borda(wins) == pytest.approx(worth)
+
+
+class Larger(Wanted):
+    """The larger digit is the better answer."""
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        return [Score(float(trace.text(i)[0])) for i in steps]
+
+
+def thought(script: list[str], strategy: Berry, guide: Wanted | None = None, budget: Budget | None = None) -> Trace:
+    return asyncio.run(solve(Digits().test[3], strategy, FakePolicy(script), guide=guide, budget=budget))
+
+
+def test_a_golden_tree() -> None:
+    """4 is refined to 6 (better), 6 to 5 (worse than it, better than 4): ranks 6 > 5 > 4."""
+    trace = thought(["4", "6", "5"], Berry(n=3, width=1, alpha=0.5, gamma=0.5), Larger())
+    roots = [i for i, s in enumerate(trace.steps) if s.parent is None]
+    assert [trace.steps[i].cites for i in roots] == [(), (1,), (3,)]
+    assert [trace.text(i) for i in trace.answers()] == ["4", "6", "5"] and trace.chosen == 3
+    # ranks 0, 1, 1/2; against the one above: none (1/2), 1, 0
+    assert [trace.steps[i].prior for i in (1, 3, 5)] == pytest.approx([0.25, 1.0, 0.25])
+    # 6 came in with 1, then 5 with 1/4 was backed up: 1/2 + 1/8; 4 had 1/2 alone, then 3/4, then (3/4 + 5/8) / 2
+    assert [trace.steps[i].value for i in (1, 3, 5)] == pytest.approx([0.6875, 0.625, 0.25])
+
+
+def test_by_asking_which_is_better() -> None:
+    """Without a guide the policy is asked: the second of the two."""
+    trace = thought(["4", "5", "The best choice is 2"], Berry(n=2))
+    assert trace.text(trace.chosen or 0) == "5"
+    assert [trace.steps[i].aside for i in range(len(trace.steps))].count(True) == 1
+    nobody = thought(["4", "5", "hard to say"], Berry(n=2))
+    assert nobody.text(nobody.chosen or 0) == "4", "nothing is known: the first"
+
+
+def test_more_answers_later_and_a_budget() -> None:
+    first = thought(["4", "6", "5"], Berry(n=2), Larger())
+    assert len(first.answers()) == 2
+    again = asyncio.run(solve(first.problem, Berry(n=3), FakePolicy(["9"]), guide=Larger(), trace=first))
+    assert len(again.answers()) == 3 and again.text(again.chosen or 0) == "9"
+    little = thought(["4", "6", "5"], Berry(n=9), Larger(), Budget(2))
+    assert little.cost.generated_tokens <= 2 and little.text(little.chosen or 0) == "6"
+
+
+def test_settings() -> None:
+    for bad in ({"n": 0}, {"alpha": 2.0}, {"gamma": 0.0}):
+        with pytest.raises(UsageError):
+            Berry(**bad)  # type: ignore[arg-type]
+    assert jobs.decode(jobs.encode(Berry())) == Berry()

@@ -1,0 +1,135 @@
+"""Several trees in one trace."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from fakes import FakePolicy
+from ponder.errors import ModelError, UsageError
+from ponder.jobs import decode, encode
+from ponder.protocols import Scorer
+from ponder.reason.strategies import Beam, Chain, Ensemble, Forest, Vote
+from ponder.reason.strategies.forest import split
+from ponder.types import Completion, Ids, Sampling, Trace
+
+from .scripted import LINES, Rated, Scripted, asked, drawn
+
+TREE = {"": ["a\n", "b\n", "c\n", "d\n", "e\n", "f\n"]}
+TREE |= {"a\n": ["=1"], "b\n": ["=1"], "c\n": ["=2"], "d\n": ["=2"], "e\n": ["=3"], "f\n": ["=1"]}
+GUIDE = Rated({"a\n": 0.9, "b\n": 0.1, "c\n": 0.4, "d\n": 0.5, "e\n": 0.7, "f\n": 0.6, "=1": 0.3, "=2": 0.5, "=3": 0.9})
+
+
+def think(strategy: Any, policy: Any, guide: Scorer | None = None, trace: Trace | None = None) -> Trace:
+    trace = asked() if trace is None else trace
+    asyncio.run(strategy(trace, policy, guide))
+    return trace
+
+
+def test_a_forest_by_hand() -> None:
+    """Three beams of two first steps each: the first answers 1, the second 2, the third 3: a tie, first seen wins."""
+    trace = think(Forest(Beam(2, 2, cut=LINES), 3), Scripted(TREE), GUIDE)
+    assert [i for i, s in enumerate(trace.steps) if s.parent is None] == [0, 5, 10]
+    assert drawn(trace, 0) == ["Q: x2 0", "  a/ x2 0.9", "    =1 x1 0.3 *", "    =1 x1 0.3", "  b/ x0 0.1 (not kept)"]
+    assert drawn(trace, 5) == ["Q: x2 0", "  c/ x0 0.4 (not kept)", "  d/ x2 0.5", "    =2 x1 0.5", "    =2 x1 0.5"]
+    assert drawn(trace, 10) == ["Q: x2 0", "  e/ x2 0.7", "    =3 x1 0.9", "    =3 x1 0.9", "  f/ x0 0.6 (not kept)"]
+    weighed = think(Forest(Beam(2, 2, cut=LINES), 3, "score"), Scripted(TREE), GUIDE)
+    assert weighed.chosen is not None and weighed.text(weighed.chosen) == "e\n=3", "0.9 against 0.5 and 0.3"
+    alone = think(Beam(2, 2, cut=LINES), Scripted(TREE), GUIDE)
+    assert think(Forest(Beam(2, 2, cut=LINES), 1), Scripted(TREE), GUIDE).to_json() == alone.to_json()
+    assert trace.cost.generated_tokens == sum(len(s.token_ids) for s in trace.steps if s.sampled)
+
+
+def test_a_tree_that_chooses_nothing_votes_with_its_most_frequent_answer() -> None:
+    policy = Scripted({"": ["=1", "=2", "=2", "=2", "=1", "=2"]})
+    trace = think(Forest(Ensemble(3), 2), policy)
+    assert trace.chosen == 2
+    before = trace.to_json()
+    think(Forest(Ensemble(3), 2), policy, None, trace)
+    assert trace.to_json() == before and len(policy.asked) == 2
+    chains = think(Forest(Chain(), 2), Scripted({"": ["=1", "=2"]}))
+    before = chains.to_json()
+    assert chains.chosen == 1 and think(Forest(Chain(), 2), Scripted({}), None, chains).to_json() == before
+
+
+def test_each_tree_has_one_vote() -> None:
+    trace = think(Forest(Vote(2), 3), Scripted({"": ["=1", "=1", "=2", "x", "=2", "=3"]}))
+    assert trace.chosen is not None and trace.text(trace.chosen) == "=2", "two trees against one"
+
+
+@pytest.mark.parametrize("stop", range(9))
+def test_a_forest_that_was_stopped_goes_on(stop: int) -> None:
+    forest = Forest(Beam(2, 2, cut=LINES), 3)
+    whole = think(forest, Scripted(TREE), GUIDE)
+    policy = Scripted(TREE, spends=stop)
+    trace = think(forest, policy, GUIDE)
+    kept = Trace.from_json(trace.to_json())
+    kept.read, policy.spends = trace.read, None
+    think(forest, policy, GUIDE, kept)
+    if stop >= 3:  # before, which tree got which first steps depended on who was stopped
+        assert kept.to_json() == whole.to_json()
+    before, calls = kept.to_json(), len(policy.asked)
+    think(forest, policy, GUIDE, kept)
+    assert kept.to_json() == before and len(policy.asked) == calls
+
+
+def test_more_trees_later() -> None:
+    policy = Scripted(TREE)
+    trace = think(Forest(Beam(2, 2, cut=LINES), 1), policy, GUIDE)
+    think(Forest(Beam(2, 2, cut=LINES), 3), policy, GUIDE, trace)
+    assert trace.to_json() == think(Forest(Beam(2, 2, cut=LINES), 3), Scripted(TREE), GUIDE).to_json()
+    assert [len(t.steps) for t in split(trace)] == [5, 5, 5]
+
+
+def test_seeded_trees_differ() -> None:
+    class Seeded(FakePolicy):
+        async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+            return await FakePolicy([str(sampling.seed)]).generate(prefix, sampling, n)
+
+    forest = Forest(Chain(Sampling(seed=7)), 3)
+    trace = think(forest, Seeded())
+    said = [s.text for s in trace.steps if s.parent is not None]
+    assert said[0] == "7" and len(set(said)) == 3
+    assert [s.text for s in think(forest, Seeded()).steps] == [s.text for s in trace.steps], (
+        "and are the same each time"
+    )
+
+
+class Breaks:
+    """The first calls break; the others answer."""
+
+    def __init__(self, calls: int) -> None:
+        self.left = calls
+
+    async def __call__(self, trace: Trace, policy: Any, scorer: Scorer | None = None) -> None:
+        self.left -= 1
+        if self.left >= 0:
+            raise ModelError("the server is down")
+        await Chain()(trace, policy)
+
+
+def test_a_tree_that_fails_has_no_vote() -> None:
+    policy = Scripted({"": ["=1"]})
+    trace = think(Forest(Breaks(2), 3), policy)
+    assert [s.pruned for s in trace.steps if s.parent is None] == ["the server is down"] * 2 + [""]
+    assert trace.chosen == 3 and trace.failed == ""
+    think(Forest(Breaks(0), 3), policy, None, trace)
+    assert [s.pruned for s in trace.steps] == [""] * 6, "they may be tried again"
+    with pytest.raises(ModelError, match="server is down"):
+        think(Forest(Breaks(3), 3), policy)
+    spent = think(Forest(Chain(), 2), Scripted({}, spends=0))
+    assert spent.failed == "the budget is used up" and spent.chosen is None
+
+
+def test_settings_that_cannot_work() -> None:
+    for make, says in [
+        (lambda: Forest(trees=0), "at least one"), (lambda: Forest(of=3), "of a strategy"),
+        (lambda: Forest(Forest()), "of a strategy"), (lambda: Forest(weight="scores"), "Did you mean 'score'"),  # type: ignore[arg-type]
+    ]:  # fmt: skip
+        with pytest.raises(UsageError, match=says):
+            make()
+    with pytest.raises(UsageError, match="needs a guide"):
+        think(Forest(Chain(), weight="score"), Scripted({}))
+    assert decode(encode(Forest(Vote(3), 2, "score"))) == Forest(Vote(3), 2, "score")

@@ -1,0 +1,346 @@
+"""Games: rules, the search that plays them, and a language model that does."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fakes import FakePolicy, wait
+from ponder.errors import PonderError, UsageError
+from ponder.reason.games import (
+    GAME_SEARCH,
+    ConnectFour,
+    CountdownGame,
+    LanguagePlayer,
+    Likeliest,
+    Moves,
+    Playouts,
+    Searcher,
+    TicTacToe,
+    Valued,
+    ValueNet,
+    game_problem,
+    trained,
+)
+from ponder.reason.games.game import after, playout
+from ponder.reason.operators.tree_select import PUCT, UCT
+from ponder.types import Sampling, Trace, prompt_trace
+from ponder.verify import Countdown
+from ponder.verify.puzzles.tictactoe import outcome, won
+
+TTT = TicTacToe()
+FOUR = ConnectFour()
+
+
+def search(game: Any, simulations: int, **changes: Any) -> Any:
+    return replace(GAME_SEARCH, simulations=simulations, two_player=game.players == 2, **changes)
+
+
+def searched(game: Any, played: Sequence[int], simulations: int, guide: Any = None, **changes: Any) -> Trace:
+    policy = Moves(game)
+    problem = game_problem(game, played)
+    trace = prompt_trace(problem, policy.encode(problem.messages))
+    wait(search(game, simulations, **changes)(trace, policy, guide or Playouts(game)), 60)
+    return trace
+
+
+# Rules.
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 10**9))
+def test_tic_tac_toe_by_the_verifiers_rules(seed: int) -> None:
+    rng, board = random.Random(seed), TTT.start()
+    while TTT.outcome(board) is None:
+        mover = "X" if board.count("X") == board.count("O") else "O"
+        board = TTT.play(board, rng.choice(TTT.moves(board)))
+        assert (TTT.outcome(board) == 1.0) == won(board, mover)
+    assert TTT.outcome(board) == 1.0 or "." not in board
+
+
+def grid(played: Sequence[int]) -> tuple[list[str], bool]:
+    """Connect four with lists and loops: the columns, and whether the last move won."""
+    columns = [""] * 7
+    for turn, column in enumerate(played):
+        columns[column] += "XO"[turn % 2]
+    if not played:
+        return columns, False
+    who = "XO"[(len(played) - 1) % 2]
+    at = {(c, r) for c in range(7) for r in range(len(columns[c])) if columns[c][r] == who}
+    lines = ((0, 1), (1, 0), (1, 1), (1, -1))
+    return columns, any(all((c + i * x, r + i * y) in at for i in range(4)) for c, r in at for x, y in lines)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 10**9))
+def test_connect_four_by_a_plain_board(seed: int) -> None:
+    rng, played = random.Random(seed), []
+    while True:
+        state = after(FOUR, played)
+        columns, finished = grid(played)
+        end = FOUR.outcome(state)
+        assert (end == 1.0) == finished and (end == 0.0) == (not finished and len(played) == 42)
+        if end is not None:
+            break
+        assert list(FOUR.moves(state)) == [c for c in range(7) if len(columns[c]) < 6]
+        played.append(rng.choice(FOUR.moves(state)))
+
+
+def test_connect_four_counts_positions() -> None:
+    # Numbers of positions after n moves, OEIS A212693: 1, 7, 49, 238, 1120, 4263
+    seen = {FOUR.start()}
+    for count in (7, 49, 238, 1120, 4263):
+        seen = {FOUR.play(s, m) for s in seen if FOUR.outcome(s) is None for m in FOUR.moves(s)}
+        assert len(seen) == count
+
+
+def test_connect_four_tells_its_open_lines() -> None:
+    x = FOUR.features([FOUR.start(), FOUR.play(FOUR.start(), 3), after(FOUR, [3, 3])])
+    assert x.shape == (3, 6 * 69) and not x[0].any()
+    # The lowest cell of the middle column is in 4 rows, 1 column and 2 diagonals; they are the other's.
+    assert x[1].sum() == 7 and x[1, 3 * 69 : 4 * 69].sum() == 7
+    assert x[2, : 3 * 69].sum() == 6, "the column is closed to both"
+
+
+def test_moves_that_are_not_legal() -> None:
+    with pytest.raises(UsageError, match="cannot be played"):
+        after(TTT, [4, 4])
+    with pytest.raises(UsageError, match="cannot be played"):
+        after(FOUR, [0] * 7)
+    with pytest.raises(UsageError, match="cannot be played"):
+        after(FOUR, [-1])
+    with pytest.raises(UsageError, match="no move"):
+        after(CountdownGame((1, 2), 3), [99])
+    with pytest.raises(UsageError, match="no moves of"):
+        Moves(TTT).tokens("centre")
+    for bad in (lambda: ConnectFour(9, 9), lambda: CountdownGame((1,), 1), lambda: LanguagePlayer(FakePolicy(), 0)):
+        with pytest.raises(UsageError):
+            bad()
+
+
+def test_the_policy_gives_each_legal_move_once_or_plays_on() -> None:
+    policy = Moves(TTT, seed=3)
+    prefix = policy.encode(game_problem(TTT, [4, 0, 2, 6]).messages)
+    one = wait(policy.generate(prefix, Sampling(max_tokens=1), 64))
+    assert [int(c.token_ids[0]) for c in one] == [1, 3, 5, 7, 8] and {c.stop for c in one} == {"stop"}
+    assert [float(c.logprobs[0]) for c in one] == pytest.approx([-math.log(5)] * 5)
+    assert len(wait(policy.generate(prefix, Sampling(max_tokens=1), 2))) == 2
+    ends = wait(policy.generate(prefix, Sampling(max_tokens=9, seed=1), 5))
+    assert all(TTT.outcome(after(TTT, [4, 0, 2, 6, *c.token_ids.tolist()])) is not None for c in ends)
+    assert [c.text for c in ends] == [c.text for c in wait(policy.generate(prefix, Sampling(max_tokens=9, seed=1), 5))]
+    (cut,) = wait(policy.generate(policy.tokens(""), Sampling(max_tokens=2)))
+    assert cut.stop == "length" and len(cut.token_ids) == 2
+    assert wait(policy.generate(policy.tokens("0 3 1 4 2"), Sampling(max_tokens=1), 3)) == [], "it is over"
+
+
+# Search.
+
+
+TURNED, MIRRORED = (6, 3, 0, 7, 4, 1, 8, 5, 2), (2, 1, 0, 5, 4, 3, 8, 7, 6)
+
+
+def views() -> list[tuple[int, ...]]:
+    """The eight ways to look at a board: where each cell comes from."""
+    out, seen = [], tuple(range(9))
+    for _ in range(4):
+        out += [seen, tuple(seen[i] for i in MIRRORED)]
+        seen = tuple(seen[i] for i in TURNED)
+    return out
+
+
+def test_search_never_loses_at_tic_tac_toe() -> None:
+    """Against every reply to every reply, as either side; boards that look alike are thought about once."""
+    player = Searcher(TTT, search(TTT, 800, rule=UCT(1.4)), Moves(TTT), Playouts(TTT))
+    chosen: dict[str, int] = {}
+    worst = {"X": 1.0, "O": 1.0}
+    seen: set[tuple[str, str]] = set()
+
+    def move(board: str) -> int:
+        alike, view = min(("".join(board[i] for i in v), v) for v in views())
+        if alike not in chosen:
+            crosses, noughts = ([i for i, sign in enumerate(alike) if sign == who] for who in "XO")
+            history = [m for pair in zip_longest(crosses, noughts) for m in pair if m is not None]
+            chosen[alike] = wait(player(history), 60)
+        return view[chosen[alike]]
+
+    def explore(board: str, side: str) -> None:
+        if (board, side) in seen:
+            return
+        seen.add((board, side))
+        mover, other = ("X" if board.count(".") % 2 else "O"), ("O" if side == "X" else "X")
+        if won(board, side) or won(board, other) or "." not in board:
+            worst[side] = min(worst[side], 1.0 if won(board, side) else -1.0 if won(board, other) else 0.0)
+            return
+        for m in [move(board)] if mover == side else TTT.moves(board):
+            explore(TTT.play(board, m), side)
+
+    explore(TTT.start(), "X")
+    explore(TTT.start(), "O")
+    assert worst == {"X": 0.0, "O": 0.0}
+    assert len(chosen) > 80 and len(seen) > 300, "every reply was tried"
+
+
+@dataclass(frozen=True)
+class RandomTree:
+    """A game of numbers: so many moves at each place, outcomes drawn once."""
+
+    seed: int
+    branches: int = 3
+    depth: int = 4
+
+    name = "random-tree"
+    players = 2
+
+    def start(self) -> tuple[int, ...]:
+        return ()
+
+    def moves(self, state: tuple[int, ...]) -> Sequence[int]:
+        return range(self.branches)
+
+    def play(self, state: tuple[int, ...], move: int) -> tuple[int, ...]:
+        return (*state, move)
+
+    def outcome(self, state: tuple[int, ...]) -> float | None:
+        return None if len(state) < self.depth else random.Random(f"{self.seed} {state}").choice([-1.0, 0.0, 1.0])
+
+    def say(self, state: tuple[int, ...], move: int) -> str:
+        return str(move)
+
+
+def minimax(game: Any, state: Any) -> float:
+    """To who moved last."""
+    end = game.outcome(state)
+    return end if end is not None else -max(minimax(game, game.play(state, m)) for m in game.moves(state))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_uct_converges_to_minimax(seed: int) -> None:
+    game = RandomTree(seed, branches=2 + seed % 2, depth=3)
+    trace = searched(game, [], 1500, Playouts(game, seed=seed))
+    best = search(game, 1).best_child(trace, 0)
+    assert best is not None
+    right = max(minimax(game, (m,)) for m in game.moves(()))
+    assert minimax(game, tuple(trace.token_ids(best).tolist())) == right
+    assert trace.steps[best].value == pytest.approx(right, abs=0.2), "and so does its value"
+
+
+def test_rollouts_of_the_policy_are_seen_from_the_right_side() -> None:
+    # X has 0 and 1, O has 3 and 4: X wins with 2; with anything else O wins with 5 or lets X win.
+    played = [0, 3, 1, 4]
+    trace = searched(TTT, played, 60, Playouts(TTT), rollouts=2, rule=PUCT(low=-1, high=1))
+    best = search(TTT, 1).best_child(trace, 0)
+    assert best is not None and trace.token_ids(best)[-1] == 2 and trace.steps[best].value == 1.0
+    assert all(trace.steps[k].value < 0.5 for k in trace.children(0) if k != best)
+
+
+def test_connect_four_sees_what_wins_and_what_must_be_stopped() -> None:
+    net = trained(FOUR, 50, hidden=8)
+    for guide in (Playouts(FOUR), Valued(FOUR, net)):
+        for played in ([3, 0, 3, 0, 3, 1], [3, 6, 3, 6, 3]):  # the first wins with 3; then the second must play 3
+            strategy = search(FOUR, 150)
+            assert wait(Searcher(FOUR, strategy, Moves(FOUR), guide)(played)) == 3
+
+
+@pytest.mark.parametrize(("numbers", "target"), [((7, 6, 3), 45), ((1, 2, 3, 4), 24), ((8, 5, 2), 1)])
+def test_countdown_is_solved_and_the_verifier_agrees(numbers: tuple[int, ...], target: int) -> None:
+    game = CountdownGame(numbers, target)
+    trace = searched(game, [], 300, rollouts=1, best="score")
+    assert trace.chosen is not None and trace.score(trace.chosen, "playouts") == 1.0
+    assert all(s.value >= 0 for s in trace.steps), "played alone, nothing changes sign"
+    answer = game.answer(after(game, trace.token_ids(trace.chosen).tolist()))
+    assert Countdown().judge(answer, {"numbers": list(numbers), "target": target}).value == 1.0
+
+
+# The value net.
+
+
+def test_the_nets_gradient_is_that_of_its_error() -> None:
+    net = ValueNet.fresh(FOUR, hidden=4, seed=1)
+    wide = ValueNet(FOUR, *(p.astype(np.float64) for p in net.parameters))  # type: ignore[arg-type]
+    rng = np.random.default_rng(0)
+    x, target = rng.integers(0, 2, (5, 414)).astype(np.float64), rng.uniform(-1, 1, 5)
+    gradient, _ = wide.gradient(x, target)  # type: ignore[arg-type]
+    for p, g in zip(wide.parameters, gradient, strict=True):
+        for _ in range(5):
+            at = tuple(rng.integers(0, n) for n in p.shape)
+            old = p[at]
+            errors = []
+            for by in (1e-6, -1e-6):
+                p[at] = old + by
+                errors.append(wide.gradient(x, target)[1])  # type: ignore[arg-type]
+            p[at] = old
+            assert (errors[0] - errors[1]) / 2e-6 == pytest.approx(float(g[at]), rel=1e-4, abs=1e-8)
+
+
+def test_a_trained_net_foresees_who_wins() -> None:
+    net, again = trained(FOUR, 200, hidden=16), trained(FOUR, 200, hidden=16)
+    assert (net.w_FH == again.w_FH).all(), "seeded"
+    rng, states = random.Random(5), []
+    while len(states) < 60:
+        state = FOUR.start()
+        for _ in range(rng.randrange(8, 24)):
+            if FOUR.outcome(state) is None:
+                state = FOUR.play(state, rng.choice(FOUR.moves(state)))
+        if FOUR.outcome(state) is None:
+            states.append(state)
+    ends = [-np.mean([playout(FOUR, s, rng) for _ in range(20)]) for s in states]  # to who is to move
+    assert np.corrcoef(net(states), ends)[0, 1] > 0.5 > abs(np.corrcoef(ValueNet.fresh(FOUR)(states), ends)[0, 1])
+
+
+@cache
+def average(board: str) -> float:
+    """Exact mean of random play from here, to who moved last."""
+    end = TTT.outcome(board)
+    return end if end is not None else -sum(average(TTT.play(board, m)) for m in TTT.moves(board)) / board.count(".")
+
+
+def test_playouts_are_fair() -> None:
+    rng = random.Random(1)
+    board = after(TTT, [0, 4])
+    mean = sum(playout(TTT, board, rng) for _ in range(3000)) / 3000
+    assert mean == pytest.approx(average(board), abs=0.06)
+
+
+# A language model.
+
+
+def test_a_language_model_plays_alone_and_with_search() -> None:
+    board = after(TTT, [0, 3, 1, 4])  # X wins with cell 3
+    asked = TTT.ask(board)
+    assert "You play X" in asked and "X X 3\nO O 6\n7 8 9" in asked
+    assert [TTT.read(t) for t in ("3", "Cell 7.", "I take 12", "1.5", "", "none")] == [2, 6, None, None, None, None]
+    player = LanguagePlayer(FakePolicy(["7", "7", "1", "x", "3", "9", "7", "7"]), samples=8)
+    weights, cost = wait(player(TTT, board, TTT.moves(board)))
+    assert weights == pytest.approx([1 / 6, 0, 4 / 6, 0, 1 / 6]) and cost.generated_tokens == 8
+    assert player.tally == {"legal": 6, "illegal": 1, "no move": 1}
+    assert wait(Likeliest(TTT, LanguagePlayer(FakePolicy(["7"] * 8)))([0, 3, 1, 4])) == 6, "alone it misses the win"
+    prior = LanguagePlayer(FakePolicy(["3", *["7"] * 7] * 200))
+    thinking = Searcher(TTT, search(TTT, 40, rule=PUCT(low=-1, high=1)), Moves(TTT, prior), Playouts(TTT))
+    assert wait(thinking([0, 3, 1, 4])) == 2, "with search it does not"
+    nothing = wait(LanguagePlayer(FakePolicy(["?"] * 8))(TTT, board, TTT.moves(board)))
+    assert nothing[0] == [0.2] * 5
+    with pytest.raises(UsageError, match="cannot be put into words"):
+        wait(LanguagePlayer(FakePolicy())(FOUR, FOUR.start(), [0]))
+
+
+def test_the_models_tokens_are_on_the_bill() -> None:
+    policy = Moves(TTT, LanguagePlayer(FakePolicy(["5", "1"] * 100), samples=2))
+    trace = prompt_trace(game_problem(TTT), policy.encode(game_problem(TTT).messages))
+    wait(search(TTT, 3, rule=PUCT(low=-1, high=1))(trace, policy, Playouts(TTT)))
+    assert trace.cost.generated_tokens > 0 and trace.cost.flops > 0
+
+
+def test_a_game_that_is_over_has_no_next_move() -> None:
+    with pytest.raises(PonderError):
+        wait(Searcher(TTT, search(TTT, 5), Moves(TTT), Playouts(TTT))([0, 3, 1, 4, 2]))
+    assert outcome("XX.OO....", "X") == 1

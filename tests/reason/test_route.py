@@ -1,0 +1,83 @@
+"""Hard only where fast is doubtful; the fast samples count in the hard vote."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from fakes import Digits, FakePolicy, Wanted, group
+from ponder import jobs
+from ponder.errors import UsageError
+from ponder.pipelines.solve import solve
+from ponder.reason.strategies.ensemble import Ensemble
+from ponder.reason.strategies.route import FEATURES, Probe, Route, agreement, features, fit
+from ponder.reason.strategies.vote import Vote
+from ponder.types import Sampling, Trace
+
+ROUTE = Route(Ensemble(3), Vote(n=6), threshold=0.6)
+
+
+def thought(script: list[str], route: Route = ROUTE) -> tuple[Trace, FakePolicy]:
+    policy = FakePolicy(script)
+    return asyncio.run(solve(Digits().test[1], route, policy, Wanted())), policy
+
+
+def test_agreement_is_enough() -> None:
+    trace, policy = thought(["1", "2", "1"])
+    assert policy.written == 3 and trace.chosen == 1
+
+
+def test_doubt_thinks_on_from_what_there_is() -> None:
+    trace, policy = thought(["1", "2", "3", "3", "2", "2"])
+    assert policy.written == 6 and [n for _, _, n in policy.calls] == [3, 3]
+    assert trace.chosen == 2, "2 has three votes, the first of them a fast one's"
+
+
+def test_none_that_answers_is_doubt() -> None:
+    trace, policy = thought(["", "", "", "4", "4", "4"])
+    assert policy.written == 6 and trace.text(trace.chosen or 0) == "4"
+    assert agreement(trace, trace.answers()) == 0.5
+
+
+def test_entropy_asks_for_entropies() -> None:
+    route = Route(Ensemble(1), Vote(n=2), signal="entropy")
+    with pytest.raises(UsageError, match="measures"):
+        thought(["1"], route)
+    trace = group([5], [[1, 2]])
+    trace.steps[1].notes["entropy"] = np.array([0.0, 2 * np.log(2)], np.float32)
+    assert route.sure(trace, [1]) == pytest.approx(0.5)
+
+
+def test_a_probe_learns_what_agreement_means() -> None:
+    draw = np.random.default_rng(0)
+    traces = []
+    for _ in range(300):
+        share = draw.integers(1, 5)
+        right = float(draw.random() < share / 5)
+        trace = group([5], [[1]] * 4, [right] * 4)
+        for k, step in enumerate(trace.steps[1:]):
+            step.text = "1" if k < share else str(k + 2)
+        trace.read = Wanted().read
+        traces.append(trace)
+    probe = fit(traces, "wanted")
+    assert len(probe.weights) == len(FEATURES)
+    few, many = (group([5], [[1]] * 4) for _ in range(2))
+    for k in range(4):
+        few.steps[k + 1].text, many.steps[k + 1].text = str(k), "1"
+    few.read = many.read = Wanted().read
+    assert probe(few, few.answers()) == pytest.approx(0.2, abs=0.1)
+    assert probe(many, many.answers()) == pytest.approx(0.8, abs=0.1)
+    assert features(many, many.answers())[0] == 1.0
+
+
+def test_bad_settings() -> None:
+    with pytest.raises(UsageError, match="between 0 and 1"):
+        Route(threshold=1.5)
+    with pytest.raises(UsageError, match="learned nothing"):
+        thought(["1"], Route(Ensemble(1), signal="probe"))
+    with pytest.raises(UsageError, match="are alike"):
+        fit([group([5], [[1]], [1.0])], "wanted")
+    route = Route(Ensemble(2, Sampling(temperature=0.5)), signal="probe", probe=Probe((1.0, 2.0, 3.0, 4.0), 0.5))
+    assert jobs.decode(jobs.encode(route)) == route

@@ -1,0 +1,65 @@
+"""STaR: what is right is kept; what is not gets the answer as a hint, which the harvest does not see."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fakes import Digits, FakePolicy, Wanted
+from ponder import jobs
+from ponder.errors import UsageError
+from ponder.pipelines.solve import solve
+from ponder.reason.strategies.star import STaR
+from ponder.types import Trace
+
+HINT = STaR(n=2, hint="hint {answer}")
+
+
+def thought(script: list[str], strategy: STaR = HINT) -> Trace:
+    return asyncio.run(solve(Digits().test[3], strategy, FakePolicy(script), Wanted(), guide=Wanted(), oracle=True))
+
+
+def test_a_right_answer_needs_no_hint() -> None:
+    trace = thought(["4", "3"])
+    assert trace.chosen == 2 and trace.oracle and len(trace.steps) == 3
+
+
+def test_a_hint_where_none_is_right() -> None:
+    trace = thought(["4", "5", "3", "6"])
+    prompt = trace.steps[3]
+    assert prompt.parent is None and prompt.text == "3=\nhint 3" and not prompt.cites
+    assert trace.chosen == 4 and trace.steps[4].parent == 3
+    assert [trace.score(i, "wanted") for i in (1, 2, 4, 5)] == [0.0, 0.0, 1.0, 0.0]
+
+
+def test_a_hint_that_does_not_help_chooses_nothing() -> None:
+    assert thought(["4", "5", "6", "7"]).chosen is None
+    without = thought(["4", "5"], STaR(n=2, rationalise=False))
+    assert without.chosen is None and len(without.steps) == 3
+
+
+def test_it_goes_on_from_what_is_there() -> None:
+    trace = thought(["4", "5", "3", "6"])
+    again = asyncio.run(solve(trace.problem, HINT, FakePolicy(["no"]), guide=Wanted(), oracle=True, trace=trace))
+    assert len(again.steps) == 6 and again.chosen == 4
+
+
+def test_what_is_harvested_has_no_hint() -> None:
+    from ponder.funnel import Funnel
+    from ponder.reason import harvest
+    from ponder.reason.harvest.found import Origin
+
+    trace = thought(["4", "5", "3", "6"])
+    (kept,) = harvest.chains(trace, "wanted", Funnel(), Origin("run", 0), 1.0, None)
+    assert kept.row["messages"] == [{"role": "user", "content": "3="}, {"role": "assistant", "content": "3"}]
+
+
+def test_bad_settings() -> None:
+    with pytest.raises(UsageError, match="guide='oracle'"):
+        asyncio.run(solve(Digits().test[3], HINT, FakePolicy(), guide=Wanted()))
+    with pytest.raises(UsageError, match=r"write \{answer\}"):
+        STaR(hint="the answer")
+    with pytest.raises(UsageError, match="at least one"):
+        STaR(n=0)
+    assert jobs.decode(jobs.encode(HINT)) == HINT

@@ -1,0 +1,196 @@
+"""Tools inside a thought: what they say, and a chain that uses them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ponder.errors import UsageError
+from ponder.jobs import decode, encode
+from ponder.pipelines.solve import solve
+from ponder.reason.budget import Budget
+from ponder.reason.strategies.tools import ToolChain
+from ponder.reason.tools import Calculator, Call, Python, SumChecker
+from ponder.reason.tools.calculator import calculate
+from ponder.reason.tools.tool import last_call
+from ponder.types import Problem, Sampling, Step, Trace, ids, user
+from ponder.verify.sandbox import SandboxError, level
+
+from ..speaking import Speaker, tree
+
+CALC = ToolChain((Calculator(),), tell=False)
+ONE = ["<calc>", "1</calc>", "ok"]
+
+
+def jailed() -> bool:
+    try:
+        level()
+    except SandboxError:
+        return False
+    return True
+
+
+sandboxed = pytest.mark.skipif(not jailed(), reason="no sandbox can be had on this machine")
+
+
+def think(strategy: ToolChain, policy: Speaker, tokens: int | None = None, **more: Any) -> Trace:
+    assert decode(encode(strategy)) == strategy
+    budget = Budget(tokens) if tokens else None
+    return asyncio.run(solve(Problem("p", user("Q")), strategy, policy, budget=budget, **more))
+
+
+@pytest.mark.parametrize(
+    ("said", "result"),
+    [
+        ("2 + 3 * 4", "14"), ("1,000 * 2.5 =", "2500"), ("7 / 8", "0.875"), ("1/3", "1/3 = 0.333333333333..."),
+        ("-(2 - 5)", "3"), ("0.1 + 0.2", "0.3"), ("2 × 3", "6"),
+    ],
+)  # fmt: skip
+def test_calculator(said: str, result: str) -> None:
+    assert calculate(said) == result
+
+
+@pytest.mark.parametrize("said", ["1 / 0", "2 +", "import os", "9" * 300, "(" * 99 + "1" + ")" * 99, "", "2 ** 9 ** 9"])
+def test_a_calculator_says_what_it_cannot_do(said: str) -> None:
+    assert calculate(said).startswith("[cannot calculate this (")
+
+
+@given(st.integers(-999, 999), st.integers(1, 999), st.sampled_from("+-*/"))
+def test_a_calculator_is_exact(a: int, b: int, sign: str) -> None:
+    by_fractions = {"+": Fraction(a) + b, "-": Fraction(a) - b, "*": Fraction(a) * b, "/": Fraction(a) / b}[sign]
+    assert Fraction(calculate(f"({a}) {sign} {b}").split(" = ")[0]) == by_fractions
+
+
+def test_a_chain_with_a_calculator_by_hand() -> None:
+    trace = think(CALC, Speaker(["I need <calc>?", "6 * 7</calc>never said", " so the answer is 42."]))
+    assert tree(trace) == [
+        (None, "Q", False), (0, "I need <calc>", True), (1, "6 * 7</calc>", True), (2, "<result>42</result>", False),
+        (3, " so the answer is 42.", True),
+    ]  # fmt: skip
+    assert trace.chosen == 4 and trace.answers() == [4] and trace.steps[3].logprobs is None
+
+
+def test_calls_are_bounded_and_the_prompt_tells_of_tools() -> None:
+    policy = Speaker(lambda text, _: "1+1</calc>" if text.endswith("<calc>") else "<calc>1+1</calc>")
+    trace = think(replace(CALC, calls=3, tell=True), policy)
+    assert sum(not s.sampled for s in trace.steps[2:]) == 3
+    assert trace.steps[-1].text == "<calc>1+1</calc>" and trace.steps[-1].done, "nobody answers a fourth"
+    assert "You have a calculator" in trace.steps[1].text
+
+
+def test_errors_are_told_to_the_model() -> None:
+    @dataclass(frozen=True)
+    class Broken(Calculator):
+        async def __call__(self, said: str, earlier: Sequence[Call]) -> str:
+            raise RuntimeError("no battery")
+
+    trace = asyncio.run(solve(Problem("p", user("Q")), ToolChain((Broken(),), tell=False), Speaker(ONE)))
+    assert trace.steps[3].text == "<result>[the tool failed: RuntimeError: no battery]</result>"
+    wrong = think(CALC, Speaker(["<calc>", "1/0</calc>", "ok"]))
+    assert "divides by zero" in wrong.steps[3].text and wrong.text(4).endswith("ok")
+
+
+def test_long_results_are_cut_and_cannot_end_their_frame() -> None:
+    @dataclass(frozen=True)
+    class Loud(Calculator):
+        async def __call__(self, said: str, earlier: Sequence[Call]) -> str:
+            return "```" + "<|" + "x" * 100
+
+    how = ToolChain((Loud(),), tell=False, longest=10)
+    trace = asyncio.run(solve(Problem("p", user("Q")), how, Speaker(ONE)))
+    assert trace.steps[3].text == "<result>'''< |\n[95 characters left out]\nxxxxx</result>"
+
+
+def test_a_fence_that_opens_is_no_call_yet() -> None:
+    how = ToolChain((Python(),), tell=False)
+    assert last_call("a ```python\nprint(1)\n``` b", Python()) == "print(1)\n"
+    assert last_call("a ```python\nprint(1)", Python()) is None and last_call("```", Python()) is None
+    trace = think(how, Speaker(["```text\nno code\n``` done"]))
+    assert [s.text for s in trace.steps[1:]] == ["```text\nno code\n``` done"] and trace.chosen == 1
+    asked = think(how, Speaker(["a ```python\n", "x", "done"]))  # it never ends its call
+    assert [s.text for s in asked.steps[1:]] == ["a ```python\n", "x"] and asked.chosen == 2
+
+
+def test_the_users_own_stop_ends_the_chain() -> None:
+    how = replace(CALC, sampling=Sampling(stop=("END",)))
+    trace = think(how, Speaker(["a END b"]))
+    assert trace.text(trace.chosen or 0) == "a END" and trace.steps[-1].done
+
+
+def test_all_tokens_count() -> None:
+    how = replace(CALC, sampling=Sampling(max_tokens=30))
+    says = ["<calc>", "1+1</calc>", "x" * 40]
+    trace = think(how, Speaker(says))  # 16, then 18 of the result: nothing is left
+    assert len(trace.steps) == 4 and trace.steps[3].done and trace.chosen == 3
+    more = think(replace(CALC, sampling=Sampling(max_tokens=40)), Speaker(says))
+    assert more.steps[4].text == "x" * 6 and more.steps[4].stop == "length"
+
+
+@pytest.mark.parametrize("tokens", range(1, 40, 3))
+def test_stopped_at_any_budget_and_gone_on(tokens: int) -> None:
+    parts = "ab <calc>2*3</calc>", "then <calc>6*7</calc>", "42"
+
+    def says(text: str, _: int) -> str:
+        said = text[1:].replace("<result>6</result>", "|").replace("<result>42</result>", "|").split("|")
+        return parts[len(said) - 1][len(said[-1]) :]
+
+    policy = Speaker(says)
+    once = think(CALC, Speaker(says))
+    trace = think(CALC, policy, tokens)
+    assert trace.cost.generated_tokens <= tokens
+    if not trace.steps[-1].done:
+        asyncio.run(CALC(trace, policy))
+        assert trace.text(trace.chosen or 0) == once.text(once.chosen or 0)
+    before = trace.to_json()
+    asyncio.run(CALC(trace, policy))
+    assert trace.to_json() == before
+
+
+@sandboxed
+def test_python_in_the_sandbox_with_a_session() -> None:
+    policy = Speaker([
+        "Let me see.\n```python\n", "x = 6\nprint('half', x)\n```", " then\n```python\n", "x * 7\n```", "It is 42.",
+    ])  # fmt: skip
+    trace = think(ToolChain((Python(),), tell=False), policy)
+    results = [s.text for s in trace.steps[1:] if not s.sampled]
+    assert results == ["\n```output\nhalf 6\n```\n", "\n```output\n42\n```\n"]
+    assert trace.text(trace.chosen or 0).endswith("It is 42.")
+
+
+@sandboxed
+def test_python_tells_its_errors_and_does_not_repeat_what_hangs() -> None:
+    run = Python()
+    assert "ZeroDivisionError" in asyncio.run(run("1 / 0", []))
+    assert asyncio.run(run("pass", [])) == "[nothing was printed]"
+    seen = [Call("while True: pass", "[timed out]"), Call("y = 1; import sys; sys.exit()", ""), Call("z = 2", "")]
+    assert asyncio.run(run("print(y + z)", seen)) == "3"
+    assert "NameError" in asyncio.run(Python(session=False)("print(y)", [Call("y = 1", "")]))
+
+
+def test_the_checker_works_out_what_the_steps_say() -> None:
+    trace = Trace(Problem("p", user("Q")), [Step(None, "Q", ids([1]))])
+    for parent, text in [(0, "3 + 4 = 7. "), (1, "7 * 2 = 15, and 15 - 1 = 14."), (2, "So 14.")]:
+        trace.add(Step(parent, text, ids([1])))
+    alone = asyncio.run(SumChecker()(trace, [1, 2, 3]))
+    assert [s.value for s in alone] == [1.0, 0.5, 1.0] and "7 * 2 = 15" in alone[1].reason
+    path = asyncio.run(SumChecker("path", silent=None)(trace, [1, 2, 3]))
+    assert [s.value for s in path] == pytest.approx([1.0, 2 / 3, 2 / 3])
+    assert SumChecker(silent=None).judge("no sums").value is None
+
+
+def test_bad_settings() -> None:
+    with pytest.raises(UsageError, match="needs a tool"):
+        ToolChain(())
+    with pytest.raises(UsageError, match="result"):
+        ToolChain((Calculator(shown="42"),))
+    with pytest.raises(UsageError, match="marks"):
+        ToolChain((Calculator(end=""),))
+    with pytest.raises(UsageError, match="Did you mean 'path'"):
+        SumChecker("pth")  # type: ignore[arg-type]
