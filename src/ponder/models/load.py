@@ -152,7 +152,7 @@ def pinned(job: Job, folder: str | Path) -> Job:
     """A job with its model and teacher pinned, as its run directory keeps them where it has begun."""
     began = read_job(folder) if (Path(folder) / "job.json").is_file() else {}
     kept = began if isinstance(began, dict) else {}
-    given = {name: getattr(job, name) for name in ("model", "teacher")}
+    given = {name: getattr(job, name, None) for name in ("model", "teacher")}
     return replace(job, **{name: pin(m, kept.get(name)) for name, m in given.items() if m is not None})  # type: ignore[type-var]
 
 

@@ -7,20 +7,23 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from ponder.errors import ModelError
+from ponder.errors import ModelError, UsageError
 from ponder.nets import config as configs
 from ponder.nets import lora
 from ponder.nets.decoder import Decoder
-from ponder.nets.valued import Valued
+from ponder.nets.valued import Head, Valued
 from ponder.nets.weights import Net, fill
 
+HEAD = "score_head"  # in config.json, what a value or reward model's numbers mean; ours
 CLASSIFIER = "ForSequenceClassification"  # how transformers calls a decoder with a number instead of a next token
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 # Gemma 3's multimodal files name their language model in one of two ways.
@@ -38,11 +41,34 @@ def load(folder: Path | str, dtype: torch.dtype | None = torch.float32, device: 
 
 
 def load_valued(folder: Path | str, dtype: torch.dtype, device: torch.device | str = "cpu") -> Valued:
-    """A value or reward model with one number per token; of a language model, its network with values of 0."""
+    """A value or reward model with its head; of a language model, its network with values of 0."""
     raw = _configuration(Path(folder))
     if not _classifier(raw):
         return Valued.of(_load(Path(folder), raw, dtype, device, Decoder))
-    return _load(Path(folder), raw, dtype, device, Valued)
+    return _load(Path(folder), raw, dtype, device, cast(type[Valued], partial(Valued, head=_head(raw, folder))))
+
+
+def holds_numbers(folder: Path | str) -> bool:
+    """Is this a value or reward model?"""
+    return Path(folder).is_dir() and _classifier(_configuration(Path(folder)))
+
+
+def head_of(folder: Path | str) -> tuple[Head, dict[str, Tensor]]:
+    """The head of a value or reward model alone, and its tensors."""
+    raw = _configuration(Path(folder))
+    if not _classifier(raw):
+        raise ModelError(f"{folder} holds a language model; give a value or reward model")
+    stored = {name: t for name, t in _tensors(Path(folder), multimodal=False) if name.startswith("score.")}
+    return _head(raw, folder), stored
+
+
+def _head(raw: Mapping[str, Any], folder: Path | str) -> Head:
+    """What config.json says of it; a classifier of others that gives one number is a reward model."""
+    try:
+        told = {**raw.get(HEAD, {})}
+        return Head(**told | {"hidden": tuple(told.get("hidden", ()))}) if told else Head("reward")
+    except (TypeError, ValueError, UsageError) as reason:
+        raise ModelError(f"{folder}/config.json has a {HEAD} that makes no sense ({reason})") from None
 
 
 def _classifier(raw: Mapping[str, Any]) -> bool:
@@ -141,7 +167,10 @@ def snapshot(decoder: Decoder, shard_bytes: float = 5e9, copy: bool = True) -> C
     config = configs.to_hf(c, str(decoder.dtype).removeprefix("torch."))
     if isinstance(decoder, Valued):
         names = [str(name).replace("ForCausalLM", CLASSIFIER) for name in config["architectures"]]
-        config |= {"architectures": names, "num_labels": 1, "id2label": {"0": "value"}, "label2id": {"value": 0}}
+        labels = ["value"] if decoder.head.bins == 1 else [f"bin {i}" for i in range(decoder.head.bins)]
+        config |= {"architectures": names, "num_labels": len(labels), HEAD: asdict(decoder.head)}
+        config |= {"id2label": {str(i): n for i, n in enumerate(labels)}}
+        config |= {"label2id": {n: i for i, n in enumerate(labels)}}
     ends = {"bos_token_id": c.bos, "eos_token_id": list(c.eos) or None, "pad_token_id": c.pad}
     tensors = lora.merged(decoder)  # a tied head is the embedding, named once
     if copy:

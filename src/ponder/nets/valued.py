@@ -1,33 +1,122 @@
-"""A decoder with one number per token: a value network, or a reward model. Shapes as in decoder.py."""
+"""A decoder with a number per token: a value network, or a reward model. Shapes as in decoder.py; N tokens that are
+read, O numbers of the head.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ponder.errors import UsageError
 from ponder.nets import lora
 from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import Decoder
 
 
-class Valued(Decoder):
-    """The number is a linear reading of the last hidden state, in float32. It has no LM head of its own."""
+@dataclass(frozen=True, slots=True)
+class Head:
+    """How a number is read from a hidden state, and what it means.
 
-    def __init__(self, config: DecoderConfig) -> None:
+    `form`: the number itself; a logit, read as its sigmoid; 2 sigmoid - 1 (x1, Besta et al. 2025); or a distribution
+    over `bins` values from `low` to `high`, read as its mean (two-hot, Farebrother et al. 2024). `temperature` divides
+    what a sigmoid or softmax is taken of, and a reward.
+    """
+
+    of: Literal["value", "reward", "outcome", "process"] = "value"
+    form: Literal["number", "logit", "squashed", "two-hot"] = "number"
+    bias: bool = False  # transformers' classifiers have none
+    hidden: tuple[int, ...] = ()  # widths of ReLU layers before the last
+    bins: int = 1
+    low: float = 0.0
+    high: float = 1.0
+    temperature: float = 1.0
+    separator: str = "\n"  # where the steps that it was trained on end, if they were cut
+
+    def __post_init__(self) -> None:
+        if (self.bins > 1) != (self.form == "two-hot") or self.bins < 1 or not self.low < self.high:
+            raise UsageError("a two-hot head, and no other, has 2 bins or more, from a low value to a higher one")
+        if min(self.hidden, default=1) < 1 or not (self.temperature > 0 and math.isfinite(self.temperature)):
+            raise UsageError("a head's hidden layers and its temperature must be positive")
+
+    def read(self, numbers_NO: Tensor) -> Tensor:
+        """[N]: a probability, a reward or a value."""
+        warm_NO = numbers_NO / self.temperature
+        match self.form:
+            case "two-hot":
+                return warm_NO.softmax(-1) @ self.values(warm_NO)
+            case "logit":
+                return warm_NO[:, 0].sigmoid()
+            case "squashed":
+                return 2 * numbers_NO[:, 0].sigmoid() - 1
+            case _:
+                return warm_NO[:, 0] if self.of == "reward" else numbers_NO[:, 0]
+
+    def values(self, like: Tensor) -> Tensor:
+        """Of the bins."""
+        return torch.linspace(self.low, self.high, self.bins, dtype=like.dtype, device=like.device)
+
+
+PLAIN = Head()
+
+
+class Valued(Decoder):
+    """The number is read from the last hidden state, in float32. It has no LM head of its own."""
+
+    def __init__(self, config: DecoderConfig, head: Head = PLAIN) -> None:
         super().__init__(replace(config, tied=True))
-        self.score = nn.Linear(config.width, 1, bias=False)  # the name of transformers' sequence classifiers
-        nn.init.zeros_(self.score.weight)
+        self.head = head
+        self.score = layers(config.width, head)  # the name of transformers' sequence classifiers
 
     @classmethod
-    def of(cls, net: Decoder) -> Valued:
-        """A copy of a policy's network; every value is 0 at first."""
-        valued = cls(net.config).to(net.device, net.dtype)
-        own = {name: p for name, p in lora.merged(net).items() if name != "lm_head.weight"}
+    def of(cls, net: Decoder, head: Head = PLAIN, seed: int = 0) -> Valued:
+        """A copy of a policy's network; every number is 0 at first."""
+        valued = cls(net.config, head).to(net.device, net.dtype)
+        own = {name: p for name, p in lora.merged(net).items() if not name.startswith(("lm_head.", "score"))}
         lacking = valued.load_state_dict(own, strict=False).missing_keys
-        assert set(lacking) == {"score.weight", "lm_head.weight"}, lacking
+        assert all(name.startswith(("score", "lm_head.")) for name in lacking), lacking
+        if isinstance(valued.score, nn.Sequential):
+            draw = torch.Generator().manual_seed(seed)
+            for layer in [m for m in valued.score if isinstance(m, nn.Linear)][:-1]:
+                bound = 1 / math.sqrt(layer.in_features)  # torch's own, of a stream of our own
+                for p in layer.parameters():
+                    p.data.copy_(torch.empty(p.shape).uniform_(-bound, bound, generator=draw))
         return valued
 
+    def numbers(self, hidden: Tensor) -> Tensor:
+        """[N, O], before they are read as anything."""
+        return linear(self.score, hidden)
+
     def values(self, hidden: Tensor) -> Tensor:
-        return torch.mv(hidden.float(), self.score.weight[0].float())
+        """[N] of a critic."""
+        if self.head.form != "number":
+            raise UsageError(f"this model's numbers are of the form {self.head.form!r}; a critic's are plain numbers")
+        if isinstance(self.score, nn.Linear) and self.score.bias is None:
+            return torch.mv(hidden.float(), self.score.weight[0].float())
+        return self.numbers(hidden)[:, 0]
+
+
+def layers(width: int, head: Head) -> nn.Module:
+    """What reads numbers from hidden states; they are 0 at first."""
+    sizes = list(pairwise([width, *head.hidden, head.bins]))
+    last = nn.Linear(*sizes[-1], bias=head.bias)
+    for p in last.parameters():
+        nn.init.zeros_(p)
+    before = [layer for size in sizes[:-1] for layer in (nn.Linear(*size), nn.ReLU())]
+    return nn.Sequential(*before, last) if before else last
+
+
+def linear(score: nn.Module, hidden: Tensor) -> Tensor:
+    """A head's layers in float32, whatever type they are kept in."""
+    x = hidden.float()
+    for layer in score if isinstance(score, nn.Sequential) else [score]:
+        if isinstance(layer, nn.Linear):
+            x = F.linear(x, layer.weight.float(), None if layer.bias is None else layer.bias.float())
+        else:
+            x = layer(x)
+    return x

@@ -1,0 +1,290 @@
+"""Scorers that were learned: outcome and process reward models, rewards from preferences, value models.
+
+They read a trace's own tokens, never its text, through the engine of a `native` policy: one of their own, or the one
+that samples. There a head alone reads the very states that the policy wrote with, and its cached prefix; a head with a
+LoRA adapter has states and a cache of its own beside them, in the same batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from ponder.errors import ModelError, UsageError
+from ponder.models import chat
+from ponder.models.load import Fresh, find, load_policy
+from ponder.models.native import Adapted, Native
+from ponder.models.tokenizer import Tokenizer
+from ponder.nets import hf
+from ponder.nets.compute import pick_device, pick_dtype, set_threads
+from ponder.nets.decoder import Decoder
+from ponder.nets.lora import TARGETS
+from ponder.nets.valued import Head, Valued, layers, linear
+from ponder.tasks.steps.cut import ends
+from ponder.tasks.steps.judging import Reduce, reduced
+from ponder.types import Cost, Ids, Score, Trace
+
+_REMEMBERED = 1 << 16  # numbers, so that a longer path does not pay for its beginning again
+
+
+class Reader:
+    """What a head reads at tokens of a text. It remembers, until the weights change."""
+
+    def __init__(self, policy: Native | Adapted, head: Head, score: nn.Module) -> None:
+        self.policy, self.head, self.score = policy, head, score
+        self._engine = policy.policy if isinstance(policy, Adapted) else policy
+        self._own = isinstance(self._engine.net, Valued) or isinstance(policy, Adapted)
+        self._known: OrderedDict[bytes, float] = OrderedDict()
+        self._stamp: Any = None
+
+    def text(self, tokens: Ids) -> str:
+        return self.policy.text(tokens)
+
+    async def __call__(self, tokens: Ids, at: Sequence[int]) -> tuple[list[float], Cost]:
+        """At each of these places of a text, in order; and what that took."""
+        self._engine._fresh()
+        if self._stamp != (stamp := (self._engine._stamp, self.head)):
+            self._known.clear()
+            self._stamp = stamp
+        keys = dict(zip(at, _prefixes(tokens, at), strict=True))
+        found = {place: self._known[key] for place, key in keys.items() if key in self._known}
+        new = [place for place in at if place not in found]
+        cost = Cost()
+        if new:
+            cost = self._cost(new[0], new[-1], known=[place for place in at if place < new[0]])
+            hidden = await self.policy.read(tokens[: new[-1] + 1], new[0])
+            with torch.inference_mode():
+                read = self.head.read(linear(self.score, hidden[[place - new[0] for place in new]])).tolist()
+            found |= zip(new, read, strict=True)
+        if self._stamp == stamp:  # else others found new weights while this was read
+            for place, key in keys.items():
+                self._known[key] = found[place]
+                self._known.move_to_end(key)
+            while len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+        return [found[place] for place in at], cost
+
+    def _cost(self, first: int, last: int, known: Sequence[int]) -> Cost:
+        """What was read before, or was written in these same states, is in the cache."""
+        cached = (known[-1] + 1 if known else 0) if self._own else first
+        count = last + 1 - cached
+        flops = self._engine.net.config.flops_per_token((cached + last + 1) // 2) * count
+        return Cost(scorer_tokens=count, flops=flops)
+
+
+def _prefixes(tokens: Ids, at: Sequence[int]) -> list[bytes]:
+    """A name for the text up to and with each place."""
+    name, begin, out = hashlib.blake2b(digest_size=16), 0, []
+    for place in at:
+        name.update(tokens[begin : place + 1].tobytes())
+        begin = place + 1
+        out.append(name.digest())
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """What these scorers share: a number at the end of a step."""
+
+    reader: Reader
+    gameable: ClassVar[bool] = True
+    kind: ClassVar[str] = "value"
+
+    def __post_init__(self) -> None:
+        if self.reader.head.of != self.kind:
+            raise UsageError(
+                f"a model trained for {self.reader.head.of!r} is no {type(self).__name__}: see load_scorer"
+            )
+
+    @property
+    def name(self) -> str:
+        return self.kind
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        return list(await asyncio.gather(*(self._score(trace, step) for step in steps)))
+
+    async def _score(self, trace: Trace, step: int) -> Score:
+        if why := self._unreadable(trace, step):
+            return Score(None, why)
+        tokens = trace.token_ids(step)
+        (value,), cost = await self.reader(tokens, [len(tokens) - 1])
+        return Score(value, cost=cost)
+
+    def _unreadable(self, trace: Trace, step: int) -> str:
+        said = trace.steps[step]
+        if not len(trace.token_ids(step)):
+            return "there are no tokens to read: encode the trace first"
+        if said.sampled and len(said.token_ids) and said.text:
+            body = said.token_ids[:-1] if said.stop == "eos" else said.token_ids
+            if body.max(initial=0) >= self.reader._engine._vocab or self.reader.text(body) != said.text:
+                return "these tokens are of another tokenizer: a model reads only what its own tokenizer wrote"
+        return ""
+
+
+class ORM(Learned):
+    """The probability that a solution is right, at its end (Cobbe et al. 2021)."""
+
+    kind = "outcome"
+
+    @property
+    def name(self) -> str:
+        return "orm"
+
+
+class Preference(Learned):
+    """A reward learned from preferences; only differences between answers to one prompt mean anything."""
+
+    kind = "reward"
+
+
+class ValueModel(Learned):
+    """What is to be expected from here on."""
+
+    kind = "value"
+
+
+@dataclass(frozen=True, eq=False)
+class PRM(Learned):
+    """A path's score from the probabilities that each of its steps is right (Lightman et al. 2023).
+
+    `per`: a number at the end of every step of the trace, or of every line; auto: of lines where the path is one step.
+    `separator` ends a line; by default the one that it was trained with.
+    """
+
+    reduce: Reduce = "min"
+    per: Literal["auto", "step", "line"] = "auto"
+    separator: str = ""
+    kind: ClassVar[str] = "process"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        reduced([1.0], self.reduce)
+        if self.per not in ("auto", "step", "line"):
+            raise UsageError(f"steps are read per auto, step or line, not {self.per!r}")
+
+    @property
+    def name(self) -> str:
+        return "prm"
+
+    async def steps(self, trace: Trace, step: int) -> tuple[list[float], Cost]:
+        """The probability of each step on the way to this one."""
+        return await self.reader(trace.token_ids(step), self.places(trace, step))
+
+    def places(self, trace: Trace, step: int) -> list[int]:
+        """The last token of each step on the path, or of each line of a path that is one long step."""
+        path = [i for i in trace.path(step)[1:] if len(trace.steps[i].token_ids)]
+        own = [i for i in path if trace.steps[i].sampled] or path  # without a tool's output, where others wrote
+        lines = self.per == "line" or (self.per == "auto" and len(own) == 1)
+        out = []
+        for i in own:
+            said = trace.steps[i]
+            begin = len(trace.token_ids(i)) - len(said.token_ids)
+            cuts = [len(said.token_ids)]
+            if lines:
+                separator = self.separator or self.reader.head.separator
+                cuts = ends(said.token_ids, self.reader.text, separator, said.stop == "eos")
+            out += [begin + end - 1 for end in cuts]
+        return out
+
+    async def _score(self, trace: Trace, step: int) -> Score:
+        if why := self._unreadable(trace, step):
+            return Score(None, why)
+        places = self.places(trace, step)
+        if not places:
+            return Score(None, "nothing was written yet, so there is no step to judge")
+        read, cost = await self.reader(trace.token_ids(step), places)
+        worst = int(np.argmin(read)) + 1
+        return Score(reduced(read, self.reduce), f"{self.reduce} of {len(read)} steps, the worst is {worst}", cost)
+
+
+KINDS: dict[str, type[Learned]] = {"outcome": ORM, "reward": Preference, "process": PRM, "value": ValueModel}
+
+
+def scorer(reader: Reader, **settings: Any) -> Learned:
+    """The scorer that a head was trained to be."""
+    kind = KINDS[reader.head.of]
+    if settings and kind is not PRM:
+        raise UsageError(f"a model trained for {reader.head.of!r} has no setting {min(settings)!r}")
+    return kind(reader, **settings)
+
+
+def load_scorer(model: str, device: str = "auto", dtype: str = "auto", **settings: Any) -> Learned:
+    """A trained judge from a run directory or a folder, on an engine of its own. `settings`: of a PRM."""
+    return scorer(own_reader(load_valued(model, None, device=device, dtype=dtype)), **settings)
+
+
+def share_scorer(policy: Native, model: str, name: str = "judge", **settings: Any) -> Learned:
+    """A trained judge on the policy's own engine, where it was trained on the same base: as a LoRA adapter, or as a
+    head alone. `name`: of the adapter in the engine."""
+    folder = find(model)
+    head, stored = hf.head_of(folder)
+    adapter = folder.with_name("adapter")
+    _same_base(policy.net, folder, adapted=adapter.is_dir())
+    module = layers(policy.net.config.width, head).to(policy.net.device)
+    module.load_state_dict({n.removeprefix("score."): t for n, t in stored.items()})
+    module.requires_grad_(False)
+    if not adapter.is_dir():
+        return scorer(Reader(policy, head, module), **settings)
+    policy.engine.adapters.add(name, adapter)
+    return scorer(Reader(policy.adapted(name), head, module), **settings)
+
+
+def own_reader(policy: Native) -> Reader:
+    """Of a policy whose network is a judge's."""
+    if not isinstance(policy.net, Valued):
+        raise UsageError("this policy's network reads no numbers: load a value or reward model")
+    return Reader(policy, policy.net.head, policy.net.score)
+
+
+def load_valued(
+    model: str | Fresh,
+    head: Head | None,
+    template: str | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    seed: int = 0,
+) -> Native:
+    """A network that reads numbers, in an engine: a trained judge as it is; or with a `head` to train, a language model
+    under that head, and a judge of the same form to go on with."""
+    folder = None if isinstance(model, Fresh) else find(model)
+    if folder is None or not hf.holds_numbers(folder):
+        if head is None:
+            raise ModelError(f"{model} holds a language model, which judges nothing: give a value or reward model")
+        policy = load_policy(model, template, device, dtype, seed)
+        return Native(Valued.of(policy.net, head, seed), policy.tokenizer, seed)
+    where = pick_device(device)
+    if where.type == "cpu":
+        set_threads()
+    net = hf.load_valued(folder, pick_dtype(dtype, where), where)
+    if head is not None and _form(net.head) != _form(head):
+        raise ModelError(f"{model} was trained for {net.head.of!r} ({net.head.form}), not {head.of!r} ({head.form})")
+    tokenizer = Tokenizer.from_folder(folder)
+    return Native(net, tokenizer if template is None else chat.adopt(tokenizer, template), seed)
+
+
+def _form(head: Head) -> tuple[Any, ...]:
+    return head.of, head.form, head.bias, head.hidden, head.bins, head.low, head.high
+
+
+def _same_base(net: Decoder, folder: Path, adapted: bool) -> None:
+    """Raise unless all that no adapter changed is the policy's own."""
+    own = dict(net.named_parameters())
+    for name, tensor in hf._tensors(folder, multimodal=False):
+        touched = name.startswith(("score.", "lm_head.")) or (adapted and name.split(".")[-2] in TARGETS)
+        if touched:
+            continue
+        mine = own.get(name)
+        if mine is None or mine.shape != tensor.shape or not torch.equal(mine.detach().cpu(), tensor.to(mine.dtype)):
+            raise ModelError(
+                f"the judge in {folder} was trained on another model ({name} differs): load it on an engine of its own"
+                " (load_scorer), or train it with LoRA or the head only on this policy's model"
+            )

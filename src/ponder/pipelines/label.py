@@ -1,0 +1,108 @@
+"""A job that labels steps: answers are written, cut into steps, and each step is tried out (see rollouts)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ponder.errors import Interrupted, TaskError, UsageError
+from ponder.models.load import load_any, pin
+from ponder.pipelines.rollouts import Labelling, Shepherd, label_all
+from ponder.pipelines.solve import solve_all
+from ponder.protocols import Policy, Silent, Strategy, Task, Watch
+from ponder.reason.strategies import Ensemble
+from ponder.runs import Run, read_traces
+from ponder.tasks.steps import LABEL
+from ponder.tasks.steps.cut import split
+from ponder.types import Cost, Trace
+
+
+@dataclass(frozen=True)
+class Label:
+    """The job: answers to a task's training problems by a strategy, or those of runs (`data`; of a problem that was
+    asked again, the last), labelled step by step.
+
+    `separator` cuts what is one long step; None leaves steps as they are. The run directory is data for a judge.
+    """
+
+    task: Task
+    model: str = "smollm2"
+    template: str | None = None
+    data: tuple[str, ...] = ()
+    strategy: Strategy = Ensemble(4)
+    rule: Labelling = Shepherd()
+    separator: str | None = "\n"
+    limit: int = 100  # problems
+    batch: int = 32  # problems at once, and lost at most when interrupted
+    seed: int = 0
+    device: str = "auto"
+    dtype: str = "auto"
+
+    def __post_init__(self) -> None:
+        if min(self.limit, self.batch) < 1 or self.seed < 0:
+            raise UsageError("limit and batch must be at least 1, seed at least 0")
+
+    def __call__(self, folder: str | Path, watch: Watch | None = None) -> list[Trace]:
+        watch = watch or Silent()
+        job = replace(self, model=pin(self.model))
+        with Run(folder, job) as run:
+            watch.phase("load")
+            policy = load_any(job.model, job.template, job.device, job.dtype)
+            policy.watch = watch.tokens
+            policy.stream(job.seed)
+            return asyncio.run(label(job, policy, run, watch))
+
+    def closing(self, folder: Path) -> list[str]:
+        """What came out, for people."""
+        traces = [trace for _, trace in read_traces(folder)]
+        told = shares(traces)
+        steps = int(told["labels"])
+        mean = f", right {told['reward']:.1%} of the time" if steps else ""
+        spent = sum((trace.cost for trace in traces), Cost())
+        return [
+            f"labels    {steps} steps of {len(traces)} problems{mean}; {told['frac_undecided']:.1%} undecided",
+            f"cost      {spent.generated_tokens} tokens written, {spent.cached_tokens} read from the cache",
+            f"use it    ponder reward --kind prm --data {folder}",
+        ]
+
+
+async def label(job: Label, policy: Policy, run: Run, watch: Watch) -> list[Trace]:
+    given = {t.problem.id: t for place in job.data for _, t in read_traces(place)}
+    problems = [t.problem for t in given.values()] if job.data else list(job.task.train[: job.limit])
+    problems = problems[: job.limit]
+    if not problems:
+        raise TaskError(f"{', '.join(job.data) or job.task.name} has no problems to label answers of")
+    done = {trace.problem.id: trace for _, trace in read_traces(run.folder)}
+    left = [p for p in problems if p.id not in done]
+    watch.phase("solve")
+    for begin in range(0, len(left), job.batch):
+        part = left[begin : begin + job.batch]
+        try:
+            if job.data:
+                traces = [given[p.id] for p in part]
+            else:
+                traces = await solve_all(part, job.strategy, policy, job.task.verifier)
+            if job.separator:
+                traces = [split(trace, policy.text, job.separator) for trace in traces]
+            await label_all(traces, job.rule, policy, job.task.verifier)
+            run.traces(0, traces)
+            done |= {trace.problem.id: trace for trace in traces}
+            told = shares(done.values())
+            run.metrics(len(done) - 1, told)
+            watch.step(len(done), len(problems), told, traces)
+        except (Interrupted, BaseExceptionGroup) as stop:
+            if isinstance(stop, BaseExceptionGroup) and not stop.subgroup(Interrupted):
+                raise
+            so_far = f"stopped after {len(done)} of {len(problems)} problems"
+            raise Interrupted(f"{so_far}; the same command goes on") from None
+    return [done[p.id] for p in problems]
+
+
+def shares(traces: Iterable[Trace]) -> dict[str, float]:
+    """How much was labelled, and how."""
+    found = [s.scores[LABEL].value for t in traces for s in t.steps if LABEL in s.scores]
+    known = [value for value in found if value is not None]
+    told = {"labels": float(len(known)), "frac_undecided": 1 - len(known) / max(1, len(found))}
+    return told | ({"reward": sum(known) / len(known)} if known else {})

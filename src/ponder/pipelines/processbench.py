@@ -1,0 +1,71 @@
+"""A process reward model on ProcessBench: does it find the first wrong step, and none where there is none?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ponder.errors import TaskError, UsageError
+from ponder.models.native import Native
+from ponder.models.reward import PRM
+from ponder.pipelines.judged import encoded
+from ponder.tasks.steps.judging import FirstError, first_errors, first_wrong
+from ponder.tasks.steps.processbench import FIRST
+from ponder.types import Trace
+
+THRESHOLDS = tuple(i / 100 for i in range(1, 100))
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """At a threshold; `best` at the one that suits these solutions best, which flatters unless it was set on others."""
+
+    found: FirstError
+    threshold: float
+    best: FirstError
+    best_threshold: float
+    undecided: int  # solutions that the model could not read
+
+
+def process_bench(
+    judge: PRM, traces: Sequence[Trace], threshold: float = 0.5, watch: Callable[[int], None] = lambda done: None
+) -> Bench:
+    """Over solutions as `tasks.steps.processbench` reads them. `watch` is told how many are done."""
+    if not 0 < threshold < 1:
+        raise UsageError(f"the threshold is {threshold}; it is a probability between 0 and 1")
+    if judge.per == "line":
+        raise UsageError("ProcessBench has steps of its own: read them per step")
+    policy = judge.reader.policy if isinstance(judge.reader.policy, Native) else judge.reader.policy.policy
+    read: list[list[float]] = []
+    labels: list[int] = []
+    lost = 0
+    for begin in range(0, len(traces), 32):
+        part = []
+        for trace in traces[begin : begin + 32]:
+            try:
+                part.append(encoded(trace, policy))
+            except TaskError:  # longer than the model's context
+                lost += 1
+        read += asyncio.run(_read(judge, part))
+        labels += [int(t.problem.tags[FIRST]) for t in part]
+        watch(len(read) + lost)
+    if not read:
+        raise TaskError(
+            f"none of {len(traces)} solutions fits into the model's context: take a model with a longer one"
+        )
+
+    def at(limit: float) -> FirstError:
+        return first_errors([first_wrong(steps, limit) for steps in read], labels)
+
+    best = max(THRESHOLDS, key=lambda limit: (at(limit).f1, -abs(limit - 0.5)))
+    return Bench(at(threshold), threshold, at(best), best, lost)
+
+
+async def _read(judge: PRM, traces: Sequence[Trace]) -> list[list[float]]:
+    """The probability of each step of each solution; a solution of one step has one, however many lines."""
+    ends = [[len(t.token_ids(i)) - 1 for i in range(1, len(t.steps))] for t in traces]
+    found = await asyncio.gather(
+        *(judge.reader(t.token_ids(len(t.steps) - 1), at) for t, at in zip(traces, ends, strict=True))
+    )
+    return [steps for steps, _ in found]

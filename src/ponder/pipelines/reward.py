@@ -1,0 +1,217 @@
+"""Training a judge: a reward model from preferences or outcomes, a process reward model from steps, a value model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ponder.errors import RunError, UsageError
+from ponder.measure import auroc, best_at_k, ece
+from ponder.models.load import Fresh, pinned
+from ponder.models.native import Native
+from ponder.models.reward import load_valued
+from ponder.nets import lora
+from ponder.nets.lora import LoRA
+from ponder.nets.valued import Valued
+from ponder.pipelines.judged import fingerprint, labelled
+from ponder.pipelines.keeping import Keeper
+from ponder.pipelines.solve import stream
+from ponder.protocols import Silent, Watch
+from ponder.runs import Run, read_metrics
+from ponder.tasks.steps.judging import categorical_temperature, pairs_right, temperature
+from ponder.train import checkpoint
+from ponder.train.judge import RewardLearner
+from ponder.train.optimiser import AdamW
+from ponder.train.reward import ORM, BradleyTerry, Judging, Place, Value, two_hot
+from ponder.types import Trace
+
+
+@dataclass(frozen=True)
+class RewardModel:
+    """The job. `data`: files of labels or traces, or run directories, whose labels are the scores of `scorer`.
+
+    `separator` cuts what a policy wrote into steps (None: the trace's own). A tenth of the questions is held out, to
+    measure on and to fit the temperature. `head_only` leaves the model as it is, and `lora` all but adapters: then the
+    judge can share an engine with the policy it was trained on.
+    """
+
+    data: tuple[str, ...]
+    model: str | Fresh = "smollm2"
+    objective: Judging = ORM()
+    template: str | None = None
+    format: str | None = None
+    scorer: str | None = None
+    separator: str | None = None
+    skip_bad: bool = False  # rows of a file that cannot be used
+    held_out: int = 1  # tenths
+    optimiser: AdamW = AdamW(lr=1e-5)
+    steps: int = 100
+    batch: int = 32  # traces per step
+    lora: LoRA | None = None
+    head_only: bool = False
+    micro_tokens: int = 0
+    recompute: bool = False
+    frozen_layers: int = 0
+    save_every: int = 50
+    keep: int = 2
+    seed: int = 0
+    device: str = "auto"
+    dtype: str = "auto"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.data, str) or not self.data:
+            raise UsageError("data is one or more paths: give a tuple of files or run directories")
+        if min(self.steps, self.batch, self.save_every, self.keep) < 1 or min(self.seed, self.micro_tokens) < 0:
+            raise UsageError("steps, batch, save_every and keep must be at least 1, seed and micro_tokens at least 0")
+        if not 0 <= self.held_out <= 9:
+            raise UsageError(f"held_out is {self.held_out}; it is 0 to 9 tenths of the questions")
+        if sum([self.lora is not None, self.head_only, bool(self.frozen_layers)]) > 1:
+            raise UsageError("lora, head_only and frozen_layers each say which weights stay: give one of them")
+
+    def __call__(self, folder: str | Path, watch: Watch | None = None) -> Native:
+        job = pinned(self, folder)
+        with Run(folder, job) as run:
+            return train_judge(job, run, watch or Silent())
+
+    def closing(self, folder: Path) -> list[str]:
+        """What came out, for people."""
+        rows = read_metrics(folder)
+        if not rows:
+            return []
+        took = sum(row.get("step_time", 0.0) for row in rows)
+        out = [f"loss      {rows[0]['loss']:.3f} -> {rows[-1]['loss']:.3f} after {len(rows)} steps, {took:.0f} s"]
+        test = {k.removeprefix("test/"): v for k, v in rows[-1].items() if k.startswith("test/")}
+        if not test:
+            return [*out, "measured  on nothing: no question was held out"]
+        labels = int(test.pop("labels"))
+        few = ", too few to be precise" if labels < 500 else ""
+        out.append(f"measured  on {labels} labels of held-out questions{few}")
+        out += [f"  {name.replace('_', ' '):<12}{value:.3f}" for name, value in test.items()]
+        return [*out, f"use it    --guide reward:{folder} with ponder eval or ponder solve"]
+
+
+def train_judge(job: RewardModel, run: Run, watch: Watch) -> Native:
+    watch.phase("load")
+    policy = load_valued(
+        job.model, job.objective.head, job.template, job.device, checkpoint.dtype(run, job.dtype), job.seed
+    )
+    net = policy.net
+    assert isinstance(net, Valued)
+    net.head = replace(net.head, separator=job.separator or net.head.separator)
+    labels = labelled(
+        job.data, policy, job.objective.places, job.held_out, job.format, job.scorer, job.separator, job.skip_bad,
+        scored=not (isinstance(job.objective, Value) and job.objective.of == "value"),
+    )  # fmt: skip
+    if job.lora is not None:
+        lora.attach(net, job.lora, job.seed)
+    learner = RewardLearner(
+        net, job.objective, job.optimiser, micro_tokens=job.micro_tokens, recompute=job.recompute,
+        frozen_layers=job.frozen_layers, head_only=job.head_only,
+    )  # fmt: skip
+
+    with Keeper(run, job, watch, policy, {"model": learner}) as keeper:
+        memory = keeper.state.memory
+        if memory.setdefault("data", known := fingerprint(labels)) != known:
+            raise RunError(f"the data in {', '.join(job.data)} changed since this run began: give another --run")
+        net.head = replace(net.head, temperature=memory.get("temperature", net.head.temperature))
+        for step in keeper.steps():
+            with keeper.step() as state:
+                began = time.perf_counter()
+                watch.phase("learn")
+                chosen = stream(len(labels.train), job.seed, step * job.batch, min(job.batch, len(labels.train)))
+                traces = [labels.train[i] for i in dict.fromkeys(chosen)]
+                metrics = job.objective.credit(traces, labels.scorer, state.memory)
+                metrics |= keeper.learn(learner, traces, watch.share)
+                if labels.test and ((step + 1) % job.save_every == 0 or step + 1 == job.steps):
+                    watch.phase("measure")
+                    metrics |= measured(learner, labels.test, labels.scorer)
+                    state.memory["temperature"] = metrics["test/temperature"]
+                    net.head = replace(net.head, temperature=metrics["test/temperature"])
+
+                state.tokens += sum(len(s.token_ids) for t in traces for s in t.steps)
+                metrics |= {"num_tokens": state.tokens, "step_time": time.perf_counter() - began}
+                keeper.record(state, metrics, traces)
+    return policy
+
+
+Read = tuple[Trace, list[Place], NDArray[np.float64]]
+
+
+def measured(learner: RewardLearner, traces: Sequence[Trace], scorer: str) -> dict[str, float]:
+    """On traces that were not learned from: how often it is right, and the temperature that fits them best."""
+    rule = learner.objective
+    rule.credit(traces, scorer, {})
+    found = list(learner.predicted(traces))
+    if isinstance(rule, BradleyTerry):
+        told = _preferences(found)
+    elif isinstance(rule, Value):
+        told = _values(learner.net, found)
+    else:
+        told = _labels(found)
+    groups = [_answers(*one) for one in found] if not isinstance(rule, Value) else []
+    if several := [(z, y) for z, y in groups if len(y) > 1]:  # of as many answers as each prompt has
+        told["best_of_n"] = float(np.mean([best_at_k(y, z, len(y)) for z, y in several]))
+        told["any_of_n"] = float(np.mean([np.mean(y) for _, y in several]))
+        told["oracle_of_n"] = float(np.mean([np.max(y) for _, y in several]))
+    return {f"test/{name}": value for name, value in told.items()}
+
+
+def _answers(trace: Trace, places: list[Place], numbers: NDArray[np.float64]) -> tuple[list[float], list[float]]:
+    """Of each answer the lowest number on the way to it, and its own label."""
+    read = {i: float(z[0]) for (i, _), z in zip(places, numbers, strict=True)}
+    label = dict(places)
+    judged = [i for i in trace.answers() if i in label]
+    return [min(read[j] for j in trace.path(i) if j in read) for i in judged], [label[i] for i in judged]
+
+
+def _preferences(found: Iterable[Read]) -> dict[str, float]:
+    won = total = 0.0
+    margins: list[float] = []
+    for _, places, numbers in found:
+        rewards, scores = [float(z[0]) for z in numbers], [y for _, y in places]
+        right, pairs = pairs_right(rewards, scores)
+        won, total = won + right, total + pairs
+        margins += [a - b for a, x in zip(rewards, scores) for b, y in zip(rewards, scores) if x > y]  # noqa: B905
+    return {"accuracy": won / total, "labels": total, "temperature": temperature(margins, np.ones(len(margins)))}
+
+
+def _labels(found: Iterable[Read]) -> dict[str, float]:
+    logits, labels = _flat(found)
+    z, right = logits[:, 0], labels >= 0.5
+    told = {
+        "accuracy": float(np.mean((z > 0) == right)),
+        "labels": float(len(z)),
+        "temperature": temperature(z, labels),
+    }
+    t = told["temperature"]
+    told["nll"] = float(np.mean(np.logaddexp(0, z / t) - labels * z / t))
+    if np.all((labels == 0) | (labels == 1)):
+        told["ece"] = ece((1 / (1 + np.exp(-z / t))).tolist(), labels.tolist())
+    if 0 < right.sum() < len(right):
+        told["auroc"] = auroc(z.tolist(), right.astype(float).tolist()).area
+    return told
+
+
+def _values(net: Valued, found: Iterable[Read]) -> dict[str, float]:
+    numbers, targets = _flat(found)
+    head = replace(net.head, temperature=1.0)
+    warm = 1.0
+    if head.form == "two-hot":
+        spread = two_hot(torch.from_numpy(targets), head.bins, head.low, head.high)
+        warm = categorical_temperature(numbers, spread.numpy())
+    read = replace(head, temperature=warm).read(torch.from_numpy(numbers)).numpy()
+    error = float(np.mean((read - targets) ** 2))
+    spread_of = float(targets.var())
+    told = {"error": error, "labels": float(len(targets)), "temperature": warm}
+    return told | ({"explained": 1 - error / spread_of} if spread_of > 0 else {})
+
+
+def _flat(found: Iterable[Read]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    both = [(numbers, [y for _, y in places]) for _, places, numbers in found]
+    return np.concatenate([n for n, _ in both]), np.concatenate([np.asarray(y, np.float64) for _, y in both])

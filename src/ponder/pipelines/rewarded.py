@@ -1,0 +1,66 @@
+"""A task whose answers a learned judge rewards, in place of its verifier: what RLHF optimises."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ponder.errors import UsageError
+from ponder.pipelines.guides import guide_named
+from ponder.protocols import Scorer, Task
+from ponder.types import Problem, Score, Trace
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A learned judge by name, loaded when it is first asked. It can be gamed: hold the policy with a KL term."""
+
+    by: str
+    device: str = "auto"
+    dtype: str = "auto"
+    gameable = True
+
+    @property
+    def name(self) -> str:
+        return "learned"
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        return list(await _loaded(self.by, self.device, self.dtype)(trace, steps))
+
+
+@dataclass(frozen=True)
+class Rewarded:
+    """`by`: a guide's name, as reward:FOLDER. `name`: where the task's own would be another's."""
+
+    task: Task
+    by: str
+    name: str = ""
+    device: str = "auto"
+    dtype: str = "auto"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or self.task.name)
+
+    @property
+    def train(self) -> Sequence[Problem]:
+        return self.task.train
+
+    @property
+    def test(self) -> Sequence[Problem]:
+        return self.task.test
+
+    @property
+    def verifier(self) -> Scorer:
+        return Judge(self.by, self.device, self.dtype)
+
+    def gold(self, problem: Problem) -> str:
+        return self.task.gold(problem)
+
+
+@lru_cache(maxsize=4)
+def _loaded(by: str, device: str, dtype: str) -> Scorer:
+    found = guide_named(by, None, None, device, dtype)
+    if found is None:
+        raise UsageError("name the judge that rewards: by='reward:FOLDER'")
+    return found

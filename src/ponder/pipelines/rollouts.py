@@ -1,0 +1,252 @@
+"""Labels by sampling: is a right answer still to be had from here? Of every step, all problems at once.
+
+A step's label stands under `LABEL` and speaks of the prefix that it ends. Prefixes are tokens that were sampled, so the
+engine shares them among all completions. The verifier sees the gold answer, the policy does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
+
+from ponder.errors import Interrupted, PonderError, Spent, UsageError
+from ponder.measure import wilson
+from ponder.protocols import Policy, Scorer
+from ponder.reason.operators import evaluate
+from ponder.tasks.steps import LABEL
+from ponder.types import Sampling, Score, Step, Trace
+
+
+@dataclass(slots=True)
+class Tally:
+    """Completions of a prefix: how many were judged, and how many of them are right."""
+
+    right: int = 0
+    judged: int = 0
+    drawn: int = 0
+    failed: str = ""  # why there are no more
+
+    @property
+    def share(self) -> float | None:
+        return self.right / self.judged if self.judged else None
+
+    def said(self) -> str:
+        lost = f", {self.drawn - self.judged} undecided" if self.drawn > self.judged else ""
+        return f"{self.right} of {self.judged} completions are right{lost}{'; ' + self.failed if self.failed else ''}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labelling(ABC):
+    """`n` completions of a prefix at most, drawn in rounds: `first` ones, then as many again as there are."""
+
+    n: int = 8
+    first: int = 2
+    sampling: Sampling = Sampling(temperature=0.7)
+    least: float = 1.0  # reward from which an answer is right
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.first <= self.n:
+            raise UsageError(f"of {self.n} completions, {self.first} in the first round: give 1 to n of them")
+        if self.n > 1 and self.sampling.temperature == 0:
+            raise UsageError("several completions at temperature 0 are one: give sampling a temperature, or n=1")
+
+    @abstractmethod
+    async def __call__(self, trace: Trace, policy: Policy, verifier: Scorer) -> None:
+        """Write a label on each step that can have one."""
+
+    def decided(self, tally: Tally) -> bool:
+        """Would no more completions change anything?"""
+        return tally.right > 0
+
+    async def tried(self, trace: Trace, step: int, policy: Policy, verifier: Scorer) -> Tally:
+        """Complete the prefix that a step ends, until that decides or all are drawn; an answer is judged itself."""
+        tally = Tally()
+        if trace.steps[step].done:
+            await self._judge(trace, [step], verifier, tally)
+            return tally
+        while tally.drawn < self.n and not (tally.drawn and self.decided(tally)) and not tally.failed:
+            count = min(max(self.first, tally.drawn), self.n - tally.drawn)
+            await self._round(trace, step, count, policy, verifier, tally)
+        return tally
+
+    async def _round(self, trace: Trace, step: int, count: int, policy: Policy, verifier: Scorer, tally: Tally) -> None:
+        s = self.sampling
+        if s.seed is not None:  # the next round must not draw the same again
+            s = replace(s, seed=s.seed + tally.drawn)
+        try:
+            found = await policy.generate(trace.token_ids(step), s, count)
+        except (Interrupted, Spent):
+            raise
+        except PonderError as why:  # such as a prefix that fills the context
+            tally.failed = str(why)
+            return
+        path = trace.path(step)
+        scratch = Trace(trace.problem)
+        for i, at in enumerate(path):
+            scratch.add(replace(trace.steps[at], parent=i - 1 if i else None, cites=(), scores={}))
+        leaves = []
+        for done in found:
+            trace.spend(done.cost)
+            leaves.append(
+                scratch.add(Step(len(path) - 1, done.text, done.token_ids, done.logprobs, done.stop, last=True))
+            )
+        await self._judge(scratch, leaves, verifier, tally)
+        trace.spend(scratch.cost)
+
+    async def _judge(self, trace: Trace, leaves: Sequence[int], verifier: Scorer, tally: Tally) -> None:
+        rewards = await verdicts(trace, leaves, verifier)
+        tally.drawn += len(leaves)
+        tally.judged += sum(r is not None for r in rewards)
+        tally.right += sum(r is not None and r >= self.least for r in rewards)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shepherd(Labelling):
+    """Math-Shepherd: hard, 1 where any of n completions is right; soft, the share that is.
+
+    A hard label is decided by the first right one. A soft one is drawn for until its 95 % interval is no wider than
+    `width`; 0: always n.
+    """
+
+    paper: ClassVar[str] = "Wang et al. 2024, arXiv:2312.08935"
+    kind: Literal["hard", "soft"] = "soft"
+    width: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kind not in ("hard", "soft") or not 0 <= self.width < 1:
+            raise UsageError("labels are hard or soft, with a width in [0, 1)")
+
+    def decided(self, tally: Tally) -> bool:
+        if self.kind == "hard":
+            return tally.right > 0
+        if not tally.judged:
+            return False
+        low, high = wilson(tally.right, tally.judged)
+        return high - low <= self.width
+
+    async def __call__(self, trace: Trace, policy: Policy, verifier: Scorer) -> None:
+        steps = to_label(trace)
+        found = await asyncio.gather(*(self.tried(trace, i, policy, verifier) for i in steps))
+        for i, tally in zip(steps, found, strict=True):
+            value = tally.share if self.kind == "soft" or tally.share is None else float(tally.right > 0)
+            trace.steps[i].scores[LABEL] = Score(value, tally.said())
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstError(Labelling):
+    """OmegaPRM's binary search for the first wrong step of an answer that is wrong.
+
+    It takes for granted that a right answer, once it is out of reach, stays so: steps before the first wrong one are
+    labelled 1, and it and those after it 0. So k steps cost about log2 k prefixes, not k. Steps of a right answer
+    are 1.
+    """
+
+    paper: ClassVar[str] = "Luo et al. 2024, arXiv:2406.06592"
+
+    async def __call__(self, trace: Trace, policy: Policy, verifier: Scorer) -> None:
+        answers = [i for i in trace.answers() if len(trace.path(i)) > 1]
+        rewards = await verdicts(trace, answers, verifier)
+        known = _Known()
+        for leaf, reward in zip(answers, rewards, strict=True):
+            if reward is not None and reward >= self.least:
+                for i in trace.path(leaf)[1:]:
+                    known.right(i, "on the way to a right answer")
+        for leaf, reward in zip(answers, rewards, strict=True):  # one after another: the next knows more
+            if reward is None:
+                known.doubt(leaf, f"the answer is undecided: {trace.steps[leaf].scores[verifier.name].reason}")
+            elif reward < self.least:
+                await self._search(trace, leaf, policy, verifier, known)
+        for i, score in known.labels.items():
+            trace.steps[i].scores[LABEL] = score
+
+    async def _search(self, trace: Trace, leaf: int, policy: Policy, verifier: Scorer, known: _Known) -> None:
+        path = [i for i in trace.path(leaf)[1:] if i == leaf or len(trace.steps[i].token_ids)]
+        good = max((k for k, i in enumerate(path) if known.is_(i, 1.0)), default=-1)
+        bad = min((k for k, i in enumerate(path) if known.is_(i, 0.0)), default=len(path) - 1)
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            tally = await self.tried(trace, path[middle], policy, verifier)
+            if tally.share is None:
+                for i in path[good + 1 :]:
+                    known.doubt(i, f"nothing could be tried from here: {tally.said()}")
+                return
+            if tally.right:
+                good = middle
+            else:
+                bad = middle
+            known.mark(path[middle], float(tally.right > 0), tally.said())
+        for k, i in enumerate(path):
+            if k < bad:
+                known.right(i, "before the first wrong step, by a search that takes wrong steps to stay wrong")
+            else:
+                known.mark(i, 0.0, "the first wrong step, or after it, by that same search")
+
+
+@dataclass(slots=True)
+class _Known:
+    """Labels found so far. What leads to a right answer is right, whatever else is found."""
+
+    labels: dict[int, Score] = field(default_factory=dict)
+
+    def is_(self, i: int, value: float) -> bool:
+        return i in self.labels and self.labels[i].value == value
+
+    def mark(self, i: int, value: float, why: str) -> None:
+        self.labels.setdefault(i, Score(value, why))
+        if self.labels[i].value is None:
+            self.labels[i] = Score(value, why)
+
+    def right(self, i: int, why: str) -> None:
+        if not self.is_(i, 1.0):
+            self.labels[i] = Score(1.0, why)
+
+    def doubt(self, i: int, why: str) -> None:
+        self.labels.setdefault(i, Score(None, why))
+
+
+@dataclass(frozen=True)
+class Visits:
+    """From a search that is done: of each visited step the mean outcome of the answers below it, each as often as it
+    was visited. Costs nothing, and needs no policy."""
+
+    scorer: str
+    least: int = 1  # visits that a step must have
+
+    def __call__(self, trace: Trace) -> None:
+        totals: dict[int, float] = defaultdict(float)
+        visits: dict[int, int] = defaultdict(int)
+        for leaf in trace.answers():
+            outcome = trace.score(leaf, self.scorer)
+            if outcome is not None:
+                often = max(1, trace.steps[leaf].visits)
+                for i in trace.path(leaf)[1:]:
+                    totals[i] += often * outcome
+                    visits[i] += often
+        for i, count in visits.items():
+            if count >= self.least:
+                trace.steps[i].scores[LABEL] = Score(totals[i] / count, f"mean outcome of {count} visits")
+
+
+def to_label(trace: Trace) -> list[int]:
+    """Every step that the policy wrote and went on from, or ended with; all steps of a trace that it wrote none of."""
+    steps = [(i, s) for i, s in enumerate(trace.steps) if s.parent is not None and not s.aside and not s.pruned]
+    own = [i for i, s in steps if s.sampled] or [i for i, _ in steps]
+    return [i for i in own if len(trace.steps[i].token_ids) or trace.steps[i].done]
+
+
+async def verdicts(trace: Trace, leaves: Sequence[int], verifier: Scorer) -> list[float | None]:
+    """What a verifier says of answers, those aside that it has judged before."""
+    await evaluate(trace, [i for i in leaves if verifier.name not in trace.steps[i].scores], verifier)
+    return [trace.score(i, verifier.name) for i in leaves]
+
+
+async def label_all(traces: Sequence[Trace], rule: Labelling, policy: Policy, verifier: Scorer) -> None:
+    """All at once: the policy batches what waits together."""
+    async with asyncio.TaskGroup() as group:
+        for trace in traces:
+            group.create_task(rule(trace, policy, verifier))

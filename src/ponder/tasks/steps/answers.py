@@ -1,0 +1,86 @@
+"""Labels on whole answers: one preferred to another, several ranked, or each right or wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+from typing import Any
+
+from ponder.errors import TaskError
+from ponder.tasks.steps.labelled import (
+    add,
+    asked,
+    label_of,
+    listed,
+    matching,
+    messages,
+    number,
+    prompt_of,
+    share,
+    text,
+)
+from ponder.types import Score, Trace
+
+
+def read_pair(row: Mapping[str, Any], where: str) -> Trace:
+    """Both may be texts, or conversations that end in the answer, as the public sets of preferences have them."""
+    chosen, rejected = (_answer(row[name], name) for name in ("chosen", "rejected"))
+    if chosen == rejected:
+        raise TaskError("the chosen answer is the rejected one")
+    trace = asked(where, row["prompt"])
+    for said, score in ((chosen, 1.0), (rejected, 0.0)):
+        add(trace, 0, said, Score(score), last=True)
+    return trace
+
+
+def _answer(given: Any, name: str) -> str:
+    return str(messages(given)[-1]["content"]) if isinstance(given, list) else text(given, repr(name))
+
+
+def read_ranked(row: Mapping[str, Any], where: str) -> Trace:
+    if "ranked" in row:
+        answers = listed(row, "ranked")
+        scores = [float(len(answers) - 1 - i) for i in range(len(answers))]
+    else:
+        answers = listed(row, "completions")
+        scores = [number(s, "a score") for s in listed(row, "scores")]
+        matching(answers, scores)
+    if len(answers) < 2 or len(set(scores)) < 2:
+        raise TaskError("a ranking needs two answers or more, of which one is better than another")
+    trace = asked(where, row["prompt"])
+    for said, score in zip(answers, scores, strict=True):
+        add(trace, 0, text(said, "an answer"), Score(score), last=True)
+    return trace
+
+
+def read_outcome(row: Mapping[str, Any], where: str) -> Trace:
+    trace = asked(where, row["prompt"], row.get("answer"))
+    add(trace, 0, _answer(row["completion"], "completion"), share(row["label"]), last=True)
+    return trace
+
+
+def write_pairs(trace: Trace) -> Iterator[dict[str, Any]]:
+    """Every two answers of which one is better."""
+    for a, b in combinations(_judged(trace), 2):
+        if a[1] != b[1]:
+            better, worse = (a, b) if a[1] > b[1] else (b, a)
+            yield {"prompt": prompt_of(trace), "chosen": better[0], "rejected": worse[0]}
+
+
+def write_ranked(trace: Trace) -> Iterator[dict[str, Any]]:
+    found = _judged(trace)
+    if len({score for _, score in found}) > 1:
+        answers, scores = zip(*found, strict=True)
+        yield {"prompt": prompt_of(trace), "completions": list(answers), "scores": list(scores)}
+
+
+def write_outcomes(trace: Trace) -> Iterator[dict[str, Any]]:
+    for said, score in _judged(trace):
+        if not 0 <= score <= 1:
+            raise TaskError(f"{trace.problem.id}: a score of {score:g} is no share of right answers: write 'ranked'")
+        label = bool(score) if score in (0.0, 1.0) else score
+        yield {"prompt": prompt_of(trace), "completion": said, "label": label}
+
+
+def _judged(trace: Trace) -> list[tuple[str, float]]:
+    return [(trace.text(i), label) for i in trace.answers() if (label := label_of(trace, i)) is not None]

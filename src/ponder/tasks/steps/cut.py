@@ -1,0 +1,86 @@
+"""Where the steps of a long text end, in tokens. Nothing is tokenised again: a cut falls after the token that completes
+a separator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from ponder.errors import UsageError
+from ponder.types import Ids, Step, Trace
+
+Text = Callable[[Ids], str]  # a policy's `text`, or a tokenizer's `decode`
+
+
+def ends(tokens: Ids, text: Text, separator: str = "\n", ended: bool = False) -> list[int]:
+    """How many tokens there are up to the end of each piece; the last is all of them.
+
+    Blank pieces are none: blanks before a piece are its own, and what is blank after the last one is the last one's.
+    So is the end-of-sequence token, if the text `ended` with one.
+    """
+    if not separator:
+        raise UsageError("a separator of no characters would cut everywhere: give a text, such as a line break")
+    if not len(tokens):
+        return []
+    reach = len(separator.encode())  # tokens that a separator can lie in, at a byte each
+    found: list[int] = []
+    body = len(tokens) - ended
+    for i in range(body):
+        begin = max(0, i - reach)
+        now = text(tokens[begin : i + 1])
+        if separator not in now:
+            continue
+        before = text(tokens[begin:i]).rstrip("\ufffd") if i > begin else ""
+        new = now.rfind(separator) + len(separator) > len(before)
+        if new and text(tokens[found[-1] if found else 0 : i + 1]).strip():
+            found.append(i + 1)
+    if not found:
+        return [len(tokens)]
+    if found[-1] < body and text(tokens[found[-1] : body]).strip():
+        return [*found, len(tokens)]
+    return [*found[:-1], len(tokens)]
+
+
+def split(trace: Trace, text: Text, separator: str = "\n") -> Trace:
+    """The same thoughts with a step for each piece: tokens, log-probabilities and notes go with theirs.
+
+    What was known of a whole step (scores, visits, value, how it ended) stands on its last piece.
+    """
+    out = replace(trace, steps=[], chosen=None, _children=[])
+    place: dict[int, int] = {}
+    for i, step in enumerate(trace.steps):
+        parent = None if step.parent is None else place[step.parent]
+        cuts = ends(step.token_ids, text, separator, step.stop == "eos") if step.sampled else []
+        if len(cuts) < 2:
+            place[i] = out.add(replace(step, parent=parent, cites=tuple(place[c] for c in step.cites)))
+            continue
+        begin = 0
+        for end in cuts:
+            parent = out.add(_piece(step, parent, begin, end, text, last=end == cuts[-1]))
+            begin = end
+        assert parent is not None
+        out.steps[parent].cites = tuple(place[c] for c in step.cites)
+        place[i] = parent
+    out.chosen = None if trace.chosen is None else place[trace.chosen]
+    return out
+
+
+def _piece(step: Step, parent: int | None, begin: int, end: int, text: Text, last: bool) -> Step:
+    """Its text is what its tokens add to those before, so that the pieces read as the whole."""
+    before = len(text(step.token_ids[:begin])) if begin else 0
+    said = step.text[before:] if last else text(step.token_ids[:end])[before:]
+    part = slice(begin, end)
+    floats = {
+        name: None if (values := getattr(step, name)) is None else values[part] for name in ("logprobs", "advantages")
+    }
+    made = Step(parent, said, step.token_ids[part], floats["logprobs"], "stop", step.version)
+    made.advantages = floats["advantages"]
+    made.notes = {name: np.asarray(values[part]) for name, values in step.notes.items()}
+    made.aside = step.aside
+    if last:
+        made.stop, made.last, made.pruned = step.stop, step.last, step.pruned
+        made.scores, made.visits, made.value, made.prior = dict(step.scores), step.visits, step.value, step.prior
+    return made

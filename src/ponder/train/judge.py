@@ -1,0 +1,105 @@
+"""The judge's learner: its network reads numbers where the policy's reads log-probabilities, each at its token itself.
+
+Shapes: N trained tokens of a micro-batch, M places among them at which a number is read, O numbers of the head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ponder.nets.valued import Valued
+from ponder.train.learner import Learner
+from ponder.train.objective import Tokens
+from ponder.train.optimiser import AdamW, Masters
+from ponder.train.pack import Batch, cut, pack
+from ponder.train.peers import ALONE, Peers
+from ponder.train.reward import TARGET, Judging, Place
+from ponder.types import Step, Trace
+
+
+class RewardLearner(Learner):
+    """Over a network that reads numbers. `head_only`: all of it but the head stays as it is."""
+
+    net: Valued
+    objective: Judging
+
+    def __init__(
+        self,
+        net: Valued,
+        objective: Judging,
+        optimiser: AdamW = AdamW(),
+        *,
+        micro_tokens: int = 0,
+        frozen_layers: int = 0,
+        head_only: bool = False,
+        recompute: bool = False,
+        peers: Peers = ALONE,
+    ) -> None:
+        super().__init__(
+            net, objective, optimiser, micro_tokens=micro_tokens, frozen_layers=frozen_layers, recompute=recompute,
+            peers=peers,
+        )  # fmt: skip
+        if head_only:
+            net.requires_grad_(False)
+        net.score.requires_grad_(True)  # also where only adapters learn besides
+        self.masters = Masters(net, optimiser)
+
+    def predicted(self, traces: Sequence[Trace]) -> Iterator[tuple[Trace, list[Place], NDArray[np.float64]]]:
+        """Of credited traces: each one's places, and the numbers [M, O] that are read there."""
+        for part in cut(self._plan(traces), self.micro_tokens, together=True):
+            batch = pack(part, self.net.device, (TARGET,))
+            with torch.no_grad():
+                numbers = self.read(self.net, batch).double().cpu().numpy()
+            target = batch.notes[TARGET].cpu().numpy()
+            tree = batch.tree_N.cpu().numpy()
+            for number, work in enumerate(part):
+                at = np.flatnonzero((tree == number) & ~np.isnan(target))
+                steps = [i for chain in work.chains for i in chain.steps]
+                places = [(i, float(target[n])) for i, n in zip(steps, at, strict=True)]
+                yield work.trace, places, numbers[at]
+
+    def _tokens(self, batch: Batch) -> Tokens:
+        numbers_NO = self.read(self.net, batch)
+        none = numbers_NO.new_zeros(0)
+        return Tokens(batch.advantage_N, batch.sequence_N, batch.tree_N, none, none, none, numbers_NO, batch.notes)
+
+    def _note_old(self, traces: Sequence[Trace], steps: Sequence[Step]) -> None:
+        """There is no ratio."""
+
+    def read(self, net: object, batch: Batch) -> Tensor:
+        """[N, O]."""
+        assert isinstance(net, Valued)
+        return net.numbers(self._hidden(net, replace(batch, source_N=own_places(batch))))
+
+
+def own_places(batch: Batch) -> Tensor:
+    """[N]: where each trained token itself lies; the packer says where the one before it does."""
+    source = batch.source_N.cpu().numpy()
+    alone = _single(batch) if any(len(step.token_ids) == 1 for step in batch.steps) else {}
+    out, at = np.empty_like(source), 0
+    for step in batch.steps:
+        here = source[at : at + len(step.token_ids)]
+        if len(here) > 1:
+            out[at : at + len(here)] = np.append(here[1:], here[-1] + 1)
+        else:
+            out[at] = alone[int(here[0]), int(step.token_ids[0])]
+        at += len(here)
+    return torch.from_numpy(out).to(batch.source_N.device)
+
+
+def _single(batch: Batch) -> dict[tuple[int, int], int]:
+    """Where runs of one token lie, by the place of the token before and by the token: equal ones have equal states."""
+    starts = np.cumsum([0, *batch.lengths])
+    ids = batch.ids_T.cpu().numpy()
+    runs: Iterable[tuple[int, int, int]] = zip(range(len(batch.parents)), batch.lengths, batch.parents, strict=True)
+    return {
+        (int(starts[parent + 1]) - 1, int(ids[starts[s]])): int(starts[s])
+        for s, length, parent in runs
+        if length == 1 and parent >= 0
+    }

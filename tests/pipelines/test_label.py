@@ -1,0 +1,256 @@
+"""Labels by sampling, in a world where it is known which step is wrong: budgets, binary search, visits, the job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fakes import ALPHABET, ASK, Digits, Watcher, wait
+from ponder import jobs
+from ponder.errors import Interrupted, UsageError
+from ponder.models.load import Fresh, load_policy
+from ponder.nets import hf
+from ponder.pipelines.label import Label
+from ponder.pipelines.rollouts import FirstError, Labelling, Shepherd, Tally, Visits, label_all, to_label
+from ponder.reason.strategies import Ensemble
+from ponder.runs import read_traces
+from ponder.tasks.steps import LABEL
+from ponder.tasks.steps.cut import split
+from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Step, Trace, ids, user
+
+
+@dataclass
+class World:
+    """From a prefix with an "x" in it no right answer is to be had; from another, with this chance."""
+
+    chance: float = 1.0
+    seed: int = 0
+    asked: list[tuple[str, int]] = field(default_factory=list)
+
+    def encode(self, messages: Sequence[Message]) -> Ids:
+        return self.tokens("".join(str(m["content"]) for m in messages))
+
+    def tokens(self, text: str) -> Ids:
+        return ids(ord(c) for c in text)
+
+    def text(self, tokens: Ids) -> str:
+        return "".join(chr(t) for t in tokens.tolist())
+
+    async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+        said = self.text(prefix)
+        self.asked.append((said, n))
+        draw = np.random.default_rng([self.seed, len(self.asked), *prefix.tolist()])
+        words = ["wrong" if "x" in said or draw.random() >= self.chance else "right" for _ in range(n)]
+        return [Completion(w, self.tokens(w), np.zeros(5, np.float32), "eos", cost=Cost(3, 0, 5)) for w in words]
+
+
+class Ends:
+    """1 for what ends in "right", undecided for what ends in "?"."""
+
+    name = "gold"
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        texts = [trace.text(i) for i in steps]
+        return [Score(None, "odd") if t.endswith("?") else Score(float(t.endswith("right"))) for t in texts]
+
+
+def chain(*steps: str, id: str = "p") -> Trace:
+    trace = Trace(Problem(id, user("q:"), "gold"), [Step(None, "q:", ids(map(ord, "q:")))])
+    at = 0
+    for i, text in enumerate(steps):
+        stop: Any = "eos" if i == len(steps) - 1 else "stop"
+        at = trace.add(Step(at, text, ids(map(ord, text)), np.zeros(len(text), np.float32), stop))
+    return trace
+
+
+def labels(trace: Trace) -> list[float | None]:
+    return [trace.score(i, LABEL) for i in range(1, len(trace.steps))]
+
+
+def test_shepherd_hard_and_soft() -> None:
+    trace, world = chain("a", "b", "x", "c", "wrong"), World()
+    wait(Shepherd(n=4, kind="hard")(trace, world, Ends()))
+    assert labels(trace) == [1.0, 1.0, 0.0, 0.0, 0.0]
+    assert trace.steps[1].scores[LABEL].reason == "2 of 2 completions are right"
+    assert world.asked.count(("q:a", 2)) == 1 and ("q:ab", 2) in world.asked, "decided in the first round"
+    assert [n for said, n in world.asked if said == "q:abx"] == [2, 2], "all four, in two rounds"
+    assert trace.cost.generated_tokens == 5 * (2 + 2 + 4 + 4) and trace.cost.prompt_tokens > 0
+    half, world = chain("a", "x", "wrong"), World(0.5, seed=3)
+    wait(Shepherd(n=400)(half, world, Ends()))
+    share, *rest = labels(half)
+    assert share == pytest.approx(0.5, abs=0.08) and rest == [0.0, 0.0]
+    assert sum(n for said, n in world.asked if said == "q:a") == 400
+
+
+def test_soft_labels_draw_more_where_it_is_uncertain() -> None:
+    sure, unsure = chain("a", "right"), chain("a", "right")
+    first, second = World(1.0), World(0.5)
+    rule = Shepherd(n=256, first=8, width=0.3)
+    wait(rule(sure, first, Ends()))
+    wait(rule(unsure, second, Ends()))
+    drawn = [sum(n for _, n in world.asked) for world in (first, second)]
+    assert drawn[0] == 16 and 32 <= drawn[1] <= 64, "16 of 16 is [.81, 1]; a half takes about 40"
+    assert sure.score(1, LABEL) == 1.0 and sure.score(2, LABEL) == 1.0
+
+
+def test_an_answer_is_its_own_label_and_undecided_is_no_zero() -> None:
+    trace, world = chain("a?"), World()
+    wait(Shepherd(n=2)(trace, world, Ends()))
+    assert labels(trace) == [None] and "1 undecided" in trace.steps[1].scores[LABEL].reason and not world.asked
+
+
+class Full(World):
+    async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+        raise UsageError("the prompt fills the context")
+
+
+def test_a_prefix_that_cannot_be_completed_is_undecided() -> None:
+    trace = chain("a", "wrong")
+    wait(Shepherd(n=2)(trace, Full(), Ends()))
+    assert labels(trace) == [None, 0.0] and "fills the context" in trace.steps[1].scores[LABEL].reason
+    trace = chain("a", "b", "wrong")
+    wait(FirstError(n=2)(trace, Full(), Ends()))
+    assert labels(trace) == [None, None, None]
+
+
+@given(st.integers(1, 40), st.integers(0, 40))
+@settings(max_examples=60, deadline=None)
+def test_binary_search_finds_the_first_wrong_step(length: int, wrong: int) -> None:
+    """As labelling every step would, at about log2 of the cost."""
+    wrong = min(wrong, length)
+    trace, world = chain(*("x" if i == wrong else "a" for i in range(length)), "wrong"), World()
+    every = chain(*(s.text for s in trace.steps[1:]))
+    wait(FirstError(n=3, first=3)(trace, world, Ends()))
+    wait(Shepherd(n=3, kind="hard")(every, World(), Ends()))
+    assert labels(trace) == labels(every) == [1.0] * wrong + [0.0] * (length + 1 - wrong)
+    assert len(world.asked) <= np.ceil(np.log2(length + 1)) + 1
+
+
+def test_a_right_answer_costs_nothing_and_vouches_for_what_it_shares() -> None:
+    trace, world = chain("a", "b", "right"), World()
+    wait(FirstError()(trace, world, Ends()))
+    assert labels(trace) == [1.0, 1.0, 1.0] and not world.asked
+    trace.add(Step(2, "x", ids([ord("x")]), np.zeros(1, np.float32), "stop"))
+    trace.add(Step(4, "wrong", ids(map(ord, "wrong")), np.zeros(5, np.float32), "eos"))
+    wait(FirstError()(trace, world, Ends()))
+    assert labels(trace) == [1.0, 1.0, 1.0, 0.0, 0.0]
+    assert {said for said, _ in world.asked} == {"q:abx"}, "what leads to a right answer is not tried"
+    assert "takes wrong steps to stay wrong" not in trace.steps[1].scores[LABEL].reason
+    mixed = chain("a", "odd?")
+    wait(FirstError()(mixed, World(), Ends()))
+    assert labels(mixed) == [None, None] and "undecided: odd" in mixed.steps[2].scores[LABEL].reason
+
+
+def test_all_problems_at_once() -> None:
+    """Nobody waits for another: all first rounds are asked for before any is answered."""
+    traces, world = [chain("a", "x", "wrong", id=str(i)) for i in range(5)], World()
+    wait(label_all(traces, Shepherd(n=2), world, Ends()))
+    assert all(labels(t) == [1.0, 0.0, 0.0] for t in traces) and len(world.asked) == 10
+
+
+def test_visits_give_the_visit_weighted_mean_of_outcomes() -> None:
+    trace = chain("a", "right")
+    trace.steps[2].visits = 3
+    for text, visits in (("wrong", 1), ("odd?", 9)):
+        trace.add(Step(1, text, ids(map(ord, text)), np.zeros(len(text), np.float32), "eos", visits=visits))
+    for i in trace.answers():
+        (score,) = wait(Ends()(trace, [i]))
+        trace.steps[i].scores["gold"] = score
+    Visits("gold")(trace)
+    assert labels(trace) == [0.75, 1.0, 0.0, None] and trace.steps[1].scores[LABEL].reason == "mean outcome of 4 visits"
+    fresh = chain("a", "right")
+    fresh.steps[2].scores["gold"] = Score(1.0)
+    Visits("gold", least=2)(fresh)
+    assert labels(fresh) == [None, None] and LABEL not in fresh.steps[1].scores
+
+
+def test_rounds_with_a_seed_differ() -> None:
+    seeds: list[int | None] = []
+
+    class Seeded(World):
+        async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+            seeds.append(sampling.seed)
+            return await super().generate(prefix, sampling, n)
+
+    wait(Shepherd(n=8, first=2, kind="hard", sampling=Sampling(seed=5))(chain("x", "wrong"), Seeded(), Ends()))
+    assert seeds == [5, 7, 9]
+
+
+def test_asides_and_prompts_are_not_labelled() -> None:
+    trace = chain("a", "right")
+    trace.add(Step(1, "is that good?", ids([7]), np.zeros(1, np.float32), "eos", aside=True))
+    trace.add(Step(1, "a tool's", ids([9])))
+    trace.add(Step(1, "dropped", ids([9]), np.zeros(1, np.float32), "stop", pruned="worse than others"))
+    assert to_label(trace) == [1, 2]
+    given_text = chain("a", "b")
+    for step in given_text.steps:
+        step.logprobs = None
+    assert to_label(given_text) == [1, 2]
+
+
+def test_impossible_settings_are_refused() -> None:
+    rules: list[tuple[type[Labelling], dict[str, Any]]] = [
+        (Shepherd, {"first": 9}), (FirstError, {"first": 0}), (Shepherd, {"kind": "firm"}), (Shepherd, {"width": 1.0}),
+        (FirstError, {"sampling": Sampling(temperature=0.0)}),
+    ]  # fmt: skip
+    for kind, changes in rules:
+        with pytest.raises(UsageError):
+            kind(**changes)
+    assert Tally().share is None
+
+
+# the job
+
+
+def base(folder: Path) -> str:
+    fresh = Fresh(ALPHABET + "\n", width=32, layers=1, heads=4, context=32)
+    net, tokenizer = fresh.build(torch.float32, torch.device("cpu"))
+    hf.save(net, folder)
+    tokenizer.save(folder)
+    return str(folder)
+
+
+def test_the_job_labels_answers_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    sampling = Sampling(max_tokens=12)
+    job = Label(
+        Digits(), base(tmp_path / "base"), ASK, strategy=Ensemble(3, sampling), rule=Shepherd(n=2, sampling=sampling),
+        separator="1", limit=6, batch=2, device="cpu", dtype="float32",
+    )  # fmt: skip
+    whole = job(tmp_path / "whole")
+    assert len(whole) == 6
+    assert all(LABEL in s.scores and s.sampled for trace in whole for s in trace.steps[1:])
+    parts = [s for trace in whole for s in trace.steps[1:] if not s.done]
+    assert parts and all(s.text.endswith("1") and "of 2 completions" in s.scores[LABEL].reason for s in parts)
+    with pytest.raises(Interrupted, match="stopped after 4 of 6 problems"):
+        job(tmp_path / "run", Watcher("step", 2))
+    with pytest.raises(Interrupted, match="stopped after 4 of 6 problems"):
+        job(tmp_path / "run", Watcher("tokens", 2))
+    again = job(tmp_path / "run")
+    one, two = ([{k: v for k, v in t.to_json().items() if k != "cost"} for t in side] for side in (again, whole))
+    assert one == two
+    assert jobs.decode(json.loads((tmp_path / "run" / "job.json").read_text())) == job
+    other = replace(job, data=(str(tmp_path / "whole"),), rule=FirstError(n=2, sampling=sampling))
+    assert [t.problem.id for t in other(tmp_path / "two")] == [t.problem.id for t in whole]
+    assert len(list(read_traces(tmp_path / "two"))) == 6
+
+
+def test_labels_are_of_the_engine_s_own_tokens(tmp_path: Path) -> None:
+    policy = load_policy(base(tmp_path / "base"), ASK, "cpu", "float32")
+    text = "1\n2\n3"
+    tokens = ids([*policy.tokens(text), 2])
+    trace = Trace(Digits().train[3], [Step(None, "", policy.encode(Digits().train[3].messages))])
+    trace.add(Step(0, text, tokens, np.zeros(len(tokens), np.float32), "eos"))
+    cut = split(trace, policy.text)
+    wait(Shepherd(n=4, sampling=Sampling(max_tokens=4))(cut, policy, Digits().verifier))
+    assert [s.text for s in cut.steps[1:]] == ["1\n", "2\n", "3"] and labels(cut) == [0.0, 0.0, 0.0]
+    assert np.array_equal(np.concatenate([s.token_ids for s in cut.steps[1:]]), tokens)
+    assert cut.cost.cached_tokens > cut.cost.prompt_tokens > 0, "a prefix is computed once for its completions"

@@ -1,0 +1,393 @@
+"""Judges learn a signal from files and runs, choose better than chance, and go on to the bit after a stop."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fakes import ALPHABET, ASK, Watcher, plain_hidden, wait, weights64
+from ponder import jobs
+from ponder.engine.request import Reading
+from ponder.errors import Interrupted, ModelError, RunError, TaskError, UsageError
+from ponder.models.load import Fresh, load_policy
+from ponder.models.reward import ORM as Outcome
+from ponder.models.reward import PRM as Process
+from ponder.models.reward import Preference, ValueModel, load_scorer, own_reader, scorer, share_scorer
+from ponder.nets import hf
+from ponder.nets.lora import LoRA
+from ponder.pipelines.judged import encoded, gather, parted
+from ponder.pipelines.reward import RewardModel, _answers
+from ponder.runs import Run, newest_checkpoint, read_metrics
+from ponder.tasks.steps import read, write
+from ponder.train.optimiser import AdamW
+from ponder.train.reward import ORM, PRM, BradleyTerry, Judging, Value
+from ponder.types import Problem, Sampling, Score, Step, Trace, ids, user
+
+MODEL = Fresh(ALPHABET + "\n", width=32, layers=1, heads=4, context=64)
+JOB = RewardModel(
+    ("?",), MODEL, ORM(), ASK, optimiser=AdamW(lr=1e-2), steps=30, batch=24, save_every=10, held_out=3,
+    device="cpu", dtype="float32",
+)  # fmt: skip
+
+
+def draw(rng: np.random.Generator, steps: int) -> list[str]:
+    return [str(d) for d in rng.integers(0, 10, steps)]
+
+
+def even(step: str) -> bool:
+    """The signal: a step is right where its digit is even."""
+    return int(step) % 2 == 0
+
+
+def made(path: Path, kind: str, rows: int = 120, seed: int = 0) -> str:
+    rng = np.random.default_rng(seed)
+    out: list[dict[str, Any]] = []
+    for i in range(rows):
+        prompt = f"{i}="
+        if kind == "stepwise":
+            steps = draw(rng, int(rng.integers(1, 4)))
+            out.append({"prompt": prompt, "completions": steps, "labels": [even(s) for s in steps]})
+        elif kind == "outcomes":
+            said = draw(rng, 1)[0]
+            out.append({"prompt": prompt, "completion": said, "label": even(said)})
+        else:
+            answers = sorted({*draw(rng, 4), "1", "2"}, key=lambda s: (even(s), s))
+            out.append({"prompt": prompt, "completions": answers, "scores": [float(even(s)) for s in answers]})
+    path.write_text("".join(json.dumps(row) + "\n" for row in out))
+    return str(path)
+
+
+RULES: dict[str, tuple[str, Judging, type]] = {
+    "outcomes": ("outcomes", ORM(), Outcome), "stepwise": ("stepwise", PRM(), Process),
+    "ranked": ("ranked", BradleyTerry(), Preference), "two-hot": ("stepwise", Value("two-hot", bins=5), ValueModel),
+}  # fmt: skip
+
+
+def solutions(policy: Any, ending: str = "", n: int = 8, problems: int = 30) -> list[Trace]:
+    """Groups of answers with a wrong and a right one among them, as a policy would have sampled them."""
+    rng = np.random.default_rng(9)
+    out = []
+    for i in range(problems):
+        trace = Trace(Problem(f"new/{i}", user(f"{i + 500}=")), [Step(None, "", policy.encode(user(f"{i + 500}=")))])
+        for j in range(n):
+            said = str(2 * rng.integers(5) + (0 if j == 0 else 1 if j == 1 else rng.integers(2))) + ending
+            tokens = ids([*policy.tokens(said), 2])
+            step = Step(0, said, tokens, np.full(len(tokens), -1.0, np.float32), "eos")
+            step.scores["gold"] = Score(float(even(said)))
+            trace.add(step)
+        out.append(trace)
+    return out
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_judge_learns_and_the_best_of_n_beats_chance(name: str, tmp_path: Path) -> None:
+    kind, rule, judge = RULES[name]
+    job = replace(JOB, data=(made(tmp_path / "d.jsonl", kind, 150),), objective=rule, steps=60, save_every=60)
+    job = replace(job, batch=8 if kind == "ranked" else 24)
+    policy = job(tmp_path / "run")
+    told = read_metrics(tmp_path / "run")
+    assert told[-1]["loss"] < 0.5 * told[0]["loss"] or rule.told == "rewards/errors"
+    last = told[-1]
+    if isinstance(rule, Value):
+        assert last["test/explained"] > 0.8
+    else:
+        assert last["test/accuracy"] > 0.9 and last["test/labels"] > 15
+    if name in ("outcomes", "stepwise"):
+        assert last["test/auroc"] > 0.95
+    if name == "ranked":
+        assert last["test/best_of_n"] > 0.95 > 0.7 > last["test/any_of_n"] and last["test/oracle_of_n"] == 1.0
+    learned = scorer(own_reader(policy))
+    assert type(learned) is judge
+    chosen, chance = [], []
+    for trace in solutions(policy, "\n" if kind == "stepwise" else ""):
+        scores = wait(learned(trace, trace.answers()))
+        assert all(s.value is not None and s.cost.scorer_tokens > 0 and s.cost.flops > 0 for s in scores)
+        outcomes = [trace.score(i, "gold") for i in trace.answers()]
+        chosen.append(outcomes[int(np.argmax([s.value for s in scores]))])
+        chance.append(np.mean(outcomes))  # type: ignore[arg-type]
+    assert np.mean(chosen) > 0.9 > 0.65 > np.mean(chance)  # type: ignore[arg-type]
+
+
+def test_the_folder_is_a_judge_again(tmp_path: Path) -> None:
+    job = replace(JOB, data=(made(tmp_path / "d.jsonl", "stepwise"),), objective=PRM(), steps=10)
+    policy = job(tmp_path / "run")
+    again = load_scorer(str(tmp_path / "run"), dtype="float32", device="cpu", reduce="mean")
+    assert isinstance(again, Process) and again.reduce == "mean"
+    head = again.reader.head
+    assert head.of == "process" and head.form == "logit" and head.bias
+    assert head.temperature == read_metrics(tmp_path / "run")[-1]["test/temperature"] != 1.0
+    traces = solutions(policy)[:3]
+    here = Process(own_reader(policy), "mean")
+    for trace in traces:
+        one, two = (wait(judge(trace, trace.answers())) for judge in (here, again))
+        assert [s.value for s in one] == [s.value for s in two]
+    with pytest.raises(ModelError, match="cannot write"):
+        load_policy(str(tmp_path / "run"))
+    with pytest.raises(UsageError, match="no setting 'reduce'"):
+        scorer(own_reader(replace(job, objective=ORM(), steps=1, data=(made(tmp_path / "o.jsonl", "outcomes"),))(
+            tmp_path / "orm")), reduce="min")  # fmt: skip
+
+
+def test_transformers_reads_the_same_reward(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    job = replace(JOB, data=(made(tmp_path / "d.jsonl", "ranked"),), objective=BradleyTerry(), steps=10)
+    policy = job(tmp_path / "run")
+    newest = newest_checkpoint(tmp_path / "run")
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(newest / "model")  # type: ignore[operator]
+    theirs.config.pad_token_id = 0
+    learned = scorer(own_reader(policy))
+    trace = solutions(policy)[0]
+    for i, score in zip(trace.answers(), wait(learned(trace, trace.answers())), strict=True):
+        found = theirs(torch.tensor(trace.token_ids(i)[None].astype(np.int64))).logits.item()
+        assert score.value == pytest.approx(found / learned.reader.head.temperature, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("where", [("share", 3), ("phase", 5), ("step", 3), ("step", 4)])
+def test_an_interrupted_run_goes_on_to_the_bit(where: tuple[str, int], tmp_path: Path) -> None:
+    job = replace(JOB, data=(made(tmp_path / "d.jsonl", "stepwise"),), objective=PRM(), steps=5, save_every=2)
+    expected = job(tmp_path / "whole")
+    with pytest.raises(Interrupted, match="goes on"):
+        job(tmp_path / "run", Watcher(*where))
+    policy = job(tmp_path / "run")
+    for n, w in expected.net.state_dict().items():
+        assert torch.equal(w, policy.net.state_dict()[n])
+    assert policy.net.head == expected.net.head  # type: ignore[union-attr]
+    one, two = (
+        [{k: v for k, v in m.items() if "time" not in k} for m in read_metrics(tmp_path / f)] for f in ("run", "whole")
+    )
+    assert one == two
+    Path(job.data[0]).write_text(Path(made(tmp_path / "other.jsonl", "stepwise", seed=1)).read_text())
+    with pytest.raises(RunError, match="changed since this run began"):
+        job(tmp_path / "run")
+
+
+@pytest.mark.parametrize("way", ["lora", "head"])
+def test_a_judge_shares_the_policy_s_engine(way: str, tmp_path: Path) -> None:
+    if way == "lora":
+        pytest.importorskip("peft")
+    net, tokenizer = MODEL.build(torch.float32, torch.device("cpu"))
+    hf.save(net, tmp_path / "base")
+    tokenizer.save(tmp_path / "base")
+    job = replace(
+        JOB, data=(made(tmp_path / "d.jsonl", "stepwise"),), objective=PRM(), model=str(tmp_path / "base"), steps=5,
+        lora=LoRA(4) if way == "lora" else None, head_only=way == "head",
+    )  # fmt: skip
+    trained = job(tmp_path / "run")
+    policy = load_policy(str(tmp_path / "base"), ASK, "cpu", "float32")
+    shared = share_scorer(policy, str(tmp_path / "run"))
+    apart = load_scorer(str(tmp_path / "run"), device="cpu", dtype="float32")
+    assert shared.reader._engine is policy and isinstance(shared, Process)
+    trace = solutions(trained)[0]
+    one, two = (wait(judge(trace, trace.answers())) for judge in (shared, apart))
+    assert np.allclose([s.value for s in one], [s.value for s in two], atol=1e-5)  # type: ignore[arg-type]
+    assert len({round(s.value, 6) for s in one if s.value is not None}) > 1
+    assert len({round(s.value, 6) for s in one if s.value is not None}) > 1
+    readings: list[Any] = []
+    ask = policy.engine._ask
+
+    async def listened(works: Any, *more: Any) -> Any:
+        readings.extend(work for work in works if isinstance(work, Reading))
+        return await ask(works, *more)
+
+    policy.engine._ask = listened  # type: ignore[method-assign]
+    prompt = policy.encode(user("123456789+123456789="))
+    (said,) = wait(policy.generate(prompt, Sampling(max_tokens=6)))
+    written = Trace(Problem("p", user("?")), [Step(None, "", prompt)])
+    written.add(Step(0, said.text, said.token_ids, said.logprobs, said.stop))
+    alone = Process(shared.reader, per="step")
+    (score,) = wait(alone(written, [1]))
+    length = len(written.token_ids(1))
+    assert readings[-1].computed == score.cost.scorer_tokens == (1 if way == "head" else length)
+    more = wait(policy.generate(written.token_ids(1), Sampling(max_tokens=4)))[0]
+    written.add(Step(1, more.text, more.token_ids, more.logprobs, more.stop))
+    (score,) = wait(alone(written, [2]))
+    assert readings[-1].computed == score.cost.scorer_tokens == (1 if way == "head" else len(more.token_ids))
+    with torch.no_grad():
+        policy.net.norm.weight.add_(0.5)
+    with pytest.raises(ModelError, match="trained on another model"):
+        share_scorer(policy, str(tmp_path / "run"), "again")
+
+
+def test_the_best_of_n_by_the_worst_step(tmp_path: Path) -> None:
+    """A PRM is measured on whole answers, too: each by its lowest step, against the label of its end."""
+    policy = load_policy(MODEL, ASK, "cpu", "float32")
+    trace = Trace(Problem("p", user("5=")), [Step(None, "", policy.encode(user("5=")))])
+    for labels in ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0)):
+        at = 0
+        for k, label in enumerate(labels):
+            tokens = policy.tokens("24"[k])
+            at = trace.add(Step(at, "24"[k], tokens, np.zeros(1, np.float32), "stop", last=bool(k)))
+            trace.steps[at].scores["label"] = Score(label)
+    places = [(i, s.scores["label"].value or 0.0) for i, s in enumerate(trace.steps) if i]
+    numbers = np.array([[0.9], [0.2], [0.1], [0.8], [0.5], [0.6]])
+    assert _answers(trace, places, numbers) == ([0.2, 0.1, 0.5], [0.0, 1.0, 1.0])
+
+
+# where labels come from
+
+
+def test_labels_from_a_run_and_from_traces(tmp_path: Path) -> None:
+    policy = load_policy(MODEL, ASK, "cpu", "float32")
+    traces = solutions(policy)
+    with Run(tmp_path / "sampled", JOB) as run:
+        run.traces(0, traces)
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(t.to_json()) + "\n" for t in traces))
+    for place in ("sampled", "t.jsonl"):
+        found, name = gather((str(tmp_path / place),))
+        assert name == "gold" and [t.to_json() for t in found] == [t.to_json() for t in traces]
+    job = replace(JOB, data=(str(tmp_path / "sampled"),), steps=40)
+    job(tmp_path / "run")
+    assert read_metrics(tmp_path / "run")[-1]["test/accuracy"] > 0.9
+    assert jobs.decode(json.loads((tmp_path / "run" / "job.json").read_text())) == job
+    with pytest.raises(UsageError, match=r"no step has a score named 'reward'.*: gold"):
+        gather((str(tmp_path / "sampled"),), scorer="reward")
+
+
+def test_a_text_s_tokens_are_read_where_its_steps_end(tmp_path: Path) -> None:
+    (trace,) = read(write_row(tmp_path, {"prompt": "7=", "completions": ["12", "3"], "labels": [True, False]}))
+    policy = load_policy(MODEL, ASK, "cpu", "float32")
+    ready = encoded(trace, policy)
+    said = [policy.text(s.token_ids) for s in ready.steps]
+    assert said[:2] == ["7=", "12\n"] and said[2].startswith("3\n") and ready.steps[2].token_ids[-1] == 2
+    assert [s.scores.get("label") for s in ready.steps] == [None, Score(1.0), Score(0.0)]
+
+
+def write_row(folder: Path, *rows: Any) -> str:
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(folder / "rows.jsonl")
+
+
+def test_one_long_step_is_cut_at_its_lines(tmp_path: Path) -> None:
+    """Training and scoring read the very same tokens: those that complete a line, and the last."""
+    policy = load_policy(MODEL, ASK, "cpu", "float32")
+    text = "12\n\n3\n4"
+    tokens = ids([*policy.tokens(text), 2])
+    trace = Trace(Problem("p", user("5=")), [Step(None, "", policy.encode(user("5=")))])
+    trace.add(Step(0, text, tokens, np.full(len(tokens), -1.0, np.float32), "eos"))
+    cut = encoded(trace, policy, "\n")
+    assert [s.text for s in cut.steps[1:]] == ["12\n", "\n3\n", "4"]
+    assert [s.text for s in encoded(trace, policy, "3").steps[1:]] == ["12\n\n3", "\n4"]
+    net = replace(JOB, data=(made(tmp_path / "d.jsonl", "stepwise"),), objective=PRM(), steps=3)(tmp_path / "run")
+    judge = Process(own_reader(net))
+    ends = [len(cut.token_ids(i)) - 1 for i in range(1, 4)]
+    assert judge.places(trace, 1) == ends == judge.places(cut, 3)
+    w = {n: p.detach() for n, p in weights64(net.net).items()}
+    hidden = plain_hidden(w, net.net.config, trace.token_ids(1).tolist())[ends]
+    z = (hidden @ w["score.weight"].T + w["score.bias"])[:, 0] / judge.reader.head.temperature
+    expected = (1 / (1 + np.exp(-z.numpy()))).tolist()
+    assert wait(judge.steps(trace, 1))[0] == pytest.approx(expected, abs=1e-5)
+    for how, value in {"min": min(expected), "product": np.prod(expected), "last": expected[-1]}.items():
+        (score,) = wait(Process(judge.reader, how)(trace, [1]))  # type: ignore[arg-type]
+        assert score.value == pytest.approx(value, abs=1e-5)
+
+
+def test_a_judge_cuts_as_it_was_trained(tmp_path: Path) -> None:
+    job = replace(JOB, data=(made(tmp_path / "d.jsonl", "stepwise"),), objective=PRM(), steps=1, separator="3")
+    policy = job(tmp_path / "run")
+    judge = load_scorer(str(tmp_path / "run"), "cpu", "float32")
+    assert isinstance(judge, Process) and judge.reader.head.separator == "3"
+    tokens = ids([*policy.tokens("1\n3\n4"), 2])
+    trace = Trace(Problem("p", user("5=")), [Step(None, "", policy.encode(user("5=")))])
+    trace.add(Step(0, "1\n3\n4", tokens, np.full(len(tokens), -1.0, np.float32), "eos"))
+    assert judge.places(trace, 1) == [4, 7] and Process(judge.reader, separator="\n").places(trace, 1) == [3, 5, 7]
+
+
+def test_a_value_model_learns_what_a_search_found(tmp_path: Path) -> None:
+    """No scorer is needed: values stand on the steps that were visited."""
+    policy = load_policy(MODEL, ASK, "cpu", "float32")
+    traces = solutions(policy)
+    for trace in traces:
+        for step in trace.steps[1:]:
+            step.visits, step.value = 2, 2 * float(even(step.text)) - 1
+            step.scores = {}
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(t.to_json()) + "\n" for t in traces))
+    rule = Value("x1", of="value", hidden=(16,))
+    job = replace(JOB, data=(str(tmp_path / "t.jsonl"),), objective=rule, steps=40)
+    learned = scorer(own_reader(job(tmp_path / "run")))
+    assert isinstance(learned, ValueModel) and read_metrics(tmp_path / "run")[-1]["test/explained"] > 0.8
+    found = [s.value for s in wait(learned(traces[0], traces[0].answers()))]
+    assert np.allclose(found, [s.value for s in traces[0].steps[1:]], atol=0.5)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="say which scores are the labels"):
+        replace(job, objective=Value())(tmp_path / "other")
+
+
+def test_a_longer_path_does_not_pay_for_its_beginning_again(tmp_path: Path) -> None:
+    policy = replace(JOB, data=(made(tmp_path / "d.jsonl", "stepwise"),), objective=PRM(), steps=2)(tmp_path / "run")
+    judge = Process(own_reader(policy))
+    trace = encoded(
+        read(write_row(tmp_path, {"prompt": "7=", "completions": list("12345"), "labels": [1] * 5}))[0], policy
+    )
+    alone = [wait(Process(own_reader(policy))(trace, [i]))[0] for i in range(1, 6)]
+    grown = [wait(judge(trace, [i]))[0] for i in range(1, 6)]
+    assert [s.value for s in grown] == pytest.approx([s.value for s in alone], abs=1e-5)
+    assert [s.cost.scorer_tokens for s in grown] == [len(trace.steps[0].token_ids) + 2, 2, 2, 2, 3]
+    assert [s.cost.scorer_tokens for s in alone] == [len(trace.token_ids(i)) for i in range(1, 6)]
+    assert wait(judge(trace, [3]))[0].cost.scorer_tokens == 0
+    with torch.no_grad():
+        policy.net.score.weight.mul_(-1.0)  # type: ignore[operator,union-attr]
+    assert wait(judge(trace, [3]))[0].value != grown[2].value, "what was known is forgotten with the weights"
+
+
+# what cannot be
+
+
+def test_bad_data_is_named(tmp_path: Path) -> None:
+    def refused(what: str, *rows: Any, **changes: Any) -> None:
+        run = tmp_path / "run" / str(abs(hash(what)))
+        with pytest.raises((TaskError, UsageError), match=what):
+            replace(JOB, data=(write_row(tmp_path, *rows),), **changes)(run)
+        assert not (run / "checkpoints").exists()
+
+    refused("columns answer, prompt, which are of no known format", {"prompt": "1=", "answer": "2"})
+    good = {"prompt": "1=", "completion": "2", "label": True}
+    refused("line 2: the column 'completion' is missing", good, {"prompt": "1=", "label": True})
+    refused("labels do not match the steps: 2 steps and 1 labels",
+            {"prompt": "1=", "completions": ["1", "2"], "labels": [True]}, objective=PRM())  # fmt: skip
+    refused("none of 1 traces has labels", good, objective=BradleyTerry())
+    refused("has 71 tokens, the model's context only 64", {"prompt": "1=", "completion": "2" * 68, "label": True})
+    with pytest.raises(TaskError, match="cannot read"):
+        replace(JOB, data=(str(tmp_path / "nothing.jsonl"),))(tmp_path / "run2")
+    with pytest.raises(TaskError, match="no run directory"):
+        replace(JOB, data=(str(tmp_path),))(tmp_path / "run3")
+
+
+def test_traces_of_another_tokenizer_are_refused(tmp_path: Path) -> None:
+    other = load_policy(Fresh("=9876543210\n+", width=32, layers=1, heads=4), ASK, "cpu", "float32")
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(t.to_json()) + "\n" for t in solutions(other)))
+    with pytest.raises(TaskError, match="step 1 was written with another tokenizer"):
+        replace(JOB, data=(str(tmp_path / "t.jsonl"),))(tmp_path / "run")
+    policy = replace(JOB, data=(made(tmp_path / "d.jsonl", "outcomes"),), steps=1)(tmp_path / "own")
+    (score,) = wait(scorer(own_reader(policy))(solutions(other)[0], [1]))
+    assert score.value is None and "another tokenizer" in score.reason
+
+
+def test_impossible_settings_are_refused(tmp_path: Path) -> None:
+    for changes in ({"steps": 0}, {"held_out": 10}, {"data": ()}, {"data": "d.jsonl"}):
+        with pytest.raises(UsageError):
+            replace(JOB, **changes)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="give one of them"):
+        replace(JOB, head_only=True, frozen_layers=1)
+    replace(JOB, data=(made(tmp_path / "d.jsonl", "outcomes"),), steps=1)(tmp_path / "run")
+    with pytest.raises(ModelError, match="trained for 'outcome'"):
+        replace(JOB, data=(made(tmp_path / "p.jsonl", "stepwise"),), model=str(tmp_path / "run"), objective=PRM())(
+            tmp_path / "next"
+        )
+
+
+def test_no_question_is_on_both_sides(tmp_path: Path) -> None:
+    traces = read(made(tmp_path / "d.jsonl", "outcomes")) * 2
+    train, test = parted(traces, 3)
+    asked = [{t.problem.question for t in side} for side in (train, test)]
+    assert not asked[0] & asked[1] and len(train) + len(test) == len(traces) and len(test) > 20
+
+
+def test_written_labels_read_back(tmp_path: Path) -> None:
+    traces = read(made(tmp_path / "d.jsonl", "ranked"))
+    assert write(tmp_path / "pairs.jsonl", traces[:1], "pairs") > 2
+    assert all(len(t.answers()) == 2 for t in read(tmp_path / "pairs.jsonl"))
