@@ -239,9 +239,7 @@ def test_another_job_in_the_same_folder_is_refused(whole: tuple[Path, Native]) -
         replace(JOB, steps=7)(whole[0])
 
 
-def test_an_error_in_the_verifier_s_code_stops_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_in_the_verifier_s_code_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(self: Wanted, trace: Any, steps: Any) -> Any:
         raise ZeroDivisionError("a bug")
 

@@ -426,6 +426,8 @@ def test_what_cannot_work_is_said() -> None:
     for wrong in ({"simulations": 0}, {"width": 0}, {"mix": 0}, {"mix": 2}, {"parallel": 0}, {"prior_temperature": 0}):
         with pytest.raises(UsageError):
             MCTS(**wrong)
+    with pytest.raises(UsageError, match="Did you mean 'visits'"):
+        MCTS(best="visit")  # type: ignore[arg-type]
 
 
 # Time and memory.

@@ -42,7 +42,11 @@ def write(model: str, out: Path, kind: str | None = None) -> None:
         file = gguf.read(path)
         net, tokenizer = gguf.load(file), Tokenizer.from_gguf(file)
     else:
-        net, tokenizer = hf.load(path, None), Tokenizer.from_folder(path)
+        judge = hf.holds_numbers(path)  # one number per token, not a language model
+        net = hf.load_valued(path, None) if judge else hf.load(path, None)
+        tokenizer = Tokenizer.from_folder(path)
+        if judge and kind is not None:
+            raise UsageError("a GGUF file has no place for a judge's head: write a Hugging Face folder")
     tokenizer.fits(net.config)
     if kind is not None:
         gguf.save(net, tokenizer, out, kind.upper())

@@ -40,7 +40,7 @@ def load(folder: Path | str, dtype: torch.dtype | None = torch.float32, device: 
     return _load(Path(folder), raw, dtype, device, Decoder)
 
 
-def load_valued(folder: Path | str, dtype: torch.dtype, device: torch.device | str = "cpu") -> Valued:
+def load_valued(folder: Path | str, dtype: torch.dtype | None, device: torch.device | str = "cpu") -> Valued:
     """A value or reward model with its head; of a language model, its network with values of 0."""
     raw = _configuration(Path(folder))
     if not _classifier(raw):

@@ -81,27 +81,31 @@ class _Adam:
 
 
 def trained(
-    game: Featured, games: int = 2000, hidden: int = 32, seed: int = 0, lr: float = 2e-3, explore: float = 0.15,
-    decay: float = 0.8, batch: int = 50,
+    game: Featured, games: int = 2000, hidden: int = 32, seed: int = 0, lr: float = 3e-3, explore: float = 0.1,
+    opening: int = 12, decay: float = 0.8, batch: int = 20, passes: int = 3,
 ) -> ValueNet:  # fmt: skip
-    """A net that has played so many games against itself, looking one move ahead; TD(lambda), lambda = `decay`."""
+    """A net that has played so many games against itself, each after up to `opening` random moves, looking one move
+    ahead; TD(lambda), lambda = `decay`, cut where a move was not its best (Watkins)."""
     rng = random.Random(seed)
     net = ValueNet.fresh(game, hidden, seed)
     adam = _Adam(net, lr)
     for _ in range(0, games, batch):
-        seen = [_self_play(net, rng, explore, decay) for _ in range(batch)]
+        seen = [_self_play(net, rng, explore, rng.randrange(opening + 1), decay) for _ in range(batch)]
         x_NF = np.concatenate([x for x, _ in seen])
         target_N = np.concatenate([t for _, t in seen])
-        for part in np.array_split(np.random.default_rng(rng.getrandbits(32)).permutation(len(x_NF)), 8):
-            adam.take(net.gradient(x_NF[part], target_N[part])[0])
+        shuffle = np.random.default_rng(rng.getrandbits(32))
+        for _ in range(passes):
+            for part in np.array_split(shuffle.permutation(len(x_NF)), 8):
+                adam.take(net.gradient(x_NF[part], target_N[part])[0])
     return net
 
 
-def _self_play(net: ValueNet, rng: random.Random, explore: float, decay: float) -> tuple[Floats, Floats]:
+def _self_play(net: ValueNet, rng: random.Random, explore: float, opening: int, decay: float) -> tuple[Floats, Floats]:
     """The positions of one game, and what each should be worth to who is to move there."""
     game, state = net.game, net.game.start()
     features: list[Floats] = []
-    values: list[float] = []  # to who is to move
+    replies: list[tuple[float, bool]] = []  # the worth of the best move in each, and whether it was played
+    played = 0
     while (end := game.outcome(state)) is None:
         moves = game.moves(state)
         after = [game.play(state, m) for m in moves]
@@ -110,16 +114,17 @@ def _self_play(net: ValueNet, rng: random.Random, explore: float, decay: float) 
         found = net._forward(x_NF)[1]
         worth = [-float(v) if e is None else e for v, e in zip(found, ends, strict=True)]
         best = max(range(len(moves)), key=lambda i: (worth[i], rng.random()))
-        if features:  # the position that was reached before: its value is that of the best reply
-            values.append(worth[best])
-        pick = rng.randrange(len(moves)) if rng.random() < explore else best
+        pick = rng.randrange(len(moves)) if played < opening or rng.random() < explore else best
+        if played:
+            replies.append((worth[best], pick == best))
         state = after[pick]
         if ends[pick] is None:
             features.append(x_NF[pick])
-    # From the end back: target = (1 - lambda) (value of the best reply) + lambda (what came of it).
+        played += 1
+    # From the end back: target = (1 - lambda) (worth of the best move) + lambda (what came of it).
     targets: list[float] = []
     came = -end  # to who would be to move at the end
-    for value in reversed(values):
-        came = (1 - decay) * value + decay * -came
+    for best_worth, was_played in reversed(replies):
+        came = (1 - decay) * best_worth + decay * -came if was_played else best_worth
         targets.append(came)
     return np.array(features, np.float32), np.array(targets[::-1], np.float32)

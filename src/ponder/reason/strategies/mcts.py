@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ponder.errors import Interrupted, PonderError, Spent, UsageError
+from ponder.errors import Interrupted, PonderError, Spent, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators.backpropagate import Backup, Mean, backpropagate
 from ponder.reason.operators.branch import Branch
@@ -76,6 +76,9 @@ class MCTS:
         for name, least in (("simulations", 1), ("width", 1), ("parallel", 1), ("rollouts", 0)):
             if getattr(self, name) < least:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        for name, known in (("judged", ("visited", "written")), ("best", ("visits", "value", "rule", "score"))):
+            if getattr(self, name) not in known:
+                raise UnknownName(f"way of {name!r} in a tree search", str(getattr(self, name)), known)
         if not 0 < self.mix <= 1:
             raise UsageError(f"mix is {self.mix}; the weight of rollouts lies in (0, 1]; rollouts=0 leaves them out")
         if not self.prior_temperature > 0:

@@ -1,0 +1,184 @@
+"""Beam search over many problems at once, beside a lock-step loop that takes one problem after another.
+
+Both sides search with the same engine, the same sampling and the same guide (the mean log-probability of a step, which
+costs nothing). ponder's side is `solve_all` with `Beam`: every problem asks for its next step when its own last one is
+rated, and the engine batches whatever waits. The loop is written out below: one problem, its beams as one batch, wait
+for all of them, keep the best, again. A draw depends on its prefix only, so both grow the same trees; how many of the
+answers are the same to the token is checked and kept.
+
+    python bench/beam_many.py                   64 problems, 4 beams, 4 steps of 16 tokens, a small net on a CPU
+    python bench/beam_many.py --device cuda     64 problems, 16 beams, 20 steps of 32 tokens, smollm2
+
+The net on a CPU is small and has random weights: a larger one leaves a CPU nothing that batching could save.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness import RESULTS, parser, report
+from ponder.pipelines.solve import solve_all
+from ponder.protocols import Policy
+from ponder.reason.operators.cut import Cut
+from ponder.reason.strategies import Beam
+from ponder.types import Completion, Ids, Problem, Sampling, Score, Trace, user
+from sampling import sized
+
+PROMISED = 5.0
+ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz?+= "
+Answers = Counter[bytes]  # the tokens of each, prompt and all
+SMALL = {"width": 64, "layers": 2, "heads": 4, "context": 512}
+
+
+@dataclass(frozen=True)
+class Sure:
+    """The mean log-probability of a step's tokens."""
+
+    @property
+    def name(self) -> str:
+        return "sure"
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        return [Score(sure(trace.steps[i].logprobs)) for i in steps]
+
+
+def sure(logprobs: Any) -> float:
+    return float(np.mean(logprobs, dtype=np.float64))
+
+
+@dataclass(frozen=True)
+class Shape:
+    beams: int
+    keep: int
+    steps: int
+    tokens: int
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(max_tokens=self.steps * self.tokens, min_tokens=self.steps * self.tokens)
+
+
+def at_once(policy: Policy, problems: Sequence[Problem], shape: Shape) -> list[Answers]:
+    beam = Beam(shape.beams, shape.beams // shape.keep, sampling=shape.sampling, cut=Cut(tokens=shape.tokens))
+    found: list[Answers] = []
+
+    async def work() -> None:
+        for trace in await solve_all(problems, beam, policy, guide=Sure()):
+            found.append(Counter(trace.token_ids(i).tobytes() for i in trace.answers()))
+
+    asyncio.run(work())
+    return found
+
+
+def lock_step(policy: Policy, problems: Sequence[Problem], shape: Shape) -> list[Answers]:
+    """The same search, one problem after another."""
+    how = Sampling(max_tokens=shape.tokens, min_tokens=shape.tokens)
+
+    async def one(problem: Problem) -> Answers:
+        asks: list[tuple[Ids, int]] = [(policy.encode(problem.messages), shape.beams)]
+        for step in range(shape.steps):
+            drawn = await asyncio.gather(*(policy.generate(prefix, how, n) for prefix, n in asks))
+            grown: list[tuple[Ids, Completion]] = [
+                (np.append(prefix, c.token_ids), c)
+                for (prefix, _), group in zip(asks, drawn, strict=True)
+                for c in group
+            ]
+            if step == shape.steps - 1:
+                return Counter(path.tobytes() for path, _ in grown)
+            best = sorted(range(len(grown)), key=lambda i: -sure(grown[i][1].logprobs))[: shape.keep]
+            asks = [(grown[i][0], shape.beams // shape.keep) for i in sorted(best)]
+        return Counter()
+
+    async def work() -> list[Answers]:
+        return [await one(p) for p in problems]
+
+    return asyncio.run(work())
+
+
+def opened(model: str, device: str, seed: int = 0) -> Any:
+    from ponder.models.load import Fresh, load_any
+
+    fresh = Fresh(ALPHABET, **SMALL, seed=seed)
+    if model == "small":
+        return load_any(fresh, template="{{- messages[-1].content }}", device=device)
+    return load_any(model, device=device)
+
+
+def main() -> None:
+    own = parser(__doc__)
+    own.add_argument("--model", help="default: small (random weights), on a GPU smollm2")
+    own.add_argument("--problems", type=int, default=64)
+    own.add_argument("--beams", type=int, help="default: 4, on a GPU 16")
+    own.add_argument("--keep", type=int, help="beams kept of them; default: 2, on a GPU 4")
+    own.add_argument("--steps", type=int, help="default: 4, on a GPU 20")
+    own.add_argument("--tokens", type=int, help="of a step; default: 16, on a GPU 32")
+    own.add_argument("--repeats", type=int, default=3, help="measurements of each side, after one to warm up")
+    own.add_argument("--note", default="", help="kept with the result, such as: shared machine")
+    own.add_argument("--results", type=Path, default=RESULTS, help="folder that the result is written to")
+    told = own.parse_args()
+    sized(
+        told,
+        cpu={"beams": 4, "keep": 2, "steps": 4, "tokens": 16},
+        cuda={"beams": 16, "keep": 4, "steps": 20, "tokens": 32},
+    )
+    model = told.model or ("smollm2" if told.device == "cuda" else "small")
+    shape = Shape(told.beams, told.keep, told.steps, told.tokens)
+    policy = opened(model, told.device)
+    sides = {"ponder": at_once, "lock-step, one problem at a time": lock_step}
+    times: dict[str, list[float]] = {who: [] for who in sides}
+    cpu_times: dict[str, list[float]] = {who: [] for who in sides}
+    load, same = [], []
+    for turn in range(1 + told.repeats):
+        problems = [Problem(f"{turn}/{i}", user(f"{turn}{i:03}+{i * 7919 % 1000}=?")) for i in range(told.problems)]
+        found = {}
+        for who, side in sides.items():
+            policy.stream(turn)  # the same draws for both, and nothing in the cache
+            load.append(round(os.getloadavg()[0], 2))
+            began, worked = time.perf_counter(), time.process_time()
+            found[who] = side(policy, problems, shape)
+            took = time.perf_counter() - began
+            print(f"turn {turn}, {who}: {took:.2f} s", flush=True)
+            if turn:
+                times[who].append(took)
+                cpu_times[who].append(time.process_time() - worked)
+        ours, theirs = found.values()
+        pairs = list(zip(ours, theirs, strict=True))
+        assert all(a.total() == b.total() == told.beams for a, b in pairs), "unequal work"
+        same.append(sum((a & b).total() for a, b in pairs) / (told.beams * told.problems))
+    rate = {who: told.problems / statistics.median(t) for who, t in times.items()}
+    worked_ours, worked_theirs = (statistics.median(t) for t in cpu_times.values())
+    kind = "a small net of random weights" if model == "small" else model
+    report(
+        "beam_many",
+        f"{kind}: {told.problems} problems, {told.beams} beams of which {told.keep} are kept, {told.steps} steps of "
+        f"{told.tokens} tokens",
+        rate["ponder"],
+        {who: r for who, r in rate.items() if who != "ponder"},
+        limit=PROMISED,
+        unit="problems/s",
+        device=told.device,
+        results=told.results,
+        details={
+            "seconds": times,
+            "cpu_seconds": cpu_times,
+            "ratio_by_cpu_seconds": worked_theirs / worked_ours,  # which a shared machine changes less
+            "load": load,
+            "same_answers": same,
+            "net": SMALL if model == "small" else model,
+            "note": told.note,
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""`ponder harvest RUN...`: what was thought becomes a file to learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Annotated, Literal
+
+from ponder.cli import flags
+from ponder.cli import options as opt
+from ponder.cli.progress import emit
+from ponder.errors import UsageError
+
+USED_BY = {
+    "chains": "ponder sft --data {out}",
+    "journeys": "ponder sft --data {out}",
+    "pairs": "ponder sft --algorithm dpo --data {out}",
+    "siblings": "ponder sft --algorithm dpo --data {out}",
+    "labels": "ponder reward --kind prm --data {out}",
+    "values": "ponder reward --kind value --data {out}",
+}
+
+
+def harvest(argv: Sequence[str]) -> int:
+    """ponder harvest RUN [RUN ...] --out FILE [flags]"""
+    runs = list(takewhile(lambda word: not word.startswith("-"), argv))
+    parser = flags.Parser("ponder harvest", "Traces of run directories become data: ponder harvest RUN [RUN ...].")
+    given = parser.add(_flags).parse(argv[len(runs) :])
+    if not runs:
+        raise UsageError("give the run directories first: ponder harvest RUN [RUN ...] --out FILE")
+    return _harvest(runs, **given)
+
+
+def _flags(
+    *,
+    out: Annotated[Path, "the JSONL file to write"],
+    what: Annotated[
+        Literal["chains", "journeys", "pairs", "siblings", "labels", "values", "operators"],
+        "right answers; right answers with wrong turns; better and worse answers; better and worse steps;"
+        " labelled steps; values of prefixes; which operator was applied where",
+    ] = "chains",
+    scorer: Annotated[str, "by whose scores; default: the only one there is, or the run's verifier"] = "",
+    bar: Annotated[float, "the score from which an answer is right"] = 1.0,
+    each: Annotated[int | None, "rows of a problem, at most (default 4; of labels, values and operators all)"] = None,
+    by: Annotated[Literal["shortest", "diverse", "first"], "which of a problem's are kept"] = "shortest",
+    longest: Annotated[int | None, "leave out answers of more tokens"] = None,
+    margin: Annotated[float, "least difference between the scores of a pair"] = 0.5,
+    turns: Annotated[int, "wrong turns in a journey, at most"] = 2,
+    depth: Annotated[int, "steps into a wrong turn, at most"] = 4,
+    least: Annotated[int, "visits of a prefix with a value, at least"] = 1,
+    oracle: Annotated[bool, "labels and values also from searches that the gold answer guided"] = False,
+    task: Annotated[str | None, "whose verifier judges journeys again, once they are told (default: the run's)"] = None,
+    set: opt.Settings = [],  # noqa: B006 (never changed)
+    tokens: Annotated[str | None, "also write the token ids, checked by this model's tokenizer"] = None,
+    json: Annotated[bool, "one JSON object"] = False,
+) -> None:
+    """The flags of the command; the runs come before them."""
+
+
+def _harvest(
+    runs: Sequence[str],
+    *,
+    out: Path,
+    task: str | None = None,
+    set: Sequence[str] = (),
+    tokens: str | None = None,
+    json: bool = False,
+    **settings: object,
+) -> int:
+    from ponder.cli.work import find_task
+    from ponder.funnel import Funnel
+    from ponder.pipelines.harvest import Harvest
+    from ponder.pipelines.rows import write_rows
+
+    if out.exists():
+        raise UsageError(f"{out} is already there: remove it, or give another --out")
+    if not out.parent.is_dir():
+        raise UsageError(f"there is no folder {out.parent} to write {out.name} in: make it, or give another --out")
+    if set and task is None:
+        raise UsageError("--set changes a task's settings: name it with --task")
+    judge = None if task is None else find_task(task, set)
+    job = Harvest(tuple(runs), task=judge, model=tokens, **settings)  # type: ignore[arg-type]
+    funnel = Funnel()
+    rows = job.rows(funnel)
+    write_rows(out, rows)
+    if json:
+        emit({"out": str(out), "what": job.what, "rows": len(rows), "funnel": funnel.to_json()})
+        return 0
+    problems = len({row["from"]["problem"] for row in rows})
+    print("\n".join([*funnel.lines(), "", f"{len(rows):,} {job.what} of {problems:,} problems in {out}"]))
+    if unsure := sum(not row.get("verified", True) for row in rows):
+        print(f"{unsure:,} could not be judged again as whole answers: --task NAME does that")
+    if job.what in USED_BY:
+        print(f"learn from them: {USED_BY[job.what].format(out=out)}")
+    return 0

@@ -1,0 +1,66 @@
+"""How many came through each filter, and why the others did not: what a data factory shows of its work."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeVar
+
+from ponder.errors import TaskError
+
+T = TypeVar("T")
+
+SHOWN = 3  # reasons that a line names; the rest are counted together
+LONGEST = 60  # characters of a reason
+
+
+@dataclass
+class Funnel:
+    """Stages stand in the order in which they were first met. A stage may count other things than the one before."""
+
+    stages: dict[str, int] = field(default_factory=dict)
+    lost: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def add(self, stage: str, count: int, lost: Mapping[str, int] | None = None) -> None:
+        """So many more came through, and so many did not."""
+        self.stages[stage] = self.stages.get(stage, 0) + count
+        for why, missing in (lost or {}).items():
+            if missing:
+                self.lost.setdefault(stage, Counter())[why[:LONGEST]] += missing
+
+    def passes(self, stage: str, ok: bool, why: str = "") -> bool:
+        """Count one at a stage; `ok` again, so that it can be asked in an `if`."""
+        self.add(stage, int(ok), {} if ok else {why: 1})
+        return ok
+
+    def keep(self, stage: str, left: Sequence[T], lost: Mapping[str, int] | None = None) -> Sequence[T]:
+        """What is left after a stage; where that is nothing, the work ends here, with the funnel in the message."""
+        self.add(stage, len(left), lost)
+        if not left:
+            self.stop(f"nothing is left at the stage {stage!r}")
+        return left
+
+    def stop(self, why: str) -> NoReturn:
+        """End the work, and say what came of it so far."""
+        raise TaskError("\n".join([f"{why}:", *self.lines()]))
+
+    def lines(self) -> list[str]:
+        """For people: one aligned line a stage, with what was lost there."""
+        wide = max(map(len, self.stages), default=0)
+        figures = {stage: f"{count:,}" for stage, count in self.stages.items()}
+        digits = max(map(len, figures.values()), default=0)
+        rows = ((f"{stage:<{wide}}  {figures[stage]:>{digits}}", self._lost(stage)) for stage in self.stages)
+        return [f"  {row}   {lost}".rstrip() for row, lost in rows]
+
+    def _lost(self, stage: str) -> str:
+        reasons = self.lost.get(stage, Counter()).most_common()
+        named = [f"{count:,} {why}".rstrip() for why, count in reasons[:SHOWN]]
+        more = sum(count for _, count in reasons[SHOWN:])
+        return ("- " + ", ".join([*named, *([f"{more:,} others"] if more else [])])) if named else ""
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [
+            {"stage": stage, "count": count, **({"lost": dict(self.lost[stage])} if stage in self.lost else {})}
+            for stage, count in self.stages.items()
+        ]

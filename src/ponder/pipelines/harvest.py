@@ -1,0 +1,261 @@
+"""Harvest: the traces of runs become a file to learn from, with lineage, and a funnel that says what was left out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from ponder import jobs
+from ponder.errors import PonderError, RunError, TaskError, UnknownName, UsageError
+from ponder.funnel import Funnel
+from ponder.pipelines.rows import FUNNEL, write_rows
+from ponder.protocols import Scorer, Silent, Task, Watch
+from ponder.reason import harvest as reap
+from ponder.reason.harvest.found import By, Found, Origin
+from ponder.reason.harvest.journeys import Reads
+from ponder.runs import Run, read_job, read_traces, write_json
+from ponder.types import Ids, Problem, Score, Step, Trace, ids, prompt_trace
+
+if TYPE_CHECKING:
+    from ponder.models.tokenizer import Tokenizer
+
+What = Literal["chains", "journeys", "pairs", "siblings", "labels", "values", "operators"]
+WHAT: tuple[What, ...] = get_args(What)
+ESTIMATES = ("labels", "values")  # shares of answers that are right: wrong where the gold answer led the search
+WITH_TOKENS = ("chains", "journeys")
+EACH = 4
+MANY = ("labels", "values", "operators")
+DATA = "data.jsonl"
+
+
+@dataclass(frozen=True)
+class Harvest:
+    """The job. Of the traces in these run directories, at most `each` rows of a problem.
+
+    `scorer`: by whose verdict; empty: the only one there is, or the run's own verifier. `task`: its verifier judges
+    journeys again, once they are told; None: that of the run's own task, where its job has one.
+    """
+
+    runs: tuple[str, ...]
+    what: What = "chains"
+    scorer: str = ""
+    bar: float = 1.0  # the score from which an answer is right
+    each: int | None = None  # None: EACH of what somebody imitates, and all of what estimates something
+    by: By = "shortest"
+    longest: int | None = None  # tokens of an answer
+    margin: float = 0.5  # between the scores of a pair
+    turns: int = 2  # wrong ones in a journey, at most
+    depth: int = 4  # steps into a wrong turn, at most
+    least: int = 1  # visits of a prefix with a value
+    oracle: bool = False  # also labels and values from searches that the gold answer guided
+    task: Task | None = None
+    model: str | None = None  # also write token ids, which this model's tokenizer must read as the traces' text
+
+    def __post_init__(self) -> None:
+        if not self.runs or isinstance(self.runs, str):
+            raise UsageError("name at least one run directory to harvest from")
+        if self.what not in WHAT:
+            raise UnknownName("harvest", str(self.what), WHAT)
+        if self.by not in get_args(By):
+            raise UnknownName("choice", str(self.by), get_args(By))
+        bounds = (self.each, self.turns, self.depth, self.least, self.longest)
+        if any(bound is not None and bound < 1 for bound in bounds):
+            raise UsageError("each, turns, depth, least and longest must each be at least 1")
+        if not self.margin > 0:
+            raise UsageError(f"margin is {self.margin}; a preference needs a difference above 0")
+        if self.model is not None and self.what not in WITH_TOKENS:
+            raise UsageError(f"token ids are for {' and '.join(WITH_TOKENS)}: leave them out for {self.what}")
+
+    def __call__(self, folder: str | Path, watch: Watch | None = None) -> Path:
+        """As a stage: the rows in the folder's data.jsonl. A harvest that is done is not done again."""
+        with Run(folder, self) as run:
+            out = run.folder / DATA
+            if not out.exists():
+                funnel = Funnel()
+                rows = self.rows(funnel, watch or Silent())
+                write_json(run.folder / FUNNEL, funnel.to_json())
+                write_rows(out, rows)
+        return out
+
+    def rows(self, funnel: Funnel, watch: Watch | None = None) -> list[dict[str, Any]]:
+        """What a file says, one row each. Where nothing is left, an error with the funnel."""
+        watch = watch or Silent()
+        watch.phase("read")
+        for run in self.runs:
+            read_job(run)  # says so where that is no run directory
+            if not (Path(run) / "traces.jsonl").exists():
+                raise RunError(f"the run {run} holds no traces: {_instead(run)}")
+        scorer = {run: self.scorer or self._scorer(run) for run in self.runs}
+        reads = None if self.model is None else _Reader.of(self.model)
+        found: list[Found] = []
+        problems: dict[str, Problem] = {}
+        for origin, trace in self._traces(funnel):
+            fresh = list(self._harvest(trace, scorer[origin.run], funnel, origin, reads))
+            found += fresh
+            if fresh:
+                problems[fresh[0].problem] = trace.problem
+        if not found:
+            funnel.stop(f"the runs hold no {self.what} by {_named(scorer)}")
+        if self.what == "journeys":
+            watch.phase("judge")
+            judges = {run: own_judge(run) if self.task is None else self.task.verifier for run in self.runs}
+            judges = {run: judge if judge and judge.name == scorer[run] else None for run, judge in judges.items()}
+            found = asyncio.run(still_right(found, problems, judges, self.bar, funnel))
+        if self.what == "values":
+            found = reap.woven(reap.merged(found, funnel))
+        each = self.each or (None if self.what in MANY else EACH)
+        kept = reap.keep(found, funnel, each, self.by, exact=self.what == "values")
+        if not kept:
+            funnel.stop(f"no {self.what} are left")
+        return [one.row for one in kept]
+
+    def _scorer(self, run: str) -> str:
+        """Operators were applied whether or not anybody judged what came of them."""
+        return "" if self.what == "operators" and not scorers((run,)) else only_scorer((run,))
+
+    def _traces(self, funnel: Funnel) -> Iterator[tuple[Origin, Trace]]:
+        for run in self.runs:
+            for at, trace in read_traces(run):
+                funnel.add("traces", 1)
+                strict = self.what in ESTIMATES and not self.oracle
+                if not strict or funnel.passes("not led by the gold answer", not trace.oracle, "led by it"):
+                    yield Origin(str(run), at), trace
+
+    def _harvest(
+        self, trace: Trace, scorer: str, funnel: Funnel, origin: Origin, reads: Reads | None
+    ) -> Iterator[Found]:
+        match self.what:
+            case "chains":
+                for one in reap.chains(trace, scorer, funnel, origin, self.bar, self.longest):
+                    yield one if reads is None else _with_tokens(one, trace, reads)
+            case "journeys":
+                told = reap.journeys(trace, scorer, funnel, origin, self.bar, self.turns, self.depth, self.longest)
+                for one, parts in told:
+                    if reads is None:
+                        yield one
+                        continue
+                    alone = reap.as_trace(trace, parts, reads)
+                    if funnel.passes("told in whole tokens", alone is not None, "a thought had to be cut"):
+                        assert alone is not None
+                        one.row.update(reap.tokens_of(alone))
+                        yield one
+            case "pairs":
+                yield from reap.answer_pairs(trace, scorer, funnel, origin, self.margin, self.longest)
+            case "siblings":
+                yield from reap.sibling_pairs(trace, scorer, funnel, origin, self.margin, self.longest)
+            case "labels":
+                yield from reap.step_labels(trace, scorer, funnel, origin, self.bar)
+            case "values":
+                yield from reap.values(trace, scorer, funnel, origin, self.least)
+            case "operators":
+                yield from reap.supervision(trace, scorer, funnel, origin)
+
+
+async def still_right(
+    found: Sequence[Found],
+    problems: Mapping[str, Problem],
+    judges: Mapping[str, Scorer | None],
+    bar: float,
+    funnel: Funnel,
+) -> list[Found]:
+    """Those that are right when they are read as one answer: a wrong one told on the way must not count beside it.
+
+    `judges`: by run. Where a run has none its journeys stay; a row says under `verified` whether it was judged again.
+    """
+
+    async def judge(one: Found) -> Score | None:
+        judge = judges[one.row["from"]["run"]]
+        if judge is None:
+            return None
+        told = prompt_trace(problems[one.problem], ids([]))
+        told.add(Step(0, one.text, ids([]), stop="eos", last=True))
+        (score,) = await judge(told, [1])
+        return score
+
+    kept = []
+    for one, score in zip(found, await asyncio.gather(*map(judge, found)), strict=True):
+        one.row["verified"] = score is not None
+        right = score is not None and score.value is not None and score.value >= bar
+        if score is None or funnel.passes("still right as one answer", right, score.reason or "wrong"):
+            kept.append(one)
+    return kept
+
+
+def own_judge(run: str) -> Scorer | None:
+    """Who judged the answers of a run, where its job still says so."""
+    try:
+        job = jobs.decode(read_job(run))
+        judge = job.task.verifier if hasattr(job, "strategy") else None
+    except (PonderError, AttributeError):  # made by code that is not here, or by a job without a task
+        return None
+    return judge if isinstance(judge, Scorer) else None
+
+
+def only_scorer(runs: Sequence[str]) -> str:
+    """The one scorer whose verdicts stand on the answers; of several, the verifier of the runs' own task. Where that is
+    not known either, somebody must choose."""
+    names = scorers(runs)
+    if len(names) == 1:
+        return next(iter(names))
+    own = {judge.name for run in runs if (judge := own_judge(run)) is not None}
+    if len(own) == 1 and own <= set(names):
+        return own.pop()
+    if not names:
+        raise TaskError("no answer in these runs was scored: nothing tells right from wrong; score them first")
+    listed = ", ".join(f"{name} ({count})" for name, count in names.most_common())
+    raise UsageError(f"the answers have several scores; say which one decides: --scorer with one of {listed}")
+
+
+def scorers(runs: Sequence[str], first: int = 200) -> Counter[str]:
+    """Who scored how many answers, in the first traces of each run."""
+    seen: Counter[str] = Counter()
+    for run in runs:
+        for _, trace in islice(read_traces(run), first):
+            seen.update(name for end in reap.ends(trace) for name in trace.steps[end].scores)
+    return seen
+
+
+def _instead(run: str) -> str:
+    """Stages have runs of their own."""
+    inner = sorted(str(path.parent) for path in Path(run).glob("*/traces.jsonl"))
+    return f"give its stages: {' '.join(inner)}" if inner else "let it work first, or leave it out"
+
+
+def _named(scorer: Mapping[str, str]) -> str:
+    """By run, and who else there is where that one said nothing."""
+    names = scorers(list(scorer))
+    listed = ", ".join(repr(name) for name in dict.fromkeys(scorer.values()))
+    others = "" if set(scorer.values()) & set(names) else f" (the answers were scored by: {', '.join(sorted(names))})"
+    return f"the scorer {listed}{others}"
+
+
+def _with_tokens(one: Found, trace: Trace, reads: Reads) -> Found:
+    alone = reap.chain(trace, one.row["from"]["steps"][-1])
+    for step in alone.steps[1:]:
+        reap.check_tokens(step, reads)
+    one.row.update(reap.tokens_of(alone))
+    return one
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """A model's tokens, without the model."""
+
+    tokenizer: Tokenizer
+
+    @classmethod
+    def of(cls, model: str) -> _Reader:
+        from ponder.models.load import tokenizer_of  # not where text is enough: it imports torch
+
+        return cls(tokenizer_of(model))
+
+    def tokens(self, text: str) -> Ids:
+        return self.tokenizer.encode(text, special=False)
+
+    def text(self, tokens: Ids) -> str:
+        return self.tokenizer.decode(tokens, keep_special=True)

@@ -1,0 +1,101 @@
+"""Problems as rows of a file, which the `columns` task reads to train and to measure; and rows as problems."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ponder.errors import TaskError
+from ponder.types import Message, Problem, user
+from ponder.verify import MathAnswer, state
+
+PROMPT = "{question}\nPut the final answer in \\boxed{{}}."
+ANSWERED = MathAnswer()  # who judges made problems
+
+
+def made(
+    id: str,
+    question: str,
+    answer: str,
+    *,
+    source: str,
+    operator: str,
+    parents: Sequence[str] = (),
+    seed: int = 0,
+    model: str = "",
+    **more: Any,
+) -> Problem:
+    """A problem with its lineage."""
+    lineage = {"source": source, "operator": operator, "parents": list(parents), "seed": seed, "model": model}
+    return Problem(id, user(PROMPT.format(question=question)), answer, {**lineage, "question": question, **more})
+
+
+def bare(problem: Problem) -> str:
+    """The question without how to answer it."""
+    return str(problem.tags.get("question") or problem.question)
+
+
+def domain(problem: Problem) -> str:
+    """What it is about, as far as its tags say."""
+    return next((str(problem.tags[tag]) for tag in ("domain", "subject", "kind") if problem.tags.get(tag)), "")
+
+
+def to_row(problem: Problem, **more: Any) -> dict[str, Any]:
+    """`gold`: an answer that the reward function below accepts, for `gold_column`."""
+    answer = str(problem.answer)
+    asked: Any = problem.question if len(problem.messages) == 1 else [dict(m) for m in problem.messages]
+    row = {"prompt": asked, "answer": answer, "gold": state(answer, "boxed"), "id": problem.id}
+    return {**row, **more, "tags": dict(problem.tags)}
+
+
+def from_row(row: Mapping[str, Any], where: str, question: str, answer: str) -> Problem:
+    """`question` and `answer` name the columns."""
+    asked, gold = row[question], row[answer]
+    messages: tuple[Message, ...] = tuple(asked) if isinstance(asked, list) else user(_text(asked, question))
+    if not messages or not all(isinstance(m, Mapping) and isinstance(m.get("content"), str) for m in messages):
+        raise ValueError(f"{question!r} is neither a text nor messages")
+    tags = row.get("tags")
+    return Problem(str(row.get("id", where)), messages, _text(gold, answer), dict(tags) if tags else {})
+
+
+def _text(value: Any, column: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or not str(value).strip():
+        raise ValueError(f"{column!r} is {value!r:.40}, not a text or a number")
+    return str(value)
+
+
+def read_problems(path: str | Path, question: str = "prompt", answer: str = "answer") -> list[Problem]:
+    """The problems of a JSONL file. A missing column, a bad row or an id that stands twice is named."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as why:
+        raise TaskError(f"cannot read the problems in {path}: {why}") from None
+    found: dict[str, Problem] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            if not isinstance(row, dict):
+                raise ValueError("not a JSON object")
+            if missing := [column for column in (question, answer) if column not in row]:
+                raise TaskError(
+                    f"{path}, line {number} lacks the column {missing[0]!r}; it has: {', '.join(row) or 'none'}."
+                    " Name the columns that hold the question and its answer"
+                )
+            problem = from_row(row, f"{Path(path).stem}/{number}", question, answer)
+        except (ValueError, TypeError, RecursionError) as why:
+            raise TaskError(f"{path}, line {number} is no problem: {why}") from None
+        if found.setdefault(problem.id, problem) is not problem:
+            raise TaskError(f"{path}, line {number}: the id {problem.id!r} stands there twice")
+    if not found:
+        raise TaskError(f"{path} holds no problems: one JSON object per line is expected")
+    return list(found.values())
+
+
+def accuracy(completions: Sequence[Any], answer: Sequence[Any], **_: Any) -> list[float | None]:
+    """A reward function for the `columns` task: is the final answer this one? None: undecided."""
+    said = [c if isinstance(c, str) else c[-1]["content"] for c in completions]
+    return [ANSWERED.judge(text, gold).value for text, gold in zip(said, answer, strict=True)]

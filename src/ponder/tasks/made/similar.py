@@ -1,0 +1,104 @@
+"""Problems that are there already: word for word, or nearly."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ponder.errors import MissingExtra, UsageError
+
+RUN = 3  # words that make one piece of a question
+HASHES = 128
+SLACK = 0.8  # candidates are looked for this much below the threshold, then compared in full
+BLOCK = 1_024  # embeddings compared at once
+
+Embed = Callable[[Sequence[str]], Any]  # texts to one vector each
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+_END = re.compile(r"[\s.?!]+\Z")
+
+
+def normal(question: str) -> str:
+    """Questions that differ in case, spacing and closing marks are one; 3 + 4 and 3 - 4 are two."""
+    return _END.sub("", " ".join(question.casefold().split()))
+
+
+def words(question: str) -> list[str]:
+    return _WORD.findall(normal(question))
+
+
+def shingles(question: str) -> frozenset[tuple[str, ...]]:
+    said = words(question)
+    return frozenset(tuple(said[i : i + RUN]) for i in range(max(1, len(said) - RUN + 1)))
+
+
+def distinct(questions: Sequence[str]) -> list[int | None]:
+    """For each, the earlier one that it repeats; None: it is new."""
+    first: dict[str, int] = {}
+    found: list[int | None] = []
+    for i, question in enumerate(questions):
+        j = first.setdefault(normal(question), i)
+        found.append(None if i == j else j)
+    return found
+
+
+def alike(questions: Sequence[str], threshold: float) -> list[int | None]:
+    """For each, an earlier one that was kept and shares this part of their pieces (Jaccard) or more; None: it is new.
+
+    MinHash only proposes: every pair it finds is compared in full.
+    """
+    _check(threshold)
+    try:
+        datasketch = importlib.import_module("datasketch")
+    except ImportError:
+        raise MissingExtra("finding near-duplicates (near=0 does without)", "datasketch", "data") from None
+    index = datasketch.MinHashLSH(threshold=threshold * SLACK, num_perm=HASHES)
+    pieces = [shingles(question) for question in questions]
+    found: list[int | None] = []
+    for i, own in enumerate(pieces):
+        sketch = datasketch.MinHash(num_perm=HASHES)
+        sketch.update_batch([" ".join(piece).encode() for piece in sorted(own)])
+        near = [j for j in sorted(index.query(sketch)) if len(own & pieces[j]) >= threshold * len(own | pieces[j])]
+        if not near:
+            index.insert(i, sketch)
+        found.append(near[0] if near else None)
+    return found
+
+
+def alike_by(embed: Embed, questions: Sequence[str], threshold: float) -> list[int | None]:
+    """The same by the cosine between embeddings, which a function of the user's gives."""
+    _check(threshold)
+    vectors = np.asarray(embed(list(questions)), np.float64)
+    if vectors.ndim != 2 or len(vectors) != len(questions) or not np.isfinite(vectors).all():
+        raise UsageError(f"the embedding gave {vectors.shape} for {len(questions)} questions; give one finite row each")
+    sizes = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit = np.divide(vectors, sizes, out=np.zeros_like(vectors), where=sizes > 0)
+    kept: list[int] = []
+    found: list[int | None] = []
+    for i, vector in enumerate(unit):
+        near = _nearest(unit, kept, vector, threshold)
+        found.append(near)
+        if near is None:
+            kept.append(i)
+    return found
+
+
+def _nearest(
+    unit: NDArray[np.float64], kept: Sequence[int], vector: NDArray[np.float64], threshold: float
+) -> int | None:
+    for start in range(0, len(kept), BLOCK):
+        block = kept[start : start + BLOCK]
+        close = np.flatnonzero(unit[block] @ vector >= threshold)
+        if len(close):
+            return block[int(close[0])]
+    return None
+
+
+def _check(threshold: float) -> None:
+    if not 0 < threshold <= 1:
+        raise UsageError(f"the threshold for near-duplicates is {threshold}; it is a share above 0, at most 1")

@@ -1,0 +1,39 @@
+"""`ponder harvest`: one command, the funnel, and what it says of a bad request."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+
+def test_harvest_of_a_run(ponder, trained: Path, tmp_path: Path):
+    said = ponder("harvest", trained, "--what", "values", "--out", tmp_path / "v.jsonl")
+    assert said.code == 0, said.err
+    rows = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text().splitlines()]
+    assert f"{len(rows):,} values of" in said.out and "  traces" in said.out and "distinct prefixes" in said.out
+    again = ponder("harvest", trained, "--what", "values", "--out", tmp_path / "v.jsonl")
+    assert again.code == 2 and "is already there" in again.err
+    told = ponder("harvest", trained, trained, "--what", "values", "--out", tmp_path / "w.jsonl", "--json")
+    data = json.loads(told.out)
+    assert data["rows"] == len(rows) and data["funnel"][0]["stage"] == "traces"
+
+
+def test_nothing_found_tells_the_funnel(ponder, trained: Path, tmp_path: Path):
+    said = ponder("harvest", trained, "--bar", "2", "--out", tmp_path / "c.jsonl")
+    assert said.code == 2 and "hold no chains" in said.err and "right" in said.err and "wrong" in said.err
+    assert not (tmp_path / "c.jsonl").exists()
+
+
+def test_bad_requests(ponder, here: Path):
+    for argv, wanted in (
+        (("--out", "x"), "give the run directories first"),
+        (("nowhere", "--out", "x"), "not a run directory"),
+        (("r", "--out", "x", "--what", "chain"), "is not one of"),
+        (("r",), "--out"),
+        (("r", "--out", "x", "--set", "a=1"), "name it with --task"),
+        (("r", "--out", "no/x"), "there is no folder no to write x in"),
+        (("r", "--out", "x", "--tokens", "m", "--what", "pairs"), "token ids are for"),
+    ):
+        said = ponder("harvest", *argv)
+        assert said.code == 2 and wanted in said.err, (argv, said.err)
+    assert "RUN" in ponder("harvest", "--help").out

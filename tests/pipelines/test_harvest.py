@@ -1,0 +1,220 @@
+"""Runs become files: what fine-tuning reads back, the funnel, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fakes import Digits, group
+from ponder import jobs
+from ponder.errors import RunError, TaskError, UnknownName, UsageError
+from ponder.funnel import Funnel
+from ponder.pipelines import harvest as pipeline
+from ponder.pipelines.evaluate import Evaluate
+from ponder.pipelines.harvest import Harvest, only_scorer
+from ponder.pipelines.rows import write_rows
+from ponder.pipelines.sft import read_conversations
+from ponder.runs import Run
+from ponder.tasks import Addition, Algebra
+from ponder.types import Problem, Score, Step, Trace, ids, user
+
+
+def trace(question: str, answers: dict[str, float | None], id: str = "p/0", scorer: str = "wanted") -> Trace:
+    made = Trace(Problem(id, user(question), "7"), [Step(None, question, ids(map(ord, question)))])
+    for text, score in answers.items():
+        tokens = ids(map(ord, text))
+        step = Step(0, text, tokens, np.full(len(tokens), -1.0, np.float32), "eos")
+        step.scores[scorer] = Score(score)
+        made.add(step)
+    return made
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Two problems; one under an id that another problem of another step has too."""
+    with Run(tmp_path / "run", Harvest(("x",))) as opened:
+        opened.traces(0, [trace("3+4", {"7": 1.0, " 7": 1.0, "seven 7": 1.0, "8": 0.0, "9": 0.0})])
+        opened.traces(1, [trace("5+2", {"7": 1.0, "x": None, "77": 0.0})])
+    return tmp_path / "run"
+
+
+def test_chains_are_read_back_by_fine_tuning(run: Path, tmp_path: Path):
+    funnel = Funnel()
+    rows = Harvest((str(run),), by="first").rows(funnel)
+    write_rows(tmp_path / "chains.jsonl", rows)
+    read = read_conversations(str(tmp_path / "chains.jsonl"))
+    assert [(p.question, p.answer) for p in read] == [("3+4", "7"), ("3+4", "seven 7"), ("5+2", "7")]
+    assert [(r["from"]["at"], r["from"]["steps"]) for r in rows] == [(0, [0, 1]), (0, [0, 3]), (1, [0, 1])]
+    assert funnel.stages == {
+        "traces": 2, "answers": 8, "to the question itself": 8, "ended by themselves": 8, "judged": 7, "right": 4,
+        "unique": 3, "kept": 3,
+    }  # fmt: skip
+
+
+def test_pairs_are_read_back_by_dpo(run: Path, tmp_path: Path):
+    for what in ("pairs", "siblings"):
+        write_rows(tmp_path / f"{what}.jsonl", Harvest((str(run),), what=what, each=1).rows(Funnel()))
+        read = read_conversations(str(tmp_path / f"{what}.jsonl"), pairs=True)
+        assert [(p.question, p.answer) for p in read] == [("3+4", ("7", "8")), ("5+2", ("7", "77"))]
+
+
+@pytest.mark.parametrize("what", ["labels", "values", "operators", "journeys"])
+def test_every_kind_is_plain_json_with_its_lineage(run: Path, tmp_path: Path, what: str):
+    rows = Harvest((str(run),), what=what).rows(Funnel())
+    write_rows(tmp_path / "out.jsonl", rows)
+    assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == rows
+    assert all(set(row["from"]) >= {"run", "at", "problem", "steps"} for row in rows) and rows
+
+
+def test_labels_are_read_back_by_reward_models(run: Path, tmp_path: Path):
+    from ponder.tasks import steps
+
+    for what, wanted in (("labels", "stepwise"), ("values", "stepwise"), ("pairs", "pairs")):
+        write_rows(tmp_path / f"{what}.jsonl", Harvest((str(run),), what=what).rows(Funnel()))
+        first = json.loads((tmp_path / f"{what}.jsonl").read_text().partition("\n")[0])
+        assert steps.guess(first, "x") == wanted
+        read = steps.read(tmp_path / f"{what}.jsonl")
+        assert read[0].problem.question == "3+4" and read[0].score(1, steps.LABEL) == 1.0
+
+
+def test_journeys_are_judged_again(run: Path, tmp_path: Path):
+    """`Wanted` reads the first character: a journey that begins with "<think>" is wrong by it."""
+    rows = Harvest((str(run),), what="journeys").rows(Funnel())
+    assert len(rows) == 4 and not any(row["verified"] for row in rows)  # the run's job names no judge
+    with pytest.raises(TaskError, match="no journeys are left") as error:
+        Harvest((str(run),), what="journeys", task=Digits()).rows(Funnel())
+    (line,) = [line for line in str(error.value).splitlines() if "still right" in line]
+    assert line.split() == ["still", "right", "as", "one", "answer", "0", "-", "4", "compared"]
+
+
+def test_a_runs_own_judge_is_asked(tmp_path: Path):
+    task = Algebra(test_size=2)
+    problem = task.test[0]
+    right, wrong = task.gold(problem), "\\boxed{123456}"
+    made = trace(
+        problem.question, {f"So {right}": 1.0, f"So {wrong}": 0.0, f"Or {right} or {wrong}": 1.0}, scorer="accuracy"
+    )
+    made.problem = problem
+    with Run(tmp_path / "run", Evaluate(task)) as opened:
+        opened.traces(0, [made])
+    (row,) = Harvest((str(tmp_path / "run"),), what="journeys").rows(funnel := Funnel())
+    assert row["verified"] and row["messages"][-1]["content"].endswith(f"So {right}")
+    assert funnel.lost["still right as one answer"] == {"several answers": 1}  # which the scores had let through
+
+
+def test_as_a_stage_it_is_done_once(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    job = Harvest((str(run),), by="diverse")
+    assert jobs.decode(jobs.encode(job)) == job
+    out = job(tmp_path / "stage")
+    rows = out.read_text()
+    assert len(rows.splitlines()) == 3 and json.loads((tmp_path / "stage" / "funnel.json").read_text())[0]["count"] == 2
+    monkeypatch.setattr(pipeline, "read_traces", lambda folder: pytest.fail("it was done"))
+    assert job(tmp_path / "stage").read_text() == rows
+    with pytest.raises(RunError, match="another job"):
+        Harvest((str(run),), each=1)(tmp_path / "stage")
+
+
+def test_nothing_right_stops_with_the_funnel_and_leaves_no_file(tmp_path: Path):
+    with Run(tmp_path / "run", Harvest(("x",))) as opened:
+        opened.traces(0, [trace("3+4", {"8": 0.0, "?": None})])
+    with pytest.raises(TaskError, match="hold no chains by the scorer 'wanted'") as error:
+        Harvest((str(tmp_path / "run"),))(tmp_path / "out")
+    assert "judged                  1   - 1 undecided:" in str(error.value)
+    assert "right                   0   - 1 wrong" in str(error.value)
+    assert not (tmp_path / "out" / "data.jsonl").exists()
+    with pytest.raises(TaskError, match=r"by the scorer 'accuracy' \(the answers were scored by: wanted\)"):
+        Harvest((str(tmp_path / "run"),), scorer="accuracy").rows(Funnel())
+
+
+def test_searches_led_by_the_gold_answer_estimate_nothing(tmp_path: Path):
+    led = trace("3+4", {"7": 1.0, "8": 0.0})
+    led.oracle = True
+    with Run(tmp_path / "run", Harvest(("x",))) as opened:
+        opened.traces(0, [led])
+    runs = (str(tmp_path / "run"),)
+    for what in ("labels", "values"):
+        with pytest.raises(TaskError, match="1 led by it"):
+            Harvest(runs, what=what).rows(Funnel())
+        assert Harvest(runs, what=what, oracle=True).rows(Funnel())[0]["from"]["oracle"] is True
+    assert Harvest(runs).rows(Funnel())[0]["from"]["oracle"] is True  # what is right is right
+
+
+def test_the_scorer_must_be_clear(tmp_path: Path):
+    both = trace("3+4", {"7": 1.0})
+    both.steps[1].scores["format"] = Score(0.5)
+    with Run(tmp_path / "two", Harvest(("x",))) as opened:
+        opened.traces(0, [both])
+    with pytest.raises(UsageError, match=r"--scorer with one of wanted \(1\), format \(1\)"):
+        Harvest((str(tmp_path / "two"),)).rows(Funnel())
+    judged = trace("3+4", {"7": 1.0, "8": 0.0}, scorer="accuracy")
+    judged.steps[2].scores["value"] = Score(1.0)
+    with Run(tmp_path / "own", Evaluate(Algebra(test_size=2))) as opened:  # whose verifier is named "accuracy"
+        opened.traces(0, [judged])
+    with Run(tmp_path / "one", Harvest(("x",))) as opened:
+        opened.traces(0, [trace("5+2", {"7": 1.0})])  # by "wanted"
+    rows = Harvest((str(tmp_path / "own"), str(tmp_path / "one"))).rows(Funnel())
+    assert [row["messages"][-1]["content"] for row in rows] == ["7", "7"] and only_scorer(
+        [str(tmp_path / "own")]
+    ) == "accuracy"
+    with Run(tmp_path / "none", Harvest(("x",))) as opened:
+        opened.traces(0, [group([1], [[2]])])
+    with pytest.raises(TaskError, match="no answer in these runs was scored"):
+        only_scorer([str(tmp_path / "none")])
+    for run in ("none", "one"):  # which operators there were is known without any score
+        (row,) = Harvest((str(tmp_path / run),), what="operators").rows(Funnel())
+        assert [event["operator"] for event in row["operators"]] == ["generate"]
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path):
+    with pytest.raises(RunError, match="not a run directory"):
+        Harvest((str(tmp_path / "nowhere"),)).rows(Funnel())
+    with Run(tmp_path / "stages", Harvest(("x",))):
+        pass
+    with pytest.raises(RunError, match="holds no traces: let it work first"):
+        Harvest((str(tmp_path / "stages"),)).rows(Funnel())
+    with Run(tmp_path / "stages" / "rl", Harvest(("x",))) as inner:
+        inner.traces(0, [trace("3+4", {"7": 1.0})])
+    with pytest.raises(RunError, match=r"give its stages: .*stages/rl"):
+        Harvest((str(tmp_path / "stages"),)).rows(Funnel())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"runs": ()}, {"what": "chain"}, {"by": "best"}, {"each": 0}, {"longest": 0}, {"turns": 0}, {"margin": 0.0},
+     {"what": "pairs", "model": "smollm2"}],
+)  # fmt: skip
+def test_settings_that_cannot_work(settings):
+    with pytest.raises((UsageError, UnknownName)):
+        Harvest(**{"runs": ("r",), **settings})
+
+
+def test_tokens_are_checked_by_the_tokenizer_that_is_named(run: Path, tmp_path: Path):
+    from ponder.models.tokenizer import Tokenizer
+
+    alphabet = "0123456789+-=x seven"
+    characters = Tokenizer.characters(alphabet)
+    characters.save(tmp_path / "model")
+    with Run(tmp_path / "own", Harvest(("x",))) as opened:
+        made = trace("3+4", {"7": 1.0})
+        made.steps[1].token_ids = ids([*characters.encode("7", special=False), characters.eos[0]])
+        opened.traces(0, [made])
+    (row,) = Harvest((str(tmp_path / "own"),), model=str(tmp_path / "model")).rows(Funnel())
+    assert row["token_ids"] == made.steps[1].token_ids.tolist() and row["sampled"] == [1, 1]
+    with pytest.raises(TaskError, match="another one wrote the"):
+        Harvest((str(run),), model=str(tmp_path / "model")).rows(Funnel())
+
+
+def test_a_task_with_its_own_settings_is_part_of_the_job():
+    job = Harvest(("r",), what="journeys", task=Addition(digits=1))
+    assert jobs.decode(jobs.encode(job)) == job
+
+
+def test_rows_are_written_whole_or_not_at_all(tmp_path: Path):
+    with pytest.raises(RunError, match="cannot write"):
+        write_rows(tmp_path / "nowhere" / "x.jsonl", [{}])
+    with pytest.raises(ValueError):
+        write_rows(tmp_path / "x.jsonl", [{"a": 1}, {"a": float("nan")}])
+    assert not (tmp_path / "x.jsonl").exists()

@@ -1,0 +1,471 @@
+"""Problems made and filtered, with scripted policies in place of models."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fakes import Watcher
+from ponder import jobs
+from ponder.errors import Interrupted, MissingExtra, ModelError, RunError, TaskError, UnknownName, UsageError
+from ponder.funnel import Funnel
+from ponder.pipelines.agreement import Tried
+from ponder.pipelines.harvest import Harvest
+from ponder.pipelines.problems import Made, MakeProblems, make
+from ponder.pipelines.sieve import Sieve, plain
+from ponder.pipelines.sources import check_parents
+from ponder.protocols import Silent, Watch
+from ponder.runs import Run, read_traces
+from ponder.tasks import Addition, Algebra, Columns
+from ponder.tasks.made.rows import made
+from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Step, ids, prompt_trace, user
+
+SUMS = {
+    "name": "sums",
+    "domain": "adding",
+    "question": "{who} has {a} marbles and finds {b} more. How many marbles are there?",
+    "variables": {"who": ["Anna", "Tom"], "a": [10, 60], "b": [10, 60]},
+    "answer": "a + b",
+}
+GROUPS = {
+    "name": "groups",
+    "domain": "sharing",
+    "question": "A baker puts {n} buns in boxes of {b}. How many boxes are full?",
+    "variables": {"n": [20, 90], "b": [3, 9]},
+    "answer": "floor(n / b)",
+}
+PLAIN = Sieve(near=0)
+
+
+class Speaks:
+    """A policy that answers by a function of the question and the number of the sample."""
+
+    def __init__(self, answer: Callable[[str, int], str]) -> None:
+        self.answer, self.asked = answer, list[str]()
+
+    def encode(self, messages: Sequence[Message]) -> Ids:
+        return ids(ord(c) for c in str(messages[-1]["content"]))
+
+    def tokens(self, text: str) -> Ids:
+        return ids(ord(c) for c in text)
+
+    def text(self, tokens: Ids) -> str:
+        return "".join(map(chr, tokens))
+
+    async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+        await asyncio.sleep(0)
+        question = self.text(prefix)
+        self.asked.append(question)
+        texts = [self.answer(question, i) for i in range(n)]
+        return [
+            Completion(t, self.tokens(t), np.full(len(t), -1.0, np.float32), "eos", cost=Cost(1, 0, len(t)))
+            for t in texts
+        ]
+
+
+def figures(question: str) -> list[int]:
+    return [int(n) for n in re.findall(r"[0-9]+", question)]
+
+
+def adds(question: str, sample: int) -> str:
+    """Right in every second sample, and wrong in two different ways."""
+    wrong = sample % 4 - 1 if sample % 2 else 0
+    return f"I add: \\boxed{{{sum(figures(question)) + 7 * wrong + (sample % 2)}}}"
+
+
+def ran(job: MakeProblems, folder: Path, policy: Any, watch: Watch | None = None) -> Made:
+    find = policy if callable(policy) else lambda name: policy
+    with Run(folder, job) as run:
+        return asyncio.run(make(job, find, run, watch or Silent()))
+
+
+@pytest.fixture
+def templates(tmp_path: Path) -> str:
+    path = tmp_path / "templates.json"
+    path.write_text(json.dumps([SUMS, GROUPS]))
+    return str(path)
+
+
+def test_from_templates_to_a_task(templates: str, tmp_path: Path):
+    """Templates, a solver that can add but not share, the filters, and the columns task that reads what is left."""
+    job = MakeProblems("templates", file=templates, count=80, model="m", samples=4, sieve=PLAIN)
+    solver = Speaks(adds)
+    found = ran(job, tmp_path / "run", solver)
+    assert all(row["tags"]["parents"] == ["sums"] for row in found.rows) and len(found.rows) == 40
+    assert all(row["pass_rate"] == 0.5 and row["attempts"] == 4 for row in found.rows)
+    assert all(row["answer"] == str(sum(figures(row["tags"]["question"]))) for row in found.rows)
+    assert found.funnel.stages["drawn"] == 80 and found.funnel.stages["of fitting difficulty"] == 40
+    assert found.funnel.lost["of fitting difficulty"] == {"below 1%: too hard": 40}
+    assert len(solver.asked) == 80 and "boxed" in solver.asked[0]
+    path = tmp_path / "run" / "problems.jsonl"
+    assert [json.loads(line) for line in path.read_text().splitlines()] == found.rows
+    task = Columns(data=str(path), rewards=("ponder.tasks.made.rows:accuracy",), gold_column="gold")
+    trace = prompt_trace(task.train[0], ids([1]))
+    trace.add(Step(0, task.gold(task.train[0]), ids([1]), stop="eos"))
+    (score,) = asyncio.run(task.verifier(trace, [1]))
+    assert score.value == 1.0
+    assert json.loads((tmp_path / "run" / "funnel.json").read_text()) == found.funnel.to_json()
+    # The solutions are an ordinary run's, and can be harvested.
+    assert len(Harvest((str(tmp_path / "run"),), by="first", each=1).rows(Funnel())) == 40
+
+
+def test_without_a_solver_templates_are_believed(templates: str, tmp_path: Path):
+    job = MakeProblems("templates", file=templates, count=10, sieve=PLAIN)
+    found = ran(job, tmp_path / "run", lambda name: pytest.fail("no model is needed"))
+    assert len(found.rows) == 10 and "pass_rate" not in found.rows[0]
+    assert jobs.decode(jobs.encode(job)) == job
+    bare = MakeProblems("templates", file=templates, count=2, sieve=PLAIN, prompt="Q: {question} {{}}")
+    (first, _) = ran(bare, tmp_path / "bare", None).rows
+    assert first["prompt"] == f"Q: {first['tags']['question']} {{}}"
+
+
+def test_what_is_too_easy_goes_too(templates: str, tmp_path: Path):
+    job = MakeProblems("templates", file=templates, count=8, model="m", samples=4, sieve=PLAIN)
+    always = Speaks(lambda q, i: f"\\boxed{{{sum(figures(q))}}}")
+    with pytest.raises(TaskError, match="none is agreed on and of fitting difficulty") as error:
+        ran(job, tmp_path / "run", always)
+    assert "4 above 95%: too easy" in str(error.value) and "4 below 1%: too hard" in str(error.value)
+    easy = MakeProblems("templates", file=templates, count=8, model="m", samples=4, sieve=PLAIN, easiest=1.0)
+    assert len(ran(easy, tmp_path / "easy", always).rows) == 4
+
+
+def test_a_solver_that_never_succeeds(templates: str, tmp_path: Path):
+    job = MakeProblems("templates", file=templates, count=6, model="m", samples=2, sieve=PLAIN)
+    with pytest.raises(TaskError, match="m found none of the answers: name a stronger solver") as error:
+        ran(job, tmp_path / "run", Speaks(lambda q, i: "I do not know"))
+    assert "drawn" in str(error.value) and "6 by no sample" in str(error.value)
+    assert len(list(read_traces(tmp_path / "run"))) == 6  # all that was tried is kept
+    assert json.loads((tmp_path / "run" / "funnel.json").read_text())[-1]["count"] == 0
+
+
+# A model that writes
+
+
+WRITTEN = "<problem>{q}</problem><answer>{a}</answer>"
+
+
+def writer(question: str, sample: int) -> str:
+    """Asked for a problem, it writes one of its own number; asked to solve one, it adds."""
+    if "<problem>" not in question:
+        return adds(question, sample)
+    seen: list[str] = writer.written  # type: ignore[attr-defined]
+    if question not in seen:
+        seen.append(question)
+    own = seen.index(question)
+    kinds = [
+        WRITTEN.format(q=f"Add {own} and {own + 100} in your head.", a=2 * own + 100),
+        WRITTEN.format(q=f"Now add {own} to {own + 500} instead.", a=3),  # a wrong answer
+        "Here is a problem: what is 2 + 2?",
+    ]
+    return kinds[own % 3]
+
+
+@pytest.fixture
+def parents(tmp_path: Path) -> str:
+    path = tmp_path / "parents.jsonl"
+    rows = [{"question": f"What is {n} + {n + 1}?", "answer": 2 * n + 1, "id": f"q{n}"} for n in range(10)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_written_problems_must_be_agreed_on(parents: str, tmp_path: Path):
+    writer.written = []  # type: ignore[attr-defined]
+    job = MakeProblems("write", file=parents, question="question", model="m", count=12, samples=4, sieve=PLAIN, seed=3)
+    found = ran(job, tmp_path / "run", Speaks(writer))
+    assert found.funnel.stages["asked for"] == 12 and found.funnel.stages["made"] == 8
+    assert found.funnel.lost["with a problem and an answer"] == {"no <problem>": 4}
+    assert found.funnel.lost["agreed on"] == {"fewer than 2 samples give its answer": 4}
+    assert len(found.rows) == 4
+    for row in found.rows:
+        tags = row["tags"]
+        assert (tags["source"], tags["operator"], tags["seed"], tags["model"]) == ("write", "write", 3, "m")
+        assert len(tags["parents"]) == 3 and all(p.startswith("q") for p in tags["parents"])
+        assert int(row["answer"]) == sum(figures(tags["question"]))
+    shown = writer.written[0]  # type: ignore[attr-defined]
+    assert shown.count("What is") == 3
+
+
+@pytest.mark.parametrize("source, operator", [("evolve", "constraint"), ("evolve", "combine"), ("backward", "")])
+def test_harder_ones_and_ones_for_an_answer(parents: str, tmp_path: Path, source: Any, operator: str):
+    def speak(question: str, sample: int) -> str:
+        if "<problem>" not in question:
+            return adds(question, sample)
+        if source == "backward":
+            target = int(re.findall(r"answer is ([0-9]+)", question)[0])
+            return WRITTEN.format(q=f"What do {target - 1} and 1 make together?", a=target if target % 4 == 1 else 99)
+        a = sum(figures(question.partition("Rewrite")[0].partition("Make one")[0]))
+        return WRITTEN.format(q=f"Take {a} and add 5, then tell what you have.", a=a + 5)
+
+    job = MakeProblems(
+        source, file=parents, question="question", model="m", count=8, samples=4, sieve=PLAIN,
+        operators=(operator,) if operator else (),
+    )  # fmt: skip
+    found = ran(job, tmp_path / "run", Speaks(speak))
+    assert found.rows and all(int(r["answer"]) == sum(figures(r["tags"]["question"])) for r in found.rows)
+    assert {len(r["tags"]["parents"]) for r in found.rows} == {2 if operator == "combine" else 1}
+    assert {r["tags"]["operator"] for r in found.rows} == {operator or "backward"}
+    if source == "backward":
+        assert found.funnel.lost["with the answer asked for"]["for another answer"] > 0
+
+
+def test_several_solvers_must_agree(parents: str, tmp_path: Path):
+    def other(question: str, sample: int) -> str:
+        """Agrees on small numbers only; on others it always says the same other thing."""
+        total = sum(figures(question))
+        return f"\\boxed{{{total if total < 106 else 5}}}"
+
+    def find(name: str) -> Speaks:
+        writer.written = getattr(writer, "written", [])  # type: ignore[attr-defined]
+        return {"m": Speaks(writer), "a": Speaks(adds), "b": Speaks(other), "c": Speaks(other)}[name]
+
+    writer.written = []  # type: ignore[attr-defined]
+    job = MakeProblems(
+        "write", file=parents, question="question", model="m", solvers=("a", "b", "c"), count=18, samples=4, sieve=PLAIN
+    )
+    found = ran(job, tmp_path / "run", find)
+    assert {int(r["answer"]) for r in found.rows} == {100}  # two of three solvers outvote one
+    assert found.funnel.lost["agreed on"]["another answer is as frequent"] == 5
+    assert {step for step, _ in read_traces(tmp_path / "run")} == {0, 1, 2, 3}
+
+
+def test_agreement_by_hand():
+    problem = made("x", "1 + 1?", "2", source="s", operator="o")
+
+    def trace(*answers: str):
+        out = prompt_trace(problem, ids([1]))
+        for a in answers:
+            step = Step(0, f"\\boxed{{{a}}}" if a else "?", ids([1, 1]), np.zeros(2, np.float32), "eos")
+            step.scores["accuracy"] = Score(None if a == "u" else float(a == "2"))
+            out.add(step)
+        return out
+
+    tried = Tried(problem)
+    tried.count(trace("2", "2", "3", "u", ""))
+    assert (tried.right, tried.rival, tried.decided, tried.rate) == ([2], [1], 4, 0.5) and tried.agreed
+    tried.count(trace("3", "3", "2"))
+    assert not tried.agreed  # one of two solvers is no majority
+    tried.count(trace("2"))
+    assert tried.agreed and tried.lengths == [2, 2, 2, 2]
+    even = Tried(problem)
+    even.count(trace("2", "3"))
+    assert not even.agreed and even.rate == 0.5
+    none = Tried(problem)
+    none.count(trace("u"))
+    assert none.rate is None
+
+
+def test_mutations_are_solved_before_they_are_believed(tmp_path: Path):
+    path = tmp_path / "p.jsonl"
+    rows = [
+        {"prompt": f"Tom has {n} marbles and gets {n + 30} more. How many marbles?", "answer": 2 * n + 30}
+        for n in (5, 9)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    job = MakeProblems("mutate", file=str(path), model="m", count=12, samples=4, sieve=PLAIN)
+    found = ran(job, tmp_path / "run", Speaks(adds))
+    assert {r["tags"]["operator"] for r in found.rows} == {"numbers", "names", "units"}
+    assert all(int(r["answer"]) == sum(figures(r["tags"]["question"])) for r in found.rows)
+    assert all(r["tags"]["parents"][0] in ("p/1", "p/2") for r in found.rows)
+    with pytest.raises(UsageError, match="must be solved before it is believed"):
+        MakeProblems("mutate", file=str(path))
+
+
+def knows(question: str) -> list[int]:
+    """An exact solver: it finds two answers where a number is odd."""
+    first, second = figures(question)
+    return [first + second] if first % 2 == 0 else [first + second, 0]
+
+
+def test_a_program_can_say_what_is_unique(templates: str, tmp_path: Path):
+    Path(templates).write_text(json.dumps(SUMS))
+    job = MakeProblems("templates", file=templates, count=30, sieve=PLAIN, exact=f"{__name__}:knows")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ponder.names.load", lambda path: knows)
+        found = ran(job, tmp_path / "run", Speaks(adds))
+    assert found.rows and all(figures(r["tags"]["question"])[0] % 2 == 0 for r in found.rows)
+    assert found.funnel.lost["solved by program"] == {"several answers": 30 - len(found.rows)}
+
+
+def test_selection_keeps_so_many(templates: str, tmp_path: Path):
+    job = MakeProblems("templates", file=templates, count=40, keep=10, sieve=PLAIN)
+    found = ran(job, tmp_path / "run", Speaks(adds))
+    assert len(found.rows) == 10 and {r["tags"]["domain"] for r in found.rows} == {"adding", "sharing"}
+    assert found.funnel.lost["chosen"] == {"beyond 10": 30}
+
+
+# The sieve
+
+
+def ask(*questions: str) -> list[Problem]:
+    return [made(f"q{i}", q, "1", source="s", operator="o") for i, q in enumerate(questions)]
+
+
+def test_the_sieve_by_hand():
+    funnel = Funnel()
+    sieve = Sieve(shortest=12, longest=90, language="en", near=0)
+    left = sieve(
+        ask(
+            "Too short",
+            "x" * 91,
+            "What is the sum of two and three and of what they are?",
+            "what is the sum of two  and three and of what they are",
+            "我们有三个苹果和两个梨，一共有多少个水果呢？",
+            "How many of the apples are in the box that she has?",
+        ),
+        funnel,
+    )
+    assert [p.id for p in left] == ["q2", "q5"]
+    assert funnel.lost["of fitting length"] == {"too short": 1, "too long": 1}
+    assert funnel.lost["in one language"].total() == 1 and funnel.lost["not a repetition"] == {"word for word": 1}
+    with pytest.raises(TaskError, match="nothing is left at the stage 'worth solving'"):
+        Sieve(near=0)(ask("short"), Funnel())
+
+
+def test_near_duplicates_and_held_out_problems_go():
+    pytest.importorskip("datasketch")
+    held = Addition(test_size=5)
+    story = "A farmer has many cows and twice as many sheep, and she counts all of their legs in the evening to be sure"
+    questions = [story + " of it.", story + " of that.", held.test[0].question + " Please say it in words for me now."]
+    funnel = Funnel()
+    left = Sieve(near=0.7, against=(held,), ngram=4)(ask(*questions), funnel)
+    assert [p.id for p in left] == ["q0"]
+    assert funnel.lost["not nearly one"] == {"70% alike": 1}
+    assert funnel.lost["not held out"] == {"shares 4 words with a held-out problem": 1}
+
+
+def test_embeddings_by_name(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("ponder.names.load", lambda path: lambda texts: [[len(t), 1.0] for t in texts])
+    funnel = Funnel()
+    left = Sieve(near=0.999, embed="x:y")(ask("one question", "two question"), funnel)
+    assert len(left) == 1 and funnel.lost["not nearly one"].total() == 1
+
+
+# Going on, and what is refused
+
+
+def test_it_goes_on_where_it_stopped(parents: str, tmp_path: Path):
+    job = MakeProblems("write", file=parents, question="question", model="m", count=12, samples=4, sieve=PLAIN, batch=2)
+    writer.written = []  # type: ignore[attr-defined]
+    whole = ran(job, tmp_path / "whole", Speaks(writer))
+    writer.written = []  # type: ignore[attr-defined]
+    for at in (5, 11):  # in the writing, then in the solving
+        with pytest.raises(Interrupted, match="the same command goes on"):
+            ran(job, tmp_path / "parts", Speaks(writer), Watcher("step", at))
+    policy = Speaks(writer)
+    again = ran(job, tmp_path / "parts", policy)
+    assert sorted(r["prompt"] for r in again.rows) == sorted(r["prompt"] for r in whole.rows)
+    assert 0 < len(policy.asked) < 8  # the rest was there
+    done = Speaks(writer)
+    assert ran(job, tmp_path / "parts", done).rows == again.rows and done.asked == []
+    with pytest.raises(RunError, match="another job"):
+        ran(MakeProblems("write", model="m", count=3), tmp_path / "parts", done)
+
+
+def test_what_is_missing_is_told_before_it_costs(parents: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "datasketch", None)
+    policy = Speaks(writer)
+    with pytest.raises(MissingExtra, match=r"near=0 does without"):
+        ran(MakeProblems("write", file=parents, question="question", model="m"), tmp_path / "a", policy)
+    for settings in ({"exact": "no:where"}, {"sieve": Sieve(near=0.5, embed="no:where")}):
+        with pytest.raises(UsageError, match="cannot load 'no:where'"):
+            ran(MakeProblems("write", model="m", **{"sieve": PLAIN, **settings}), tmp_path / str(len(settings)), policy)
+        (tmp_path / str(len(settings)) / "job.json").unlink()
+    assert policy.asked == []
+
+
+def test_without_examples_a_topic_is_given(tmp_path: Path):
+    policy = Speaks(lambda q, i: WRITTEN.format(q=q[:60], a=1) if "<problem>" in q else "\\boxed{1}")
+    found = ran(MakeProblems("write", model="m", count=30, sieve=PLAIN, easiest=1.0), tmp_path / "run", policy)
+    assert len({row["tags"]["domain"] for row in found.rows}) > 8
+    assert all(f"about {row['tags']['domain']}"[:20] in row["prompt"] for row in found.rows)
+
+
+def test_a_policy_that_always_fails_ends_it(parents: str, tmp_path: Path):
+    class Fails(Speaks):
+        async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+            raise UsageError("the prompt is too long")
+
+    job = MakeProblems("write", file=parents, question="question", model="m", count=40)
+    with pytest.raises(ModelError, match="every attempt to write fails, the last one because: the prompt is too long"):
+        ran(job, tmp_path / "run", Fails(adds))
+    assert json.loads((tmp_path / "run" / "funnel.json").read_text())[0]["stage"] == "asked for"
+
+
+def test_a_reply_without_any_problem_stops_with_the_funnel(parents: str, tmp_path: Path):
+    job = MakeProblems("write", file=parents, question="question", model="m", count=5)
+    with pytest.raises(TaskError, match="nothing is left at the stage 'made'") as error:
+        ran(job, tmp_path / "run", Speaks(lambda q, i: "no"))
+    assert "5 no <problem>" in str(error.value)
+    assert len(list(read_traces(tmp_path / "run"))) == 5
+
+
+@pytest.mark.parametrize(
+    "settings, error",
+    [
+        ({"source": "magic"}, UnknownName),
+        ({"source": "templates"}, UsageError),
+        ({"source": "evolve", "model": "m"}, UsageError),
+        ({"source": "filter"}, UsageError),
+        ({"source": "write"}, UsageError),
+        ({"source": "write", "model": "m", "samples": 0}, UsageError),
+        ({"source": "write", "model": "m", "samples": 1}, UsageError),
+        ({"source": "evolve", "model": "m", "file": "f", "operators": ("numbers",)}, UnknownName),
+        ({"source": "write", "model": "m", "file": "f", "task": Addition()}, UsageError),
+        ({"source": "write", "model": "m", "count": 0}, UsageError),
+        ({"source": "write", "model": "m", "hardest": 0.9, "easiest": 0.5}, UsageError),
+        ({"source": "write", "model": "m", "keep": 0}, UsageError),
+        ({"source": "write", "model": "m", "prompt": "no field"}, UsageError),
+        ({"source": "write", "model": "m", "prompt": "{question} {more}"}, UsageError),
+    ],
+)
+def test_settings_that_cannot_work(settings: dict[str, Any], error: type[Exception]):
+    with pytest.raises(error):
+        MakeProblems(**settings)
+
+
+@pytest.mark.parametrize("settings", [{"language": "xx"}, {"near": 2.0}, {"shortest": 9, "longest": 8}, {"ngram": 0}])
+def test_sieves_that_cannot_work(settings: dict[str, Any]):
+    with pytest.raises(UsageError):
+        Sieve(**settings)
+
+
+def test_parents_that_do_not_fit(tmp_path: Path):
+    one = tmp_path / "one.jsonl"
+    one.write_text('{"prompt": "What is 1 + 1?", "answer": 2}')
+    job = MakeProblems("evolve", file=str(one), model="m", operators=("combine",))
+    with pytest.raises(TaskError, match="starts from 2 problems or more, not 1"):
+        ran(job, tmp_path / "a", Speaks(adds))
+    one.write_text('{"question": "What is 1 + 1?", "answer": 2}')
+    with pytest.raises(TaskError, match="lacks the column 'prompt'; it has: question, answer"):
+        ran(MakeProblems("filter", file=str(one)), tmp_path / "b", Speaks(adds))
+
+    with pytest.raises(TaskError, match="'odd/1' has no answer in plain text, which mutate needs: its answer is dict"):
+        check_parents("mutate", (), [Problem("odd/1", user("?"), {"columns": {}})])
+
+
+def test_how_to_answer_is_no_part_of_a_tasks_question():
+    asked = Algebra(test_size=2)
+    assert "Put the final number" in asked.test[0].question and "Put" not in plain(asked).test[0].question
+    funnel = Funnel()
+    left = Sieve(near=0, against=(asked,))(
+        ask("Why? Put the final number in \\boxed{}, and say it twice for me"), funnel
+    )
+    assert len(left) == 1  # words that every prompt of the task has give nothing away
+    assert plain(Addition()) == Addition()
+
+
+def test_a_task_can_be_started_from(tmp_path: Path):
+    job = MakeProblems("filter", task=Addition(digits=2), count=20, sieve=Sieve(near=0, shortest=1))
+    found = ran(job, tmp_path / "run", Speaks(adds))
+    assert found.rows and found.funnel.stages["given"] == 20
+    assert "boxed" in found.rows[0]["prompt"] and found.rows[0]["tags"]["parents"] == [found.rows[0]["id"]]
+    again = MakeProblems("filter", file=str(tmp_path / "run" / "problems.jsonl"), sieve=Sieve(near=0, shortest=1))
+    assert ran(again, tmp_path / "again", Speaks(adds)).rows == found.rows
