@@ -70,8 +70,8 @@ PRESETS: dict[str, Preset] = {
         "importance-based branching; Tian et al. 2024 (arXiv 2404.12253)",
     ),
     "x1": Preset(
-        MCTS(simulations=32, width=4, rule=X1(), backup=Discounted(0.96, 1.0), judged="written", ends=True,
-             best="value", sampling=_WARM),
+        MCTS(simulations=32, width=2, rule=X1(low=-1.0, high=1.0), backup=Discounted(0.96, 1.0), judged="written",
+             ends=True, best="rule", sampling=_WARM),
         "Reasoning Language Models: A Blueprint, Besta et al. 2025 (arXiv 2501.11223)",
     ),
     "llama-berry": Preset(

@@ -113,6 +113,7 @@ def test_a_chain_alone_keeps_its_tokens(grow):
     assert alone.token_ids(3).tolist() == trace.token_ids(5).tolist()
     told = tokens_of(alone)
     assert told["token_ids"] == [*map(ord, "ab"), 9, 9, 8] and told["sampled"] == [1, 1, 0, 0, 1]
+    assert told["learned"] == told["sampled"] and tokens_of(alone, [2])["learned"] == [1, 1, 1, 1, 1]
     assert told["prompt_ids"] == trace.steps[0].token_ids.tolist()
     hinted = trace.add(Step(None, "The answer is 4. Why?", ids([7, 7])))
     trace.add(Step(hinted, "so", ids([6]), np.zeros(1, np.float32), "eos"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from ponder.funnel import Funnel
@@ -61,11 +61,15 @@ def chains(
         yield Found(key(trace.problem), text, size(trace, end), row)
 
 
-def tokens_of(alone: Trace) -> dict[str, list[int]]:
-    """A one-branch trace as ids: the prompt's, the answer's, and which of those a policy wrote."""
-    prompt, *rest = alone.steps
+def tokens_of(alone: Trace, words: Collection[int] = ()) -> dict[str, list[int]]:
+    """A one-branch trace as ids: the prompt's, the answer's, which of those a policy wrote, and which are to learn.
+
+    What a policy did not write is a tool's, which will write it again; but `words` are steps that connect its thoughts.
+    """
+    rest = list(enumerate(alone.steps))[1:]
     return {
-        "prompt_ids": prompt.token_ids.tolist(),
-        "token_ids": [int(t) for step in rest for t in step.token_ids],
-        "sampled": [int(step.sampled) for step in rest for _ in step.token_ids],
+        "prompt_ids": alone.steps[0].token_ids.tolist(),
+        "token_ids": [int(t) for _, step in rest for t in step.token_ids],
+        "sampled": [int(step.sampled) for _, step in rest for _ in step.token_ids],
+        "learned": [int(step.sampled or i in words) for i, step in rest for _ in step.token_ids],
     }

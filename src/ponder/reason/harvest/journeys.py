@@ -230,12 +230,13 @@ def _unended(step: Step, reads: Reads) -> Step:
 
 
 def check_tokens(step: Step, reads: Reads) -> None:
-    """Refuse tokens that this policy would read as another text."""
+    """Refuse tokens that this policy would read as another text. An end-of-sequence token has none."""
     try:
         read = reads.text(step.token_ids)
+        same = read == step.text or (step.stop == "eos" and reads.text(step.token_ids[:-1]) == step.text)
     except Exception:  # an id beyond the vocabulary, in whatever way the tokenizer says so
-        read = ""
-    if not read.startswith(step.text):
+        read, same = "", False
+    if not same:
         raise TaskError(
             f"the tokens of {step.text[:40]!r} read as {read[:40]!r} by this model's tokenizer: another one wrote the"
             " trace. Name the model that did, or harvest text without tokens"
