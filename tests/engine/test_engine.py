@@ -132,8 +132,8 @@ def test_a_broken_attention_is_caught(mistake: str, monkeypatch: pytest.MonkeyPa
     else:  # each piece counts the same, whatever its scores
         real = cache._piece
 
-        def flat(*given: Any) -> Any:
-            top, total, mixed = real(*given)
+        def flat(*given: Any, **more: Any) -> Any:
+            top, total, mixed = real(*given, **more)
             return torch.zeros_like(top), total, mixed
 
         monkeypatch.setattr(cache, "_piece", flat)

@@ -27,7 +27,7 @@ def test_a_module_may_be_called_like_a_task(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "settings", "error", "said"),
     [
-        ("addition:easy", [], UsageError, "No module named 'addition'"),
+        ("addition:easy", [], UsageError, "cannot load 'addition:easy'"),
         ("bbh:navigate", ["part=all"], UsageError, "already says its part"),
         ("additoin", [], UnknownName, "Did you mean 'addition'"),
         ("additoin:easy", [], UsageError, "cannot load"),

@@ -71,6 +71,12 @@ class Scripted:
         self.seen[-1].encode()  # a tokenizer must be able to read it
         return ids([len(self.seen) - 1])
 
+    def tokens(self, text):
+        return ids([1])
+
+    def text(self, tokens):
+        return ""
+
     async def generate(self, prefix, sampling, n=1):
         said = self.reply(self.seen[int(prefix[0])])
         texts = [said] * n if isinstance(said, str) else said

@@ -24,6 +24,7 @@ EXTRAS = {
     "tasks": ("reasoning-gym",),
     "constraints": ("google-re2", "jsonschema"),
     "guide": ("llguidance",),
+    "data": ("datasketch",),
     "proofs": ("z3-solver",),
     "serve": ("fastapi", "uvicorn"),
     "ray": ("ray",),
