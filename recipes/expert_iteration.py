@@ -40,7 +40,7 @@ def recipe(
                 Collect(TASK, newest, strategy=search, guide="oracle", problems=problems,
                         first=(k - 1) * problems, seed=seed),
             ),
-            Stage(f"chains-{k}", Harvest((f"stage:search-{k}",), "chains", each=2)),
+            Stage(f"chains-{k}", Harvest((f"stage:search-{k}",), "chains", each=2, model=newest)),
             Stage(f"values-{k}", Harvest((f"stage:search-{k}",), "values", oracle=True)),
             Stage(f"tune-{k}", tune),
             Stage(f"value-{k}", value),

@@ -5,6 +5,8 @@ the base -> RL for all scenarios (the verifier for reasoning, a reward model for
 smaller student (DeepSeek-AI 2025, arXiv 2501.12948). There is one language here, so no language reward.
 """
 
+from dataclasses import replace
+
 from _tiny import DRAW, TASK, TEMPLATE, measure, start
 
 from ponder.pipelines.collect import Collect
@@ -15,7 +17,6 @@ from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Ensemble
-from ponder.tasks import Sums
 from ponder.tasks.mixed import Mixed
 from ponder.train.objective import NO_KL
 from ponder.train.optimiser import AdamW
@@ -23,9 +24,11 @@ from ponder.train.policy_gradient import GRPO
 from ponder.train.reward import ORM
 
 
-def recipe(rl_steps: int = 60, sft_steps: int = 150, problems: int = 1024, lr: float = 1e-4, seed: int = 0) -> Stages:
-    short = Sums(terms=2, limit=100, prompt="{sum}=", forms=("hash",))  # stands for questions that need no reasoning
-    learn = {"optimiser": AdamW(lr=lr, betas=(0.9, 0.95)), "prompts": 32, "save_every": rl_steps, "seed": seed}
+def recipe(
+    rl_steps: int = 60, sft_steps: int = 150, problems: int = 1024, prompts: int = 32, lr: float = 1e-4, seed: int = 0
+) -> Stages:
+    short = replace(TASK, terms=2)  # stands for questions that need no reasoning
+    learn = {"optimiser": AdamW(lr=lr, betas=(0.9, 0.95)), "prompts": prompts, "save_every": rl_steps, "seed": seed}
     sample = {"strategy": Ensemble(4, DRAW), "problems": problems, "seed": seed}
     group = {"strategy": Ensemble(8, DRAW), "objective": GRPO(kl=NO_KL), "steps": rl_steps}
 
@@ -45,13 +48,13 @@ def recipe(rl_steps: int = 60, sft_steps: int = 150, problems: int = 1024, lr: f
         Stage("reasoning-rl", RL(TASK, "stage:cold-start", TEMPLATE, **group, **learn)),
         Stage("reasoning", Collect(TASK, "stage:reasoning-rl", **sample)),
         Stage("general", Collect(short, "stage:reasoning-rl", **sample)),
-        Stage("harvest", Harvest(("stage:reasoning", "stage:general"), "chains", each=2)),
+        Stage("harvest", Harvest(("stage:reasoning", "stage:general"), "chains", each=2, model="stage:cold-start")),
         Stage("sft", tuned("stage:harvest/data.jsonl", "stage:cold-start")),
         Stage("judge", judge),
         Stage("all-rl", RL(everything, "stage:sft", TEMPLATE, preflight=False, **group, **learn)),
         Stage("answers", Collect(TASK, "stage:all-rl", **sample)),
-        Stage("lessons", Harvest(("stage:answers",), "chains", each=2)),
         Stage("small", start(seed, steps=100, width=96, layers=2)),
+        Stage("lessons", Harvest(("stage:answers",), "chains", each=2, model="stage:small")),
         Stage("student", tuned("stage:lessons/data.jsonl", "stage:small")),
     ]
     for name in ("cold-start", "reasoning-rl", "sft", "all-rl", "small", "student"):

@@ -20,7 +20,7 @@ def recipe(problems: int = 2048, n: int = 8, steps: int = 150, lr: float = 3e-4,
             Stage("base", start(seed)),
             Stage("base-accuracy", measure("stage:base", seed)),
             Stage("sample", Collect(TASK, "stage:base", strategy=Ensemble(n, DRAW), problems=problems, seed=seed)),
-            Stage("harvest", Harvest(("stage:sample",), "chains", each=4)),
+            Stage("harvest", Harvest(("stage:sample",), "chains", each=4, model="stage:base")),
             Stage("tune", tune),
             Stage("accuracy", measure("stage:tune", seed)),
         )

@@ -17,7 +17,13 @@ from ponder.train.reward import BradleyTerry
 
 
 def recipe(
-    problems: int = 1024, n: int = 4, reward_steps: int = 150, rl_steps: int = 40, lr: float = 5e-5, seed: int = 0
+    problems: int = 1024,
+    n: int = 4,
+    reward_steps: int = 150,
+    rl_steps: int = 40,
+    prompts: int = 32,
+    lr: float = 5e-5,
+    seed: int = 0,
 ) -> Stages:
     judge = RewardModel(
         ("stage:sample",), "stage:sft", BradleyTerry(), TEMPLATE, optimiser=AdamW(lr=3e-4), steps=reward_steps,
@@ -25,8 +31,8 @@ def recipe(
     )  # fmt: skip
     ppo = RL(
         Rewarded(TASK, "reward:stage:judge"), "stage:sft", TEMPLATE, strategy=Ensemble(n, DRAW), objective=PPO(),
-        optimiser=AdamW(lr=lr, betas=(0.9, 0.95)), steps=rl_steps, prompts=32, preflight=False, save_every=rl_steps,
-        seed=seed,
+        optimiser=AdamW(lr=lr, betas=(0.9, 0.95)), steps=rl_steps, prompts=prompts, preflight=False,
+        save_every=rl_steps, seed=seed,
     )  # fmt: skip
     return Stages(
         (

@@ -30,7 +30,7 @@ def recipe(
         )  # fmt: skip
         stages += [
             Stage(f"sample-{k}", sample),
-            Stage(f"harvest-{k}", Harvest((f"stage:sample-{k}",), "chains", each=1)),
+            Stage(f"harvest-{k}", Harvest((f"stage:sample-{k}",), "chains", each=1, model="stage:base")),
             Stage(f"tune-{k}", tune),
             Stage(f"accuracy-{k}", measure(f"stage:tune-{k}", seed)),
         ]

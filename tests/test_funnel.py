@@ -20,6 +20,7 @@ def test_it_counts_and_says_why():
         "  few         3   - 597 too many",
     ]
     assert funnel.to_json()[2] == {"stage": "few", "count": 3, "lost": {"too many": 597}}
+    assert Funnel.from_json(funnel.to_json()) == funnel
 
 
 def test_only_the_commonest_reasons_are_named():

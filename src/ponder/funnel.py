@@ -59,6 +59,11 @@ class Funnel:
         more = sum(count for _, count in reasons[SHOWN:])
         return ("- " + ", ".join([*named, *([f"{more:,} others"] if more else [])])) if named else ""
 
+    @classmethod
+    def from_json(cls, rows: Sequence[Mapping[str, Any]]) -> Funnel:
+        lost = {row["stage"]: Counter(row["lost"]) for row in rows if "lost" in row}
+        return cls({row["stage"]: row["count"] for row in rows}, lost)
+
     def to_json(self) -> list[dict[str, Any]]:
         return [
             {"stage": stage, "count": count, **({"lost": dict(self.lost[stage])} if stage in self.lost else {})}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from ponder.measure.compare import Pair, compare, holm
-from ponder.measure.readers import Attempts, Group
+from ponder.measure.compare import Pair, compare, holm, pair_of
+from ponder.measure.decide import usual
+from ponder.measure.readers import Attempts, Group, read_all
+from ponder.pipelines.replay import Stored as ToReplay
+from ponder.pipelines.replay import replay
+from ponder.pipelines.report import report
+from ponder.runs import Run, read_traces
 from ponder.tasks import Addition
-from stored import TASK, right, stored, wrong
+from stored import TASK, Stored, right, stored, wrong
 
 Ponder = Callable[..., Any]
 
@@ -52,7 +58,7 @@ def test_runs_show_cost_per_problem(ponder: Ponder, tmp_path: Path) -> None:
     out = ponder("compare", one, two).out
     assert "tokens" in out and "TFLOP" in out and "seconds" in out
     assert "dollars" not in out, "what nobody counted is not shown as 0"
-    assert "bootstrap, sign flips" in out, "half a point is neither right nor wrong"
+    assert "Student, sign flips" in out, "half a point is neither right nor wrong"
     first = ponder("compare", one, two, "--select", "first").out
     assert "100.0" in first and "-100.0" in first and "McNemar" in first
 
@@ -130,3 +136,70 @@ def test_holm_against_worked_numbers() -> None:
     """Holm 1979: 0.01, 0.02, 0.03, 0.04 times 4, 3, 2, 1, none below the one before."""
     pairs = [Pair("a", "b", 0, 0, 0, 1, 0, 0, "", p, p) for p in (0.04, 0.01, 0.03, 0.02)]
     assert [p.adjusted for p in holm(pairs)] == pytest.approx([0.06, 0.04, 0.06, 0.06])
+
+
+def test_what_failed_and_was_asked_again_counts_once(ponder: Ponder, tmp_path: Path) -> None:
+    folder = stored(tmp_path / "run", [[right(0)], [wrong(1)]])
+    lines = (folder / "traces.jsonl").read_text().splitlines()
+    failed = json.loads(lines[0]) | {"steps": json.loads(lines[0])["steps"][:1], "failed": "the server is gone"}
+    (folder / "traces.jsonl").write_text("\n".join([json.dumps(failed), *lines]) + "\n")
+    (line,) = json.loads(ponder("compare", folder, "--json").out)["lines"]
+    assert (line["accuracy"]["right"], line["accuracy"]["total"]) == (1, 2)
+    (folder / "traces.jsonl").write_text("\n".join([*lines, lines[0]]) + "\n")
+    assert "twice" in ponder("compare", folder).err, "two that both came to an end are another matter"
+
+
+def test_no_answer_is_wrong_and_an_error_is_unknown(ponder: Ponder, tmp_path: Path) -> None:
+    """As the evaluation's own report has it: who runs out of budget on hard problems must not gain by it."""
+    folder = stored(tmp_path / "run", [[right(0)], [], [right(2)]])
+    (line,) = json.loads(ponder("compare", folder, "--json").out)["lines"]
+    assert (line["accuracy"]["right"], line["accuracy"]["total"]) == (2, 3)
+    assert "counts as wrong" in ponder("compare", folder).out
+    rows = [json.loads(t) for t in (folder / "traces.jsonl").read_text().splitlines()]
+    rows[1]["failed"] = "the server is gone"
+    (folder / "traces.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    (line,) = json.loads(ponder("compare", folder, "--json").out)["lines"]
+    assert (line["accuracy"]["right"], line["accuracy"]["total"], line["accuracy"]["undecided"]) == (2, 2, 1)
+
+
+def test_a_task_whose_questions_changed_is_another_version(ponder: Ponder, tmp_path: Path) -> None:
+    one, two = stored(tmp_path / "one", [[right(0)], [right(1)]]), stored(tmp_path / "two", [[right(0)], [right(1)]])
+    assert ponder("compare", one, two).code == 0
+    changed = (two / "traces.jsonl").read_text().replace("What is", "Say what is").replace(" + ", " plus ")
+    assert changed != (two / "traces.jsonl").read_text()
+    (two / "traces.jsonl").write_text(changed)
+    said = ponder("compare", one, two)
+    assert said.code != 0 and "different versions of a task" in said.err
+
+
+def test_few_problems_have_an_honest_interval() -> None:
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(200):
+        rates = rng.beta(1, 1, 8)
+        a, b = rng.binomial(4, rates) / 4, rng.binomial(4, rates) / 4
+        found = pair_of(("a", a.tolist()), ("b", b.tolist()))
+        held += found.low <= 0 <= found.high
+    assert held >= 184, "the percentile bootstrap would hold it some 175 times"
+    one = pair_of(("a", [0.5]), ("b", [0.25]))
+    assert one.low < -0.9 and one.high > 0.9, "one problem says next to nothing"
+
+
+def test_compare_says_what_the_evaluation_said(tmp_path: Path) -> None:
+    """A search that chooses, one that ran out, one that failed, and one whose choice is no leaf."""
+    said = [[right(0), wrong(0)], [wrong(1), right(1)], [right(2), right(2)], [right(3), wrong(3)], []]
+    folder = stored(tmp_path / "run", said, chosen=[0, 0, None, None, None])
+    traces = [trace for _, trace in read_traces(folder)]
+    traces[3].failed = "the server is gone"
+    inner = traces[1].add(replace(traces[1].steps[2], parent=0, text=right(1)))  # right, and thought on from it
+    traces[1].add(replace(traces[1].steps[1], parent=inner, text=" no"))
+    traces[1].chosen = inner
+    with Run(tmp_path / "again", Stored(TASK)) as run:
+        run.traces(0, traces)
+    (system,) = read_all([tmp_path / "again"])
+    (line,) = compare([system]).lines
+    told = report(traces, TASK.verifier.name, TASK.verifier.read).single
+    assert usual(system) == "chosen"
+    assert (line.accuracy.mean, line.accuracy.total) == (told.mean, told.total) == (0.5, 4)
+    again = replay(ToReplay.of(str(tmp_path / "again")), TASK.verifier, "addition", "chosen", truth="new")
+    assert again.after.mean == 0.5, "and so does the same judge, asked again"

@@ -9,13 +9,19 @@ from typing import Any
 
 import pytest
 
+from fakes import characters
+from ponder.cli.ask import decided, lines, told
 from ponder.cli.thinking import budget_of, strategy_named
 from ponder.cli.tree_view import MOST, tree
 from ponder.errors import UnknownName, UsageError
+from ponder.pipelines.guides import guide_named
 from ponder.reason.budget import Budget
 from ponder.reason.effort import EFFORTS
+from ponder.reason.operators.cut import CUTS, Cut
+from ponder.reason.operators.self_evaluate import PTrue
 from ponder.reason.presets import PRESETS
 from ponder.reason.strategies import STRATEGIES, Chain, Route, Vote
+from ponder.runs import read_traces
 from ponder.types import Problem, Sampling, Score, Step, Trace, ids, user
 
 Ponder = Callable[..., Any]
@@ -36,7 +42,18 @@ def test_what_is_given_counts_most() -> None:
     way, _, budget = strategy_named("route", max_tokens=9)
     assert isinstance(way, Route) and budget is None
     assert way.fast.sampling.max_tokens == way.hard.sampling.max_tokens == 9  # type: ignore[attr-defined]
+    way, _, _ = strategy_named("forest", max_tokens=9, temperature=0.3)
+    assert way.of.sampling.max_tokens == 9 and way.of.sampling.temperature == 0.3  # type: ignore[attr-defined]
     assert strategy_named("marco-o1")[1] == "ponder.reason.scorers:Confidence"
+
+
+def test_steps_end_where_the_named_cut_says() -> None:
+    assert strategy_named("beam", settings=["cut=sentence"])[0].cut == CUTS["sentence"]  # type: ignore[attr-defined]
+    assert strategy_named("mcts", settings=["cut=mark:<step>"])[0].cut == Cut(("<step>",))  # type: ignore[attr-defined]
+    with pytest.raises(UnknownName, match="Did you mean 'sentence'"):
+        strategy_named("beam", settings=["cut=sentense"])
+    with pytest.raises(UsageError, match="takes no cut"):
+        strategy_named("vote", settings=["cut=line"])
 
 
 @pytest.mark.parametrize("name", [*STRATEGIES, *PRESETS])
@@ -83,6 +100,12 @@ def test_a_tree() -> None:
     ]
 
 
+def test_a_tree_grown_by_the_gold_answer_says_so() -> None:
+    trace = grown()
+    trace.oracle = True
+    assert tree(trace)[0].startswith("oracle: ") and tree(trace)[1:] == tree(grown())
+
+
 def test_a_tree_of_any_size() -> None:
     trace = grown()
     for i in range(5000):
@@ -107,8 +130,15 @@ def test_solve_by_search(ponder: Ponder, model: Path) -> None:
         "--set", "n=4", "--set", "m=2", "--json",
     )  # fmt: skip
     assert said.code == 0, said.err
-    none = ponder("solve", "What is 3 + 4?", "--model", model, "--strategy", "beam")
-    assert none.code == 2 and "give a scorer" in none.err
+    asked = ("solve", "What is 3 + 4?", "--model", model, "--max-tokens", "6", "--strategy")
+    for name in ("mcts", "forest", "rstar-style"):  # where none is given, the policy's own likelihood guides
+        (done,) = (json.loads(line) for line in ponder(*asked, name, "--budget", "60", "--json").out.splitlines())
+        assert done["guide"] == "likelihood" and done["n"] > 0
+    (done,) = (json.loads(line) for line in ponder(*asked, "chain", "--json").out.splitlines())
+    assert done["guide"] == "" and done["failed"] == ""
+    whole = ponder(*asked, "mcts", "--effort", "minimal", "--show", "tree")
+    assert whole.code == 0 and "likelihood " in whole.out and " visits]" in whole.out and "cost: " in whole.out
+    assert "guide: likelihood, since none was given" in whole.out
 
 
 def test_eval_with_a_budget_and_an_oracle(ponder: Ponder, here: Path, model: Path) -> None:
@@ -138,3 +168,40 @@ def test_strategies(ponder: Ponder) -> None:
         one = ponder("strategies", name)
         assert one.code == 0 and name in one.out
     assert ponder("strategies", "voted").code == 2
+
+
+def test_why_there_is_no_answer_or_not_the_whole_way_is_said() -> None:
+    trace = grown()
+    trace.failed = "the context is full"
+    assert "it did not come to its end: the context is full" in lines(decided(trace))
+    bare = Trace(Problem("p", user("?")), [Step(None, "?", ids([1]))], failed="the server is down")
+    assert lines(decided(bare))[0] == "no answer: none of 0 completions states one; the server is down"
+    assert told(decided(bare))["failed"] == "the server is down"
+
+
+def test_what_was_thought_before_an_error_is_kept(
+    ponder: Ponder, here: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The guide's scores are of no use to a filter: what they are about is paid for."""
+    (here / "much.py").write_text(
+        "from ponder.types import Score\nclass Guide:\n    name = 'much'\n"
+        "    async def __call__(self, trace, steps):\n        return [Score(5.0) for _ in steps]\n"
+    )
+    monkeypatch.syspath_prepend(here)
+    said = ponder(
+        "solve", "What is 3 + 4?", "--model", model, "--max-tokens", "3", "--n", "2", "--strategy", "particles",
+        "--guide", "much:Guide", "--run", "out", "--set", "cut=tokens:1",
+    )  # fmt: skip
+    assert said.code == 2 and "between 0 and 1" in said.err, said
+    ((_, trace),) = read_traces(here / "out")
+    assert len(trace.children(0)) == 2
+
+
+def test_guides_by_name() -> None:
+    policy = characters()
+    guide = guide_named("p_true", policy)
+    assert isinstance(guide, PTrue) and guide.policy is policy
+    with pytest.raises(UsageError, match="asks the policy"):
+        guide_named("p_true", None)
+    with pytest.raises(UnknownName, match="likelihood"):
+        guide_named("likelyhood", policy)

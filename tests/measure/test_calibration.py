@@ -119,3 +119,17 @@ def test_control_scaling_performance() -> None:
         control([5], 1, 2)
     with pytest.raises(UsageError, match="no number"):
         performance([0.5, math.nan])
+
+
+def test_a_perfect_ranking_of_few_problems_is_not_certain() -> None:
+    scores, right = [0.9, 0.8, 0.1, 0.2, 0.9, 0.1], [1, 1, 0, 0, 1, 0]
+    found = auroc(scores, right, problems=["a", "a", "b", "b", "c", "c"])
+    assert found.area == found.high == 1.0
+    assert found.low == pytest.approx(math.sqrt(0.025)), "two problems with right ones, two with wrong ones"
+    worst = auroc(scores, [1 - r for r in right], problems=["a", "a", "b", "b", "c", "c"])
+    assert (worst.low, worst.high) == pytest.approx((0.0, 1 - math.sqrt(0.025)))
+
+
+def test_arrays_are_sequences() -> None:
+    assert scaling(np.array([1.0, 2.0]), np.array([0.1, 0.3])) == pytest.approx(0.2)
+    assert performance(np.array([0.1, 0.3])) == 0.3

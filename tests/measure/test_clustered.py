@@ -196,3 +196,14 @@ def test_difference_seen_turns_it_round() -> None:
     with pytest.raises(UsageError, match="cannot disagree"):
         difference_seen(500, 0.95, 0.5)
     assert 0 < difference_seen(5000, 0.9, 0.15) < 0.05
+
+
+def test_problems_that_are_all_alike_are_not_certain() -> None:
+    groups = [[0, 1], [1, 0], [0, 1]]
+    for found in (clustered_mean(groups), bootstrap(groups, over="problems")):
+        assert found.mean == 0.5
+        assert 0.1 < found.low < 0.2 and 0.8 < found.high < 0.9
+    gaps = paired_means(groups, [[0, 0]] * 3)
+    assert gaps.mean == 0.5 and gaps.low < 0 < gaps.high < 1
+    with pytest.raises(UsageError, match="infinite"):
+        clustered_mean([[math.inf], [1.0]])

@@ -117,3 +117,11 @@ def test_gsm8ks_sides_share_no_problem(data: Path, capsys: pytest.CaptureFixture
     told = json.loads(capsys.readouterr().out)
     assert (told["problems"], told["exact"]) == (1319, 0)
     assert told["share"]["mean"] < 0.05
+
+
+def test_texts_without_spaces_are_compared_by_their_signs() -> None:
+    asked = "小明有十二个苹果,他给了小红三个,还剩多少个?"
+    train = [("t", "旧题:小明有十二个苹果,他给了小红三个,还剩多少个?答案是九。")]
+    found = contamination(train, [("q", asked)])
+    assert [o.problem for o in found.flagged] == ["q"] and not found.tiny
+    assert not contamination([("t", "小红有三只猫和两只狗,一共有多少只动物?")], [("q", asked)]).flagged

@@ -103,3 +103,19 @@ def test_refuses_what_is_no_count() -> None:
         coverage_curve([4, 4], [1, None], [1])  # type: ignore[list-item]
     with pytest.raises(UsageError, match="Did you mean 'missing'"):
         coverage_curve([4], [1], [1], short="mising")  # type: ignore[arg-type]
+
+
+def test_problems_that_are_all_half_right_are_not_certain() -> None:
+    found = coverage_curve([2] * 6, [1] * 6, [1, 2])
+    assert found.mean.tolist() == [0.5, 1.0]
+    assert found.low[0] < 0.3 and found.high[0] > 0.7
+
+
+def test_few_problems_are_covered_too() -> None:
+    rng = np.random.default_rng(5)
+    held = 0
+    for _ in range(300):
+        rates = rng.beta(1, 1, 12)
+        curve = coverage_curve([8] * 12, rng.binomial(8, rates), [1], resamples=600)
+        held += curve.low[0] <= 0.5 <= curve.high[0]
+    assert 0.93 <= held / 300 <= 0.98

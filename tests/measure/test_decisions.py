@@ -18,12 +18,14 @@ from ponder.measure import (
     believed_coverage,
     choose,
     cost_at,
+    frontier_with_intervals,
     known_coverage,
     pass_at_k,
     replay,
     replayed_coverage,
     routing_curve,
     train_or_think,
+    wilson,
 )
 
 
@@ -201,3 +203,21 @@ def test_routing_reads_well() -> None:
         routing_curve([1], [0], [1], 2, 1)
     with pytest.raises(UsageError, match="1 of 2 queries have no signal"):
         routing_curve([1, None], [0, 0], [1, 1], 1, 2)
+
+
+def test_lists_that_do_not_belong_together_are_told() -> None:
+    with pytest.raises(UsageError, match="one cost for all queries"):
+        routing_curve([1, 2], [0, 1], [1, 1], [1, 2, 3], 5)
+    with pytest.raises(UsageError, match="logs of those"):
+        replay([1, 1], [2, 2, 2], [1, 1, 1])
+    with pytest.raises(UsageError, match="does not fit"):
+        allocate([[0, 0.5], [0, 0.5]], math.nan)  # type: ignore[arg-type]
+    assert cost_at(0.5, np.array([1.0, 2.0]), np.array([0.5, 0.9])) == 1.0
+
+
+def test_a_place_on_the_frontier_is_never_certain() -> None:
+    (place,) = frontier_with_intervals(["a"], [[1.0, 2.0, 3.0]], [[1.0, 1.0, 1.0]])
+    assert place.quality_interval == pytest.approx(wilson(3, 3))
+    (one,) = frontier_with_intervals(["a"], [[2.0]], [[0.5]])
+    assert math.isnan(one.cost_interval[0]), "one problem says nothing of what others cost"
+    assert one.quality_interval == pytest.approx((0.0125, 0.9875))

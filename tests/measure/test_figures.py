@@ -14,10 +14,12 @@ import pytest
 
 from ponder.cli import main
 from ponder.errors import UsageError
+from ponder.measure.decide import decide
 from ponder.measure.figures import KINDS, draw
 from ponder.measure.figures.drawn import _apart, _cell, spaced
 from ponder.measure.passk import pass_at_k
 from ponder.measure.plots import COLOURS
+from ponder.measure.readers import read
 from ponder.runs import Run
 from ponder.types import Cost, Step, ids, prompt_trace
 from stored import TASK, Stored, judge, right, stored, wrong
@@ -226,3 +228,48 @@ def test_k_is_even_on_a_log_scale_and_holds_powers_of_two() -> None:
     assert spaced(10) == list(range(1, 11))
     far = spaced(10_000)
     assert {1, 2, 4, 1024, 8192, 10_000} <= set(far) and len(far) < 50
+
+
+def test_choices_that_nobody_judged_make_no_curve(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    row = {"correct": [1, None, 0, 1], "answers": ["7", "8", "9", "7"], "gold": "7"}
+    path.write_text("".join(json.dumps({"id": i, **row}) + "\n" for i in range(4)))
+    drawn, _ = draw("coverage", [str(path)])
+    drawn.save(tmp_path / "out")
+    assert {r["curve"] for r in drawn.rows} == {"coverage"}
+    assert "no majority" in drawn.notes[0]
+    with pytest.raises(UsageError, match="without a verdict"):
+        draw("selection", [str(path)])
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", ["coverage", "selection", "two-axis", "pareto", "law"])
+def test_one_problem_and_odd_names_are_drawn(tmp_path: Path, kind: Any) -> None:
+    name = "a very long name of a system, with letters that few fonts have \u6027\u80fd"
+    row = {"id": 1, "correct": [1, 0, 1, 0], "answers": ["7", "8", "7", "9"], "completion_tokens": [5, 6, 7, 8]}
+    (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
+    drawn, _ = draw(kind, [str(tmp_path / f"{name}.jsonl")])
+    assert all(f.stat().st_size > 100 for f in drawn.save(tmp_path / "out"))
+
+
+def test_the_best_of_all_is_what_compare_says(tmp_path: Path) -> None:
+    """The attempt of the highest score counts by its own verdict, also where it gives no answer, or one that was judged
+    otherwise elsewhere."""
+    rows = [
+        {"id": 1, "correct": [1, 0, 0], "answers": ["7", "7", "8"], "rm_scores": [0.9, 0.1, 0.2]},
+        {"id": 2, "correct": [0, 1, 1], "answers": [None, "5", "5"], "rm_scores": [0.9, 0.1, 0.2]},
+    ]
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (system,) = read(path)
+    drawn, _ = draw("coverage", [str(path)])
+    (last,) = [r["mean"] for r in drawn.rows if (r["curve"], r["k"]) == ("best", 3)]
+    assert decide(system, "best") == [1.0, 0.0]
+    assert last == pytest.approx(0.5)
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    drawn, _ = draw("coverage", [str(log(tmp_path / "a.jsonl"))])
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"cannot write .*file/out\.png"):
+        drawn.save(tmp_path / "file" / "out.png")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import time
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from ponder.errors import UsageError
-from ponder.measure import Accuracy, mean_of, paired_difference, wilson
+from ponder.measure import Accuracy, Difference, mean_of, paired_difference, wilson
 
 
 def table(both: int, won: int, lost: int, neither: int) -> tuple[list[int], list[int]]:
@@ -134,3 +135,35 @@ def test_bootstrap_in_slices_draws_as_many() -> None:
     found = mean_of(values, resamples=400)
     half = 1.96 / math.sqrt(values.size)
     assert (found.high - found.low) / 2 == pytest.approx(half, rel=0.15)
+
+
+def test_few_problems_are_covered_too() -> None:
+    """Redrawing ten problems varies less than drawing them: the plain percentile interval holds the truth 91 times."""
+    rng = np.random.default_rng(2)
+    held = sum((m := mean_of(rng.beta(2, 2, 10), resamples=1000)).low <= 0.5 <= m.high for _ in range(600))
+    assert 0.93 <= held / 600 <= 0.97
+
+
+def test_equal_values_are_not_certain() -> None:
+    one, five = mean_of([0.5]), mean_of([0.5] * 5)
+    assert one.low == pytest.approx(0.0125) and one.high == pytest.approx(0.9875)
+    assert one.low < five.low < 0.5 < five.high < one.high
+    # a set in which a share q of problems is all wrong gives five problems of 0.5 once in forty times
+    q = 1 - 0.025 ** (1 / 5)
+    assert five.low == pytest.approx(0.5 * (1 - q))
+    assert math.isnan(mean_of([3.0, 3.0]).low), "no bound is known for values that are no shares"
+    with pytest.raises(UsageError, match="infinite"):
+        mean_of([1.0, math.inf])
+
+
+@pytest.mark.parametrize(("won", "lost"), [(0, 0), (1, 0), (3, 9), (40, 60), (600, 650)])
+def test_the_exact_test_is_the_binomial_one(won: int, lost: int) -> None:
+    found = Difference(0.0, 0.0, 0.0, 10_000, won, lost)
+    wanted = stats.binomtest(won, won + lost).pvalue if won + lost else 1.0
+    assert found.p_value == pytest.approx(wanted, rel=1e-9)
+
+
+def test_the_exact_test_takes_no_time_for_many_problems() -> None:
+    began = time.perf_counter()
+    assert Difference(0.0, 0.0, 0.0, 10**6, 50_000, 50_300).p_value == pytest.approx(0.3450, abs=2e-4)
+    assert time.perf_counter() - began < 1

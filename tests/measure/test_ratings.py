@@ -98,3 +98,12 @@ def test_refuses() -> None:
         elo([("a", "b", 0.5)], anchors={"a": math.nan})
     with pytest.raises(UsageError, match="played no game"):
         elo([("a", "b", 0.5)], anchors={"z": 1500})
+
+
+def test_drawn_games_alone_are_not_certain() -> None:
+    """Five draws: all went as expected, which is no proof that the two are equally strong."""
+    first, second = elo([("a", "b", 0.5)] * 5)
+    assert first.rating == pytest.approx(second.rating)
+    assert first.high - first.low > 100
+    more, _ = elo([("a", "b", 0.5)] * 50)
+    assert 0 < more.high - more.low < first.high - first.low

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import math
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -537,3 +539,101 @@ def test_two_logs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     found = read_all([tmp_path / "first" / "a.jsonl", tmp_path / "second" / "a.jsonl"])
     assert len({s.name for s in found}) == 2
     assert "first" in found[0].name
+
+
+def test_a_table_under_any_one_name_is_a_table(tmp_path: Path) -> None:
+    rows = [{"name": f"case {i}", "success": bool(line[0])} for i, line in enumerate(MATRIX)]
+    (found,) = read(write_json(tmp_path / "log.json", {"test_results": rows}))
+    assert found.means == [1.0, 0.0, 1.0, 0.0], "not one problem with four attempts"
+    assert any("each row is one" in line for line in found.how), "that no column names the problem is told"
+    (matrix,) = read(write_json(tmp_path / "matrix.json", {"outcomes of runs": MATRIX}))
+    assert matrix.counts[1].tolist() == [2, 0, 3, 1]
+
+
+def test_systems_by_name_are_told_from_problems_by_id(tmp_path: Path) -> None:
+    by_system = {
+        name: [{"problem_id": f"p{i}", "correct": line[at]} for i, line in enumerate(MATRIX)]
+        for at, name in enumerate(("small", "large"))
+    }
+    found = read(write_json(tmp_path / "log.json", by_system))
+    assert [(s.name, s.means) for s in found] == [
+        ("log: small", [1.0, 0.0, 1.0, 0.0]), ("log: large", [0.0, 0.0, 1.0, 1.0]),
+    ]  # fmt: skip
+    by_problem = {f"p{i}": [{"id": j, "correct": c} for j, c in enumerate(line)] for i, line in enumerate(MATRIX)}
+    (one,) = read(write_json(tmp_path / "other.json", by_problem))
+    assert one.counts[1].tolist() == [2, 0, 3, 1], "ids that only count the attempts tell no problem"
+    same_id = {f"p{i}": [{"task_id": f"p{i}", "correct": c} for c in line] for i, line in enumerate(MATRIX)}
+    (one,) = read(write_json(tmp_path / "third.json", same_id))
+    assert one.counts[1].tolist() == [2, 0, 3, 1]
+
+
+def test_the_id_of_something_else_is_no_problem(tmp_path: Path) -> None:
+    rows = [{"success": bool(line[0]), "provider": {"id": "m"}, "case": i} for i, line in enumerate(MATRIX)]
+    (found,) = read(write_lines(tmp_path / "log.jsonl", rows))
+    assert found.means == [1.0, 0.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_a_table_may_be_parted_by_another_mark(tmp_path: Path, mark: str) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(f"id{mark}correct\na{mark}1\nb{mark}0\n")
+    assert read(path)[0].means == [1.0, 0.0]
+
+
+def test_decimals_and_infinite_answers_are_read(tmp_path: Path) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = [{"problem_id": "a", "correct": Decimal(1)}, {"problem_id": "b", "correct": Decimal(0)}]
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "log.parquet")
+    assert read(tmp_path / "log.parquet")[0].means == [1.0, 0.0]
+    path = write_lines(tmp_path / "log.jsonl", [{"id": i, "pred": math.inf, "correct": i} for i in (0, 1)])
+    assert read(path)[0].groups[0].answers == ("inf",)
+
+
+def test_logs_of_two_versions_are_not_compared(tmp_path: Path) -> None:
+    def log(name: str, version: int) -> Path:
+        rows = [{"id": i, "correct": line[0], "version": version} for i, line in enumerate(MATRIX)]
+        return write_lines(tmp_path / f"{name}.jsonl", rows)
+
+    old, new, same = log("old", 1), log("new", 2), log("same", 1)
+    with pytest.raises(UsageError, match="different versions of a task: version 1 and version 2"):
+        same_problems(read_all([old, new]))
+    same_problems(read_all([old, same]))
+    same_problems(read_all([old, new], Columns(version="none")))  # a version of something else
+
+
+def test_words_that_are_no_verdicts_are_told_with_the_way_out(tmp_path: Path) -> None:
+    rows = [{"problem_id": i, "verdict": v} for i, v in enumerate(("Accepted", "Wrong Answer", "Time Limit Exceeded"))]
+    path = write_lines(tmp_path / "log.jsonl", rows)
+    with pytest.raises(UsageError, match="--column correct=verdict --column right=accepted"):
+        read(path)
+    assert read(path, Columns(correct="verdict", right="accepted"))[0].means == [1.0, 0.0, 0.0]
+
+
+def test_numbered_columns_can_be_named(tmp_path: Path) -> None:
+    rows = [{"id": i, "gold": "7", "model_1": a, "model_2": b} for i, (a, b, _) in enumerate(MATRIX)]
+    path = write_csv(tmp_path / "log.csv", rows)
+    found = read(path, Columns(systems="model_1,model_2"))
+    assert [s.means for s in found] == [[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, 1.0]]
+    (second,) = read(path, Columns(correct="model_2"))
+    assert second.means == [0.0, 0.0, 1.0, 1.0]
+    (both,) = read(path, Columns(correct="model_1,model_2"))
+    assert both.counts[1].tolist() == [1, 0, 2, 1]
+
+
+def test_a_number_alone_names_no_system() -> None:
+    assert labels(["log: model_1", "log: model_2"]) == ["model_1", "model_2"]
+    assert labels(["log (1)", "log (2)"]) == ["log (1)", "log (2)"]
+    assert labels(["run 7b chat", "run 70b chat"]) == ["7b", "70b"]
+
+
+def test_a_few_long_lists_are_systems_or_problems(tmp_path: Path) -> None:
+    verdicts = {"gpt-4": [1, 0, 1, 1, 0, 1], "llama-3-8b": [0, 0, 1, 1, 0, 0]}
+    path = write_json(tmp_path / "log.json", verdicts)
+    with pytest.raises(UsageError, match=r"--column systems=gpt-4,llama-3-8b, or --column id=id"):
+        read(path)
+    found = read(path, Columns(systems="gpt-4,llama-3-8b"))
+    assert [s.means for s in found] == [[float(c) for c in v] for v in verdicts.values()]
+    (one,) = read(path, Columns(id="id"))
+    assert one.counts[1].tolist() == [4, 2]
+    (counted,) = read(write_json(tmp_path / "ids.json", {f"p{i}": [1, 0, 1, 1, 0, 1] for i in range(2)}))
+    assert len(counted.groups) == 2, "ids that count are ids"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ponder.errors import UsageError
+from ponder.errors import UnknownName, UsageError
 from ponder.measure.decide import decide
 from ponder.measure.passk import pass_at_k
 from ponder.measure.readers import LOGPROB, Columns, read, read_all, to_traces
@@ -257,3 +257,25 @@ def test_attempts_of_any_log_become_traces(tmp_path: Path) -> None:
     (bare,) = read(write_lines(tmp_path / "b.jsonl", [{"id": 1, "correct": [True, False]}]))
     with pytest.raises(UsageError, match="no texts"):
         to_traces(bare)
+
+
+def test_inspect_logs_are_judged_by_their_scorer(tmp_path: Path) -> None:
+    def sample(i: int, epoch: int, value: str, **more: Any) -> dict[str, Any]:
+        scores = {"match": {"value": value, "answer": "3"}, "model_graded": {"value": "I", "answer": "3"}}
+        asked = {"id": i, "epoch": epoch, "input": [{"role": "user", "content": f"q{i}"}], "target": "3"}
+        told = {"completion": "so 3", "usage": {"output_tokens": 10 + epoch}}
+        return {**asked, "output": told, "scores": scores, **more}
+
+    rows = [sample(1, 1, "C"), sample(1, 2, "I"), sample(2, 1, "N"), sample(2, 2, "C", scores=None, error={"m": "x"})]
+    log = {"version": 2, "status": "success", "eval": {"task_version": 3}, "stats": {"x": [{"a": 1}]}, "samples": rows}
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps(log))
+    (found,) = read(path)
+    assert [g.correct for g in found.groups] == [(1.0, 0.0), (0.0, None)]
+    assert found.groups[0].tokens == (11, 12) and found.groups[0].question == "q1"
+    assert found.task == "task_version 3"
+    assert "judged by match (it also has model_graded" in found.how[0]
+    (other,) = read(path, Columns(correct="model_graded"))
+    assert other.means == [0.0, 0.0]
+    with pytest.raises(UnknownName, match="model_graded"):
+        read(path, Columns(correct="model_grade"))

@@ -47,3 +47,20 @@ def test_only_right_answers_count() -> None:
 def test_it_does_not_hang() -> None:
     assert correction("7 " + "wait " * 100_000 + "#### 1", read) is None
     assert len(reflections("hmm" + "m" * 500_000)) <= 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The total is 1,234. Wait, let me check. Yes.\n\\boxed{1234}",
+        "So it is 7.0. Wait, that is right: \\boxed{7}",
+        "It costs $7. Hmm, yes. \\boxed{7}",
+    ],
+)
+def test_the_same_number_in_other_clothes_is_not_taken_back(text: str) -> None:
+    assert correction(text, read) is None
+
+
+def test_a_difference_is_no_negative_number() -> None:
+    found = correction("10-7. Wait: \\boxed{3}", read)
+    assert found is not None and found[1] == "7"

@@ -75,6 +75,16 @@ def test_the_mean_over_rationales() -> None:
     assert score.cost.scorer_tokens >= score.cost.generated_tokens
 
 
+@pytest.mark.parametrize("end", ["Verdict:", "END"])
+def test_a_rationale_that_ended_elsewhere_is_asked_for_its_verdict(end: str) -> None:
+    """The caller's sampling may have stop strings of its own."""
+    policy = Said()
+    judge = GenRM(policy, rationales=1, sampling=Sampling(stop=("END",)))
+    tokens = policy.tokens(f"It adds up. {end}")
+    after = judge._after(policy.tokens("?"), Completion(policy.text(tokens), tokens, np.zeros(len(tokens)), "stop"))
+    assert policy.text(after) == f"?It adds up. {end}" + ("" if end == "Verdict:" else "\nVerdict:")
+
+
 @dataclass
 class Said:
     """A policy that says what it is told to; `top`: its likeliest next words with probabilities, as a server's."""

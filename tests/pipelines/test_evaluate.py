@@ -226,6 +226,9 @@ def test_a_problem_that_fails_is_undecided_and_tried_again(tmp_path: Path) -> No
     assert "2 problems: an error ended the thinking" in "\n".join(found.lines())
     again = FakePolicy(["1", "2"])
     assert ran(Evaluate(Digits()), tmp_path / "run", again).single.right == 3 and len(again.calls) == 2
+    still = Moody(["3"])  # what is left goes on failing, and the others still count
+    assert ran(Evaluate(Digits()), tmp_path / "again", Moody(["3"] * 10)).failed == 2
+    assert ran(Evaluate(Digits()), tmp_path / "again", still).single.total == 8
     everything = Moody()
     everything.bad = "0123456789"
     with pytest.raises(ModelError, match="all problems fail, the last one because: not today"):

@@ -207,6 +207,53 @@ def test_tokens_are_checked_by_the_tokenizer_that_is_named(run: Path, tmp_path: 
         Harvest((str(run),), model=str(tmp_path / "model")).rows(Funnel())
 
 
+def test_tokens_must_be_all_of_the_text_s(tmp_path: Path):
+    """More tokens than the text has are another text's; an end has none."""
+    from ponder.models.tokenizer import Tokenizer
+
+    characters = Tokenizer.characters("0123456789+-=x seven")
+    characters.save(tmp_path / "model")
+    made = trace("3+4", {"7": 1.0})
+    made.steps[1].token_ids = ids([*characters.encode("78", special=False), characters.eos[0]])
+    with Run(tmp_path / "own", Harvest(("x",))) as opened:
+        opened.traces(0, [made])
+    with pytest.raises(TaskError, match="another one wrote the"):
+        Harvest((str(tmp_path / "own"),), model=str(tmp_path / "model")).rows(Funnel())
+
+
+def test_a_journey_s_own_words_are_learned_too(tmp_path: Path):
+    """Sampled thoughts and connecting words, as tokens, from a run through a file into a model's lessons."""
+    from dataclasses import replace
+
+    from fakes import ASK, characters
+    from ponder.models.load import Fresh
+    from ponder.pipelines.sft import given
+    from ponder.reason.harvest.journeys import RESTARTS
+    from ponder.train.imitation import SFT
+
+    alphabet = "".join(sorted({*"".join(RESTARTS), *"<think>/3+45278abcdef\n"}))
+    fresh = Fresh(alphabet, width=16, layers=1, heads=2, context=512)
+    made = trace("3+4", {"52": 0.0, "7": 1.0})
+    policy = characters()
+    net, tokenizer = fresh.build(next(policy.net.parameters()).dtype, policy.net.device)
+    policy = type(policy)(net, replace(tokenizer, chat_template=ASK))
+    for step in made.steps[1:]:
+        step.token_ids = ids([*policy.tokens(step.text), 2])
+        step.logprobs = np.full(len(step.token_ids), -1.0, np.float32)
+    with Run(tmp_path / "own", Harvest(("x",))) as opened:
+        opened.traces(0, [made])
+    tokenizer.save(tmp_path / "model")
+    job = Harvest((str(tmp_path / "own"),), what="journeys", model=str(tmp_path / "model"))
+    (row,) = job.rows(Funnel())
+    assert sum(row["sampled"]) == 2 + 2 and all(row["learned"])
+    write_rows(tmp_path / "data.jsonl", [row])
+    (problem,) = read_conversations(str(tmp_path / "data.jsonl"))
+    alone = given(policy, problem, problem.answer)
+    SFT().credit([alone], "", {})
+    learned = [t for s in alone.steps if s.advantages is not None for t in s.token_ids.tolist()]
+    assert policy.text(ids(learned[:-1])) == row["messages"][-1]["content"] and learned == row["token_ids"]
+
+
 def test_a_task_with_its_own_settings_is_part_of_the_job():
     job = Harvest(("r",), what="journeys", task=Addition(digits=1))
     assert jobs.decode(jobs.encode(job)) == job

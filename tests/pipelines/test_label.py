@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from fakes import ALPHABET, ASK, Digits, Watcher, wait
 from ponder import jobs
-from ponder.errors import Interrupted, UsageError
+from ponder.errors import Interrupted, RunError, TaskError, UsageError
 from ponder.models.load import Fresh, load_policy
 from ponder.nets import hf
 from ponder.pipelines.label import Label
 from ponder.pipelines.rollouts import FirstError, Labelling, Shepherd, Tally, Visits, label_all, to_label
 from ponder.reason.strategies import Ensemble
-from ponder.runs import read_traces
+from ponder.runs import Run, read_traces
 from ponder.tasks.steps import LABEL
 from ponder.tasks.steps.cut import split
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Step, Trace, ids, user
@@ -254,3 +254,30 @@ def test_labels_are_of_the_engine_s_own_tokens(tmp_path: Path) -> None:
     assert [s.text for s in cut.steps[1:]] == ["1\n", "2\n", "3"] and labels(cut) == [0.0, 0.0, 0.0]
     assert np.array_equal(np.concatenate([s.token_ids for s in cut.steps[1:]]), tokens)
     assert cut.cost.cached_tokens > cut.cost.prompt_tokens > 0, "a prefix is computed once for its completions"
+
+
+def test_answers_of_runs_are_those_of_this_tokenizer_and_none_hides_another(tmp_path: Path) -> None:
+    """Two runs may have other problems under one id, and a run of another model has other tokens."""
+    policy = load_policy(base(tmp_path / "base"), ASK, "cpu", "float32")
+    job = Label(
+        Digits(), str(tmp_path / "base"), ASK, (str(tmp_path / "one"), str(tmp_path / "two")), separator=None,
+        rule=Shepherd(n=1, first=1, sampling=Sampling(max_tokens=2)), device="cpu", dtype="float32",
+    )  # fmt: skip
+    for name, question in (("one", "1="), ("two", "2=")):
+        problem = Problem("p/0", user(question), "1")
+        trace = Trace(problem, [Step(None, "", policy.encode(problem.messages))])
+        tokens = ids([*policy.tokens("12"), 2])
+        trace.add(Step(0, "12", tokens, np.zeros(3, np.float32), "eos"))
+        with Run(tmp_path / name, job) as run:
+            run.traces(0, [trace, Trace(problem, trace.steps[:1], failed="gone") if name == "one" else trace])
+    assert [t.problem.question for t in job(tmp_path / "run")] == ["1=", "2="]
+    assert [t.problem.question for t in job(tmp_path / "run")] == ["1=", "2="], "and that is kept"
+    assert len(list(read_traces(tmp_path / "run"))) == 2
+    other = Fresh("=9876543210\n+", width=16, layers=1, heads=2)
+    net, tokenizer = other.build(torch.float32, torch.device("cpu"))
+    hf.save(net, tmp_path / "other")
+    tokenizer.save(tmp_path / "other")
+    with pytest.raises(TaskError, match="p/0, step 1 was written with another tokenizer"):
+        replace(job, model=str(tmp_path / "other"))(tmp_path / "wrong")
+    with pytest.raises(RunError, match="not a run directory"):
+        replace(job, data=(str(tmp_path / "nothing"),))(tmp_path / "none")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from ponder.nets.lora import LoRA
 from ponder.pipelines.checks import Check
 from ponder.pipelines.preflight import PreflightFailed, examine_given, preflight
 from ponder.pipelines.rl import RL, build
-from ponder.pipelines.sft import FineTune
+from ponder.pipelines.sft import FineTune, read_conversations
 from ponder.protocols import Scorer
 from ponder.reason.strategies import Ensemble
 from ponder.runs import read_metrics
@@ -358,6 +359,18 @@ def test_given_answers_pass() -> None:
 def test_given_answers_whose_end_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     packs(monkeypatch, lambda b: replace(b, weight_N=torch.where(b.target_N == 2, 0.0, b.weight_N)))
     assert [c.name for c in given(SFT()).values() if not c.passed] == ["EOS"]
+
+
+@pytest.mark.parametrize("sampled", [[1] * 21, [1] * 14 + [0] * 3 + [1] * 4])
+def test_answers_in_their_own_tokens_pass(sampled: list[int], tmp_path: Path) -> None:
+    """Long ones, in one piece or with a tool's output between two."""
+    policy = load_policy(MODEL, template=ASK, device="cpu", dtype="float32")
+    tokens = [*policy.tokens("7" * 20).tolist(), 2]
+    row = {"prompt": "1+", "completion": "7" * 20, "token_ids": tokens, "sampled": sampled}
+    (tmp_path / "c.jsonl").write_text(json.dumps(row))
+    job = replace(TUNE, data=str(tmp_path / "c.jsonl"))
+    found, _ = examine_given(job, read_conversations(job.data), policy, Learner(policy.net, SFT()))
+    assert [c.name for c in found if not c.passed] == []
 
 
 def test_long_answers_keep_their_end() -> None:

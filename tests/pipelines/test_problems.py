@@ -292,6 +292,11 @@ def test_a_program_can_say_what_is_unique(templates: str, tmp_path: Path):
         found = ran(job, tmp_path / "run", Speaks(adds))
     assert found.rows and all(figures(r["tags"]["question"])[0] % 2 == 0 for r in found.rows)
     assert found.funnel.lost["solved by program"] == {"several answers": 30 - len(found.rows)}
+    for name, kind in (("number", int), ("text", str)):  # a program may also give its one answer as it is
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("ponder.names.load", lambda path, kind=kind: lambda asked: kind(sum(figures(asked))))
+            found = ran(job, tmp_path / name, Speaks(adds))
+        assert len(found.rows) == 30 and "solved by program" not in found.funnel.lost
 
 
 def test_selection_keeps_so_many(templates: str, tmp_path: Path):
@@ -367,6 +372,19 @@ def test_it_goes_on_where_it_stopped(parents: str, tmp_path: Path):
     assert ran(job, tmp_path / "parts", done).rows == again.rows and done.asked == []
     with pytest.raises(RunError, match="another job"):
         ran(MakeProblems("write", model="m", count=3), tmp_path / "parts", done)
+
+
+def test_a_changed_question_is_asked_anew(tmp_path: Path):
+    """The file has the same ids, but other questions under them: attempts at the old ones say nothing."""
+    file = tmp_path / "p.jsonl"
+    job = MakeProblems("filter", file=str(file), solvers=("m",), samples=4, sieve=PLAIN)
+    rows = [{"id": str(i), "prompt": f"What is {i} + {i} in all?", "answer": 2 * i} for i in range(3)]
+    for number, wanted in ((1, 3), (50, 1), (50, 0)):
+        rows[1] |= {"prompt": f"What is {number} + {number} in all?", "answer": 2 * number}
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        policy = Speaks(adds)
+        made = ran(job, tmp_path / "run", policy)
+        assert [row["answer"] for row in made.rows] == ["0", str(2 * number), "4"] and len(policy.asked) == wanted
 
 
 def test_what_is_missing_is_told_before_it_costs(parents: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -446,6 +464,12 @@ def test_parents_that_do_not_fit(tmp_path: Path):
     one.write_text('{"question": "What is 1 + 1?", "answer": 2}')
     with pytest.raises(TaskError, match="lacks the column 'prompt'; it has: question, answer"):
         ran(MakeProblems("filter", file=str(one)), tmp_path / "b", Speaks(adds))
+    one.write_text('{"prompt": [{"content": "What is 1 + 1?"}], "answer": 2}')
+    with pytest.raises(TaskError, match="line 1 is no problem: 'prompt' is neither a text nor messages"):
+        ran(MakeProblems("filter", file=str(one)), tmp_path / "c", Speaks(adds))
+    one.write_text('{"prompt": "What is 1 + \\ud800?", "answer": 2}')
+    with pytest.raises(TaskError, match=r"line 1 is no problem: .*surrogates"):
+        ran(MakeProblems("filter", file=str(one)), tmp_path / "d", Speaks(adds))
 
     with pytest.raises(TaskError, match="'odd/1' has no answer in plain text, which mutate needs: its answer is dict"):
         check_parents("mutate", (), [Problem("odd/1", user("?"), {"columns": {}})])

@@ -205,3 +205,13 @@ def test_several_systems_must_be_told_apart(tmp_path: Path) -> None:
     with pytest.raises(PonderError, match="holds several systems \\(a, b\\)"):
         Stored.of(str(path))
     assert Stored.of(f"{path}::a").attempts.counts[1].tolist() == [1]
+
+
+def test_deciding_again_takes_no_texts(tmp_path: Path) -> None:
+    rows = [{"id": i, "correct": [0, 1], "rm_scores": [0.1, 0.9]} for i in range(3)]
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = Stored.of(str(path))
+    assert replay(found, method="best").after.mean == 1.0
+    with pytest.raises(UsageError, match="no texts to judge again"):
+        replay(found, MathAnswer(), "math")

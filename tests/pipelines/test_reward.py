@@ -349,12 +349,49 @@ def test_bad_data_is_named(tmp_path: Path) -> None:
     refused("line 2: the column 'completion' is missing", good, {"prompt": "1=", "label": True})
     refused("labels do not match the steps: 2 steps and 1 labels",
             {"prompt": "1=", "completions": ["1", "2"], "labels": [True]}, objective=PRM())  # fmt: skip
-    refused("none of 1 traces has labels", good, objective=BradleyTerry())
+    refused(r"no trace has labels under 'label'(?s:.*)\n  traces .* 1\n(?s:.*)0   - 1 nothing for this objective", good,
+            objective=BradleyTerry())  # fmt: skip
+    refused(r"with a score by 'label' *0   - 1 all undecided", good | {"label": None})
     refused("has 71 tokens, the model's context only 64", {"prompt": "1=", "completion": "2" * 68, "label": True})
     with pytest.raises(TaskError, match="cannot read"):
         replace(JOB, data=(str(tmp_path / "nothing.jsonl"),))(tmp_path / "run2")
     with pytest.raises(TaskError, match="no run directory"):
         replace(JOB, data=(str(tmp_path),))(tmp_path / "run3")
+
+
+@pytest.mark.parametrize("change", [
+    {"scores": [1]}, {"token_ids": None}, {"token_ids": 3}, {"token_ids": [[3]]}, {"token_ids": [-3]}, {"text": 7},
+    {"token_ids": [10**30]}, {"logprobs": [1.0, 2.0]}, {"scores": {"label": [10**400]}}, {"parent": 5}, {"wrong": 1},
+])  # fmt: skip
+def test_a_file_of_traces_may_be_anybody_s(change: dict[str, Any], tmp_path: Path) -> None:
+    problem = {"id": "p", "messages": list(user("1=")), "answer": None, "tags": {}}
+    steps = [{"parent": None, "token_ids": [3, 4]}, {"parent": 0, "text": "0", "token_ids": [3], "logprobs": [-1.0]}]
+
+    def read(problem: Any, steps: Any) -> None:
+        (tmp_path / "t.jsonl").write_text(json.dumps({"problem": problem, "cost": {}, "steps": steps}))
+        gather((str(tmp_path / "t.jsonl"),), scored=False)
+
+    read(problem, steps)
+    with pytest.raises(TaskError, match="line 1 is no trace"):
+        read(problem, [steps[0], steps[1] | change])
+    for messages in ([], [1], [{"content": "x"}]):
+        with pytest.raises(TaskError, match=r"line 1 is no trace.*no prompt"):
+            read(problem | {"messages": messages}, steps)
+
+
+def test_every_place_must_have_the_labels(tmp_path: Path) -> None:
+    """A run's scores have the verifier's name, a file's are labels: neither may be left out in silence."""
+    policy = load_policy(MODEL, ASK, "cpu", "float32")
+    traces = [t.to_json() for t in solutions(policy)]
+    for trace in traces:
+        for step in trace["steps"]:
+            step["scores"] = dict(zip(["accuracy"], step.get("scores", {}).values(), strict=False))
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(t) + "\n" for t in traces))
+    file = made(tmp_path / "d.jsonl", "outcomes")
+    with pytest.raises(UsageError, match=r"no step has a score named 'label'.*t\.jsonl: accuracy.*apart"):
+        replace(JOB, data=(file, str(tmp_path / "t.jsonl")))(tmp_path / "run")
+    with pytest.raises(UsageError, match=r"no step has a score named 'accuracy'.*d\.jsonl: label"):
+        replace(JOB, data=(file, str(tmp_path / "t.jsonl")), scorer="accuracy")(tmp_path / "run2")
 
 
 def test_traces_of_another_tokenizer_are_refused(tmp_path: Path) -> None:

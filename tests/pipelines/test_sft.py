@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 
 from fakes import ALPHABET, ASK, Digits, Watcher, characters, plain_logits, plain_logprobs, wait, weights64
-from ponder.errors import Interrupted, TaskError, UsageError
+from ponder.errors import Interrupted, RunError, TaskError, UsageError
 from ponder.models.load import Fresh
-from ponder.pipelines.sft import PREFERRED, FineTune, given, imitation, read_conversations
+from ponder.models.native import Native
+from ponder.models.tokenizer import Tokenizer
+from ponder.pipelines.sft import PREFERRED, FineTune, check_tokens, given, imitation, read_conversations
 from ponder.pipelines.solve import pick
 from ponder.runs import newest_checkpoint, read_metrics, read_traces
 from ponder.train.imitation import DPO, SFT, Distill, RejectionSampling
@@ -164,6 +167,14 @@ def test_pairs_of_messages(tmp_path: Path) -> None:
     assert found.messages == tuple(said) and found.answer == ("a", "b")
 
 
+def test_a_missing_column_is_named(tmp_path: Path) -> None:
+    pair = {"prompt": "1", "chosen": "a", "rejected": "b"}
+    with pytest.raises(TaskError, match=r"line 1 .*no column 'completion'; its columns: prompt, chosen, rejected\)"):
+        read_conversations(write(tmp_path / "c.jsonl", pair))
+    with pytest.raises(TaskError, match=r"line 1 .*no column 'chosen' or 'rejected'; its columns: prompt, completion"):
+        read_conversations(write(tmp_path / "c.jsonl", {"prompt": "1", "completion": "a"}), pairs=True)
+
+
 # files
 
 
@@ -244,6 +255,96 @@ def test_a_pair_that_is_no_text_is_refused(row: dict[str, object], tmp_path: Pat
 def test_an_empty_prompt_is_refused() -> None:
     with pytest.raises(TaskError, match="empty prompt"):
         imitation(characters(), Problem("p", user("")), "1")
+
+
+# tokens that were sampled
+
+
+def test_sampled_tokens_are_learned_as_they_are(tmp_path: Path) -> None:
+    """A tokenizer that would write "12" as one token: it was sampled as two."""
+    vocab = {t: i for i, t in enumerate(["<pad>", "<bos>", "<eos>", "1", "2", "+", "12"])}
+    inner = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, [("1", "2")]))
+    inner.decoder = tokenizers.decoders.Fuse()
+    policy = Native(characters().net, Tokenizer(inner, bos=1, eos=(2,), pad=0, chat_template=ASK))
+    assert policy.tokens("12").tolist() == [6]
+    row = {"messages": [*user("1+"), {"role": "assistant", "content": "12"}], "token_ids": [3, 4, 2]}
+    for more in ({}, {"sampled": [1, 1, 1]}, {"sampled": [1, 0, 1], "learned": [1, 1, 1]}):
+        (problem,) = read_conversations(write(tmp_path / "c.jsonl", row | more))
+        check_tokens(policy, problem.id, problem.answer)
+        trace = given(policy, problem, problem.answer)
+        assert trace.steps[1].token_ids.tolist() == [3, 4, 2] and len(trace.steps) == 2
+        assert trace.steps[1].stop == "eos" and trace.problem.answer == trace.text(1) == "12"
+
+
+def test_tokens_of_a_file_are_what_a_run_learns(tmp_path: Path) -> None:
+    policy = characters()
+    tokens = [int(t) for t in policy.tokens("12")]
+    path = write(tmp_path / "c.jsonl", {"prompt": "1+", "completion": "12", "token_ids": [*tokens, 2]})
+    replace(JOB, data=path, steps=1)(tmp_path / "run")
+    write(tmp_path / "c.jsonl", {"prompt": "1+", "completion": "12"})
+    replace(JOB, data=path, steps=1)(tmp_path / "text")
+    one, two = (read_metrics(tmp_path / name)[0]["loss"] for name in ("run", "text"))
+    assert one == two, "the same tokens, however they are given"
+    ((_, kept),) = list(read_traces(tmp_path / "run"))[:1]
+    assert kept.steps[1].token_ids.tolist() == [*tokens, 2] and kept.problem.answer == "12"
+
+
+def test_what_others_wrote_is_read_but_not_learned(tmp_path: Path) -> None:
+    policy = characters()
+    tokens = [int(t) for t in policy.tokenizer.encode("1+1=2", special=False)]
+    row = {"prompt": "1+", "completion": "1+1=2", "token_ids": tokens, "sampled": [1, 0, 0, 1, 1]}
+    (problem,) = read_conversations(write(tmp_path / "c.jsonl", row))
+    trace = given(policy, problem, problem.answer)
+    assert [(s.text, s.sampled) for s in trace.steps[1:]] == [("1", True), ("+1", False), ("=2", True)]
+    assert trace.steps[-1].token_ids.tolist() == [*tokens[3:], 2], "a rule ended it, so the end is added once"
+    SFT().credit([trace], PREFERRED, {})
+    assert [s.advantages is not None for s in trace.steps] == [False, True, False, True]
+    row["sampled"], row["token_ids"] = [1, 0, 0, 0, 0, 0], [*tokens, 2]
+    (problem,) = read_conversations(write(tmp_path / "c.jsonl", row))
+    trace = given(policy, problem, problem.answer)
+    SFT().credit([trace], PREFERRED, {})
+    learned = [t for s in trace.steps if s.advantages is not None for t in s.token_ids.tolist()]
+    assert learned == [tokens[0], 2], "a tool had the last word: the end alone is learned after it"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"token_ids": [3, 4], "sampled": [1]}, {"token_ids": [3, -4]}, {"token_ids": [3, 4.0]}, {"token_ids": "34"},
+     {"token_ids": [3, True]}, {"token_ids": [3, 4], "sampled": [0, 0]}, {"token_ids": [3], "sampled": [2]},
+     {"token_ids": 3}, {"token_ids": [2**40]}],
+)  # fmt: skip
+def test_bad_tokens_are_named(more: dict[str, Any], tmp_path: Path) -> None:
+    path = write(tmp_path / "c.jsonl", {"prompt": "1", "completion": "1"}, {"prompt": "1", "completion": "12", **more})
+    with pytest.raises(TaskError, match=r"c\.jsonl, line 2 is not a conversation"):
+        read_conversations(path)
+
+
+@pytest.mark.parametrize("tokens", [[5, 5], [999], [3, 4, 2, 2]])
+def test_another_tokenizer_s_tokens_are_refused_before_anything_is_learned(tokens: list[int], tmp_path: Path) -> None:
+    rows = [{"prompt": "1", "completion": "1"}] * 50 + [{"prompt": "1", "completion": "12", "token_ids": tokens}]
+    with pytest.raises(TaskError, match=r"c\.jsonl:51: the token ids of '12' read as .* leave out 'token_ids'"):
+        replace(JOB, data=write(tmp_path / "c.jsonl", *rows))(tmp_path / "run")
+    assert not read_metrics(tmp_path / "run")
+
+
+def test_a_teacher_with_as_many_other_tokens_is_refused(tmp_path: Path) -> None:
+    other = replace(MODEL, alphabet="".join(reversed(dict.fromkeys(ALPHABET))))
+    replace(JOB, model=other, steps=1)(tmp_path / "other")
+    with pytest.raises(UsageError, match=r"another vocabulary \(\d+ tokens differ: 3 is .*as text"):
+        replace(JOB, objective=Distill(), teacher=str(tmp_path / "other"))(tmp_path / "run")
+
+
+def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
+    rows = [{"prompt": f"{d}+", "completion": "ab"} for d in range(4)]
+    job = replace(JOB, data=write(tmp_path / "c.jsonl", *rows), batch=2)
+    with pytest.raises(Interrupted):
+        job(tmp_path / "run", Watcher("step", 3))
+    write(tmp_path / "c.jsonl", *rows[::-1])
+    with pytest.raises(RunError, match="changed since this run began"):
+        job(tmp_path / "run")
+    write(tmp_path / "c.jsonl", *rows)
+    job(tmp_path / "run")
+    assert [m["step"] for m in read_metrics(tmp_path / "run")] == list(range(5))
 
 
 def test_rewards_are_for_rl() -> None:

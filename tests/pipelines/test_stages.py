@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -63,13 +63,25 @@ def test_stages_are_named_anywhere_in_a_job(tmp_path: Path) -> None:
         guide: str = "reward:stage:b"
         data: str = "stage:a/data.jsonl"
         plain: int = 3
+        more: dict[str, list[str]] = field(default_factory=lambda: {"x": ["stage:c"]})
 
     job = Job()
-    assert sorted(mentioned(job)) == ["a", "a", "b", "sft"]
+    assert sorted(mentioned(job)) == ["a", "a", "b", "c", "sft"]
     found = settled(job, tmp_path)
     assert found.runs == (str(tmp_path / "a"), "elsewhere") and found.inner.model == str(tmp_path / "sft")
+    assert found.more == {"x": [str(tmp_path / "c")]}
     assert found.guide == f"reward:{tmp_path / 'b'}" and found.data == str(tmp_path / "a" / "data.jsonl")
-    plain = Job((), replace(EVAL, model="m"), "", "d")
+    plain = Job((), replace(EVAL, model="m"), "", "d", more={})
     assert settled(plain, tmp_path) is plain
-    with pytest.raises(UsageError, match="a folder's"):
-        Stages((Stage("a b", SFT),))
+    for name in ("a b", "a/b", "", ".", ".."):
+        with pytest.raises(UsageError, match="a folder's"):
+            Stages((Stage(name, SFT),))
+
+
+def test_it_goes_on_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative run directory is the same one when it is named from elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    first = BOTH("run")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert BOTH("../run")["accuracy"] == first["accuracy"] == BOTH(tmp_path / "run")["accuracy"]

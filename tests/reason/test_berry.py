@@ -9,14 +9,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from fakes import Digits, FakePolicy, Wanted
+from fakes import Digits, FakePolicy, Wanted, wait
 from ponder import jobs
-from ponder.errors import UsageError
-from ponder.pipelines.solve import solve
+from ponder.errors import ModelError, UsageError
+from ponder.pipelines.solve import attempt, solve
 from ponder.reason.budget import Budget
 from ponder.reason.operators.ranking import borda
 from ponder.reason.strategies.berry import Berry
-from ponder.types import Score, Trace
+from ponder.types import Completion, Ids, Sampling, Score, Trace, ids
 
 
 def table(*rows: Sequence[float]) -> np.ndarray:
@@ -89,3 +89,43 @@ def test_settings() -> None:
         with pytest.raises(UsageError):
             Berry(**bad)  # type: ignore[arg-type]
     assert jobs.decode(jobs.encode(Berry())) == Berry()
+
+
+def test_an_answer_is_refined_as_often_as_it_may() -> None:
+    """4 is refined to 3 and 2, both worse: as the best, it is refined again."""
+    trace = thought(["4", "3", "2"], Berry(n=3, width=2, c=0.0), Larger())
+    assert [trace.text(i) for i in trace.answers()] == ["4", "3", "2"]
+    assert [s.cites for s in trace.steps if s.parent is None] == [(), (1,)], "two answers to one prompt"
+
+
+class Empty(FakePolicy):
+    """Says nothing from some answer on."""
+
+    async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+        if self.written < len(self.script):
+            return await super().generate(prefix, sampling, n)
+        return [Completion("", ids([]), np.zeros(0, np.float32), "stop")] * n
+
+
+class Full(Empty):
+    async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+        if self.written >= len(self.script):
+            raise ModelError("the context is full")
+        return await super().generate(prefix, sampling, n)
+
+
+@pytest.mark.parametrize("script", [[], ["4"], ["4", "6"]])
+@pytest.mark.parametrize("kind", [Empty, Full])
+def test_refinements_that_cannot_be_had_leave_the_answers(kind: type[Empty], script: list[str]) -> None:
+    work = attempt(Digits().test[3], Berry(n=9), kind(script), guide=Larger())
+    trace = wait(work, 5)
+    assert len(trace.answers()) == len(script) and (trace.chosen is None) == (not script)
+    assert ("context is full" if kind is Full else "nothing was written") in trace.failed
+
+
+def test_stopped_between_an_answer_and_its_comparison() -> None:
+    whole = thought(["4", "5", "The best choice is 2", "6"], Berry(n=2))
+    part = thought(["4", "5"], Berry(n=2), budget=Budget(2))
+    assert len(part.answers()) == 2 and part.spent
+    asyncio.run(solve(part.problem, Berry(n=2), FakePolicy(["The best choice is 2"]), trace=part))
+    assert [(s.value, s.visits) for s in part.steps] == [(s.value, s.visits) for s in whole.steps]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,12 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes import Digits, FakePolicy, Wanted
-from ponder.errors import Spent, UsageError
+from ponder.errors import ModelError, Spent, UsageError
 from ponder.pipelines.solve import attempt, solve, solve_all
 from ponder.reason.budget import Budget, Metered, Purse
 from ponder.reason.price import Price
-from ponder.reason.strategies import Chain, Ensemble
-from ponder.types import Completion, Cost, Ids, Sampling, Score, Trace, ids
+from ponder.reason.scorers import Likelihood
+from ponder.reason.strategies import Chain, Ensemble, Vote
+from ponder.types import Completion, Cost, Ids, Problem, Sampling, Score, Trace, ids, user
+
+from .speaking import Speaker
 
 
 class Random(FakePolicy):
@@ -119,14 +124,14 @@ def test_gold_is_hidden_unless_the_trace_says_oracle() -> None:
 
     class Peeping(Chain):
         async def __call__(self, trace: Trace, policy: object, scorer: object = None) -> None:
-            seen.append(trace.problem.answer)
+            seen.append((trace.problem.answer, trace.problem.tags.get("part")))
             await super().__call__(trace, policy, None)  # type: ignore[arg-type]
 
     problem = Digits().test[4]
-    trace = asyncio.run(solve(problem, Peeping(), FakePolicy(["4"]), Wanted(), guide=Wanted()))
-    assert seen == [None] and not trace.oracle and trace.problem == problem and trace.score(1, "wanted") == 1.0
+    trace = asyncio.run(solve(problem, Peeping(), FakePolicy(["4"]), Wanted(), guide=Likelihood()))
+    assert seen == [(None, None)] and not trace.oracle and trace.problem == problem and trace.score(1, "wanted") == 1.0
     trace = asyncio.run(solve(problem, Peeping(), FakePolicy(["4"]), Wanted(), guide=Wanted(), oracle=True))
-    assert seen == [None, "4"] and trace.oracle
+    assert seen == [(None, None), ("4", "test")] and trace.oracle
     assert Trace.from_json(trace.to_json()).oracle
 
 
@@ -151,3 +156,82 @@ def test_what_a_scorer_costs_is_on_the_bill() -> None:
 
     trace = asyncio.run(solve(Digits().test[1], Ensemble(2), FakePolicy(["1", "2"]), Dear()))
     assert trace.cost.scorer_tokens == 18 and trace.cost.generated_tokens == 2
+
+
+def test_who_was_cut_off_by_its_budget_says_so() -> None:
+    trace = asyncio.run(solve(Digits().test[1], Chain(Sampling(max_tokens=3)), Speaker(["long"]), budget=Budget(2)))
+    assert trace.steps[1].stop == "length" and trace.spent
+    whole = asyncio.run(solve(Digits().test[1], Chain(Sampling(max_tokens=2)), Speaker(["long"]), budget=Budget(2)))
+    assert whole.steps[1].stop == "length" and not whole.spent, "it had all that it asked for"
+
+
+def test_a_guide_cannot_pass_for_the_judge() -> None:
+    with pytest.raises(UsageError, match="both score as 'wanted'"):
+        asyncio.run(solve(Digits().test[4], Chain(), FakePolicy(["4"]), Wanted(), guide=Wanted()))
+
+
+def test_a_prompt_that_cannot_be_written_is_one_problem_s_failure() -> None:
+    class Picky(FakePolicy):
+        def encode(self, messages: object) -> Ids:
+            raise UsageError("no such character")
+
+    trace = asyncio.run(attempt(Digits().test[1], Chain(), Picky(), Wanted()))
+    assert trace.failed == "no such character" and trace.problem == Digits().test[1]
+
+
+def test_no_answer_has_a_reason() -> None:
+    empty = asyncio.run(solve(Digits().test[1], Ensemble(2), Silent()))
+    assert empty.failed == "no branch came to an answer: nothing was written"
+
+
+class Silent(FakePolicy):
+    async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+        return [Completion("", ids([]), np.zeros(0, np.float32), "stop")] * n
+
+
+@pytest.mark.parametrize("said", [[0.5, 0.5], [None, None], ["high", "low"]])
+def test_a_scorer_that_gives_no_scores_decides_nothing(said: list[object]) -> None:
+    class Loose(Wanted):
+        async def __call__(self, trace: Trace, steps: object) -> list[Score]:
+            return said  # type: ignore[return-value]
+
+    trace = asyncio.run(solve(Digits().test[1], Ensemble(2), FakePolicy(["1", "2"]), Loose()))
+    assert trace.score(1, "wanted") is None and "not a Score" in trace.steps[1].scores["wanted"].reason
+
+
+def test_scores_of_any_number_can_be_saved_and_any_cost_is_on_the_bill() -> None:
+    class Single(Wanted):
+        async def __call__(self, trace: Trace, steps: object) -> list[Score]:
+            return [Score(np.float32(0.5), cost=Cost(dollars=0.25, seconds=2.0))]  # type: ignore[arg-type]
+
+    trace = asyncio.run(solve(Digits().test[1], Chain(), FakePolicy(["1"]), Single()))
+    assert json.loads(json.dumps(trace.to_json()))["steps"][1]["scores"] == {"wanted": [0.5, ""]}
+    assert trace.cost.dollars == 0.25 and trace.cost.seconds == 0.5 + 2.0
+
+
+NINE = Sampling(max_tokens=9)
+
+
+@pytest.mark.parametrize("strategy", [Chain(NINE), Ensemble(2, NINE), Vote(2, sampling=NINE)])
+def test_an_answer_that_was_cut_off_goes_on_with_more_budget(strategy: Any) -> None:
+    """The tokens that are there stay, and nothing is asked for again."""
+    policy = Speaker(lambda before, _: "=abcdef"[len(before.partition("=")[2]) + 1 :])
+    problem = Problem("p", user("1="))
+    trace = asyncio.run(solve(problem, strategy, policy, budget=Budget(4)))
+    assert trace.spent and {trace.text(i) for i in trace.answers()} <= {"ab", "abcd"}
+    trace = Trace.from_json(trace.to_json())
+    asyncio.run(solve(problem, strategy, policy, budget=Budget(5), trace=trace))
+    assert trace.cost.generated_tokens <= 5
+    asyncio.run(solve(problem, strategy, policy, trace=trace))
+    assert not trace.spent and {trace.text(i) for i in trace.answers()} == {"abcdef"}
+    assert trace.cost.generated_tokens == 7 * len(trace.answers()), "six letters and an end"
+    before = trace.to_json()
+    asyncio.run(solve(problem, strategy, policy, trace=trace))
+    assert trace.to_json() == before
+
+
+def test_an_answer_without_room_for_more_stays() -> None:
+    policy = Speaker(lambda before, _: "abcdef", fails=lambda text: ModelError("full") if "a" in text else None)
+    trace = asyncio.run(solve(Problem("p", user("1=")), Chain(), policy, budget=Budget(2)))
+    asyncio.run(solve(trace.problem, Chain(), policy, trace=trace))
+    assert trace.text(trace.chosen or 0) == "ab" and not trace.steps[1].pruned

@@ -20,6 +20,8 @@ from ponder.reason.operators import expand, generate, write
 from ponder.reason.operators.cut import CUTS, Cut, cut_named
 from ponder.types import Completion, Cost, Ids, Message, Sampling, Trace, ids, prompt_trace
 
+from .scripted import Scripted, asked
+
 END = 256
 
 
@@ -194,3 +196,20 @@ def test_on_a_real_network() -> None:
 
 def test_errors_are_ponders_own() -> None:
     assert issubclass(Spent, PonderError)
+
+
+def test_what_was_written_is_kept_where_the_rest_fails() -> None:
+    """A step that stopped after "Dr. " goes on, and there is no room for more: it ends there, and is paid for."""
+
+    class Narrow(Scripted):
+        async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+            if len(self.asked):
+                raise ModelError("the context is full")
+            return await super().generate(prefix, sampling, n)
+
+    sentence = CUTS["sentence"]
+    policy = Narrow({"": ["Dr. \n"]})
+    trace = asked()
+    (step,) = asyncio.run(generate(trace, 0, policy, Sampling(), cut=sentence))
+    assert trace.steps[step].text == "Dr. \n" and trace.steps[step].stop == "length"
+    assert trace.cost.generated_tokens == 5 and not trace.steps[step].pruned

@@ -8,12 +8,13 @@ import pytest
 
 from fakes import Digits, FakePolicy, Wanted
 from ponder import jobs
-from ponder.errors import UsageError
+from ponder.errors import ModelError, UsageError
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
 from ponder.reason.strategies.ensemble import Ensemble
 from ponder.reason.strategies.mutual import Mutual
-from ponder.types import Score, Trace
+from ponder.reason.strategies.refine import Refine
+from ponder.types import Completion, Ids, Sampling, Score, Trace
 
 
 class Ends(Wanted):
@@ -36,13 +37,15 @@ def test_a_golden_trace() -> None:
     looks = {s.cites: (s.text, s.token_ids.tolist()) for s in trace.steps if s.cites}
     prompt = [ord("3"), ord("=")]
     assert looks == {(1,): ("a", [*prompt, ord("a")]), (2,): ("cd", [*prompt, ord("c"), ord("d")])}
-    assert [trace.steps[i].value for i in (1, 2)] == [0.5, 1.0] and trace.chosen == 2
+    assert [trace.score(i, "agreement") for i in (1, 2)] == [0.5, 1.0] and trace.chosen == 2
     assert trace.answers() == [1, 2], "second looks are no answers"
     assert policy.written == 6
 
 
 def test_the_guide_weighs() -> None:
     class Likes(Ends):
+        name = "likes"  # type: ignore[assignment]
+
         async def __call__(self, trace: Trace, steps: object) -> list[Score]:
             return [Score(1.0 if trace.text(i)[-1] == "1" else 0.1) for i in steps]  # type: ignore[attr-defined]
 
@@ -64,3 +67,30 @@ def test_settings() -> None:
     with pytest.raises(UsageError):
         Mutual(kept=1.0)
     assert jobs.decode(jobs.encode(MUTUAL)) == MUTUAL
+
+
+def test_the_tree_grows_on_after_second_looks() -> None:
+    trace, _ = thought(["ab1", "cdef2", "x3", "x1", "y2", "y2"])
+    more = Mutual(Ensemble(3), n=2)
+    asyncio.run(solve(trace.problem, more, FakePolicy(["gh2", "z2", "z2"]), Ends(), trace=trace))
+    assert len(trace.answers()) == 3 and len([s for s in trace.steps if s.cites]) == 3
+
+
+def test_answers_that_refine_others_are_looked_at_too() -> None:
+    """A prompt that asks for a refinement cites an answer as a second look does, and is none."""
+    tree = Refine(rounds=1, feedback="none")
+    trace, _ = thought(["ab1", "cd2", "x9", "y2"], Mutual(tree, n=1))
+    assert [trace.text(i) for i in trace.answers()] == ["ab1", "cd2"]
+    assert [trace.score(i, "agreement") for i in trace.answers()] == [0.0, 1.0]
+    assert trace.text(trace.chosen or 0) == "cd2"
+
+
+def test_second_looks_that_fail_leave_the_answers() -> None:
+    class Once(FakePolicy):
+        async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+            if self.written >= 2:
+                raise ModelError("the server is down")
+            return await super().generate(prefix, sampling, n)
+
+    trace = asyncio.run(solve(Digits().test[3], MUTUAL, Once(["ab1", "cd2"]), Ends()))
+    assert trace.chosen == 1 and [s.pruned for s in trace.steps if s.cites] == ["the server is down"] * 2

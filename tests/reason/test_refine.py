@@ -7,16 +7,17 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ponder.errors import ModelError, Spent, UsageError
 from ponder.jobs import decode, encode
-from ponder.pipelines.solve import solve
+from ponder.pipelines.solve import attempt, solve
 from ponder.reason.operators.aggregate import aggregate
 from ponder.reason.operators.inquire import Inquiries, Question
 from ponder.reason.strategies.graph import SORTING, GraphOfThoughts, Improve, Merge, Solve, Split
 from ponder.reason.strategies.refine import Refine
-from ponder.types import Problem, Sampling, Score, Trace, user
+from ponder.types import Completion, Ids, Problem, Sampling, Score, Trace, ids, user
 
 from .speaking import Speaker, tree
 
@@ -227,7 +228,8 @@ def test_a_part_that_fails_fails_the_graph() -> None:
     [
         (lambda: GraphOfThoughts(()), "ends with an answer"),
         (lambda: GraphOfThoughts((Solve(), Split())), "ends with"),
-        (lambda: GraphOfThoughts((Merge(),)), "begin with"), (lambda: Split(1), "at least 2"),
+        (lambda: GraphOfThoughts((Merge(),)), "let Solve come"),
+        (lambda: GraphOfThoughts((Split(), Improve())), "let Solve come"), (lambda: Split(1), "at least 2"),
         (lambda: Solve(0), "at least one"), (lambda: Merge(arity=1), "0, 2 or more"), (lambda: Improve(0), "leave"),
         (lambda: Refine(rounds=0), "use a chain"), (lambda: Refine(feedback="slf"), "Did you mean 'self'"),
         (lambda: Refine(critique="?"), "{question}"), (lambda: Solve(template="?"), "{part}"),
@@ -236,3 +238,28 @@ def test_a_part_that_fails_fails_the_graph() -> None:
 def test_bad_settings(make: Any, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         make()
+
+
+def silent_after(count: int) -> Speaker:
+    """Answers so many times, then with no tokens at all."""
+
+    class Mute(Speaker):
+        def _completion(self, text: str, prefix: Ids, sampling: Sampling) -> Completion:
+            if len(self.asked) > count:
+                return Completion("", ids([]), np.zeros(0, np.float32), "stop")
+            return super()._completion(text, prefix, sampling)
+
+    return Mute(lambda before, j: f"= {len(before)}")
+
+
+@pytest.mark.parametrize("answers", range(6))
+@pytest.mark.parametrize(
+    "how", [Refine(), Refine(feedback="none"), GraphOfThoughts(), GraphOfThoughts((Solve(2), Improve()))]
+)
+def test_nothing_written_is_never_the_answer(how: Any, answers: int) -> None:
+    trace = asyncio.run(attempt(Problem("p", user("Q")), how, silent_after(answers)))
+    if trace.chosen is not None:
+        assert trace.steps[trace.chosen].done and not trace.steps[trace.chosen].pruned and trace.text(trace.chosen)
+    else:
+        assert "nothing was written" in trace.failed
+    assert trace.chosen is not None or answers < 4

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from fakes import Digits, FakePolicy, Wanted, group
 from ponder import jobs
-from ponder.errors import UsageError
+from ponder.errors import UnknownName, UsageError
 from ponder.pipelines.solve import solve
+from ponder.reason.strategies.best_of import BestOf
 from ponder.reason.strategies.ensemble import Ensemble
 from ponder.reason.strategies.route import FEATURES, Probe, Route, agreement, features, fit
 from ponder.reason.strategies.vote import Vote
-from ponder.types import Sampling, Trace
+from ponder.types import Sampling, Score, Trace
 
 ROUTE = Route(Ensemble(3), Vote(n=6), threshold=0.6)
 
@@ -81,3 +83,33 @@ def test_bad_settings() -> None:
         fit([group([5], [[1]], [1.0])], "wanted")
     route = Route(Ensemble(2, Sampling(temperature=0.5)), signal="probe", probe=Probe((1.0, 2.0, 3.0, 4.0), 0.5))
     assert jobs.decode(jobs.encode(route)) == route
+
+
+def test_calling_again_changes_nothing() -> None:
+    """The hard samples agree, and still do not count as the fast ones did."""
+    route = Route(Ensemble(2), BestOf(6, by="logprob"), threshold=0.6)
+    trace, policy = thought(["1", "2", "3", "3", "3", "3"], route)
+    before = trace.to_json()
+    assert trace.score(0, "sure") == 0.5
+    kept = Trace.from_json(before)
+    asyncio.run(solve(kept.problem, route, policy, Wanted(), trace=kept))
+    assert kept.to_json() == before and policy.written == 6
+
+
+def test_the_fast_strategy_s_own_choice_stands() -> None:
+    trace, _ = thought(["1", "1", "2"], Route(BestOf(3, by="logprob"), threshold=0.0))
+    assert trace.chosen == 1
+    likes_the_last = Route(BestOf(3), threshold=0.0)
+    policy = FakePolicy(["1", "1", "2"])
+    chosen = asyncio.run(solve(Digits().test[1], likes_the_last, policy, guide=Larger())).chosen
+    assert chosen == 3, "two say 1, and the guide chose 2"
+
+
+class Larger(Wanted):
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        return [Score(float(trace.text(i)[0])) for i in steps]
+
+
+def test_an_unknown_signal() -> None:
+    with pytest.raises(UnknownName, match="agreement"):
+        Route(signal="agreemnt")  # type: ignore[arg-type]

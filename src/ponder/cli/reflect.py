@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
 from ponder.cli.progress import emit, printable
-from ponder.errors import RunError
+from ponder.errors import RunError, UnknownName, UsageError
 
 
 def reflect(
@@ -21,11 +22,16 @@ def reflect(
 ) -> int:
     """Words of doubt by training step, and the first right answers in which an earlier one is taken back."""
     from ponder.measure.reflection import corrections, reflections
-    from ponder.pipelines.harvest import only_scorer
+    from ponder.pipelines.harvest import has_traces, only_scorer, scorers
     from ponder.reason.reading import read
     from ponder.runs import read_traces
 
+    if show < 0:
+        raise UsageError(f"--show is {show}; it is a number of corrections, 0 or more")
+    has_traces(str(run))
     name = scorer or only_scorer((str(run),))
+    if name not in (known := scorers((str(run),))):
+        raise UnknownName("scorer of these answers", name, known)
     answers: Counter[int] = Counter()
     doubting: Counter[int] = Counter()
     words: Counter[str] = Counter()
@@ -37,11 +43,7 @@ def reflect(
             words.update(found)
     if not answers:
         raise RunError(f"{run} holds no answers yet")
-    first = []
-    for one in corrections(read_traces(run), name, read):
-        first.append(one)
-        if len(first) == show:
-            break
+    first = list(islice(corrections(read_traces(run), name, read), show))
     shares = {step: doubting[step] / answers[step] for step in sorted(answers)}
     if json:
         told = {"shares": shares, "words": dict(words.most_common(20)), "corrections": [asdict(c) for c in first]}
@@ -50,7 +52,10 @@ def reflect(
     early, late = _means(list(shares.values()))
     print(f"answers that doubt   {100 * early:.1f} % in the first tenth of the steps, {100 * late:.1f} % in the last")
     print(f"words                {', '.join(f'{w} ({c})' for w, c in words.most_common(8)) or 'none'}")
-    print(f"taken back           {'none, with a right answer in the end' if not first else ''}")
+    if show:
+        print(
+            f"taken back           {f'{len(first)} shown below' if first else 'none, with a right answer in the end'}"
+        )
     for one in first:
         print(f"\nstep {one.step}, {one.problem}: {one.before}, then {one.word!r}, then {one.after}\n")
         print(printable(one.text.strip()))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ponder.reason.budget import Budget
 
 _COUNTS = ("n", "simulations")  # how much a strategy does: samples, beams, branches, simulations
-_INNER = ("fast", "hard", "tree")  # strategies inside a strategy
+_INNER = ("fast", "hard", "tree", "of")  # strategies inside a strategy
 
 
 def strategy_named(
@@ -41,7 +41,7 @@ def strategy_named(
     level = None if effort is None else effort_named(effort)
     name = name or (level.strategy if level else default)
     kind, guide = strategy_of(names.find("strategy", name, {**STRATEGIES, **PRESETS}))
-    found = flags.build("strategy", kind, settings)
+    found = flags.build("strategy", kind, [s for s in settings if not s.startswith("cut=")])
     if not callable(found) or not is_dataclass(found):
         raise UsageError(f"{name} is no strategy: it must be a dataclass that is called with a trace and a policy")
     asked = {s.partition("=")[0] for s in settings}
@@ -49,11 +49,33 @@ def strategy_named(
     longest = max_tokens if max_tokens is not None else level.longest if level else None
     if n is not None and not any(_has(found, c) for c in _COUNTS) and n != 1:
         raise UsageError(f"{name} takes no --n: its settings are {', '.join(f.name for f in fields(found))}")
-    made: Any = found
+    made: Any = _cut(found, name, settings)
     if n is None and count is not None and _has(found, "m") and "m" not in asked:  # as many children as divide that
         made = replace(made, m=gcd(count, made.m), n=count)
     made = _bounded(made, count, longest, temperature)
     return made, guide, level.budget if level else None
+
+
+def _cut(strategy: Any, name: str, settings: Sequence[str]) -> Any:
+    """Where its steps end, by the cut's name: `--set cut=sentence`, `cut=tokens:32`, `cut=mark:TEXT`."""
+    from ponder.reason.operators.cut import cut_named
+
+    named = [s.partition("=")[2] for s in settings if s.startswith("cut=")]
+    if named and not _has(strategy, "cut"):
+        raise UsageError(f"{name} takes no cut: its settings are {', '.join(f.name for f in fields(strategy))}")
+    return replace(strategy, cut=cut_named(named[-1])) if named else strategy
+
+
+def guide_for(strategy: Any) -> str:
+    """The guide of a search that cannot do without one, where none is named: how likely the policy finds its steps."""
+    from ponder.reason.strategies.mcts import MCTS
+    from ponder.reason.strategies.stepwise import Stepwise
+
+    searches = isinstance(strategy, MCTS) or (
+        isinstance(strategy, Stepwise) and getattr(strategy, "by", "") != "logprob"
+    )
+    inner = [getattr(strategy, name) for name in _INNER if _has(strategy, name)]
+    return "likelihood" if searches or any(map(guide_for, inner)) else ""
 
 
 def _bounded(strategy: Any, count: int | None, longest: int | None, temperature: float | None) -> Any:
@@ -66,7 +88,8 @@ def _bounded(strategy: Any, count: int | None, longest: int | None, temperature:
         changes["sampling"] = replace(strategy.sampling, **given)
     for name in _INNER:
         if _has(strategy, name) and is_dataclass(getattr(strategy, name)):
-            changes[name] = _bounded(getattr(strategy, name), count if name != "fast" else None, longest, temperature)
+            inner = None if name in ("fast", "of") else count  # a fast one stays so, and a forest has its trees
+            changes[name] = _bounded(getattr(strategy, name), inner, longest, temperature)
     return replace(strategy, **changes)
 
 

@@ -13,7 +13,7 @@ MOST = 120  # lines
 def tree(trace: Trace, width: int = 100) -> list[str]:
     """The way to the answer is marked; what does not fit in `MOST` lines is counted."""
     way = set(trace.path(trace.chosen)) if trace.chosen is not None else set()
-    out: list[str] = []
+    out = ["oracle: the gold answer guided this search"] if trace.oracle else []
     for root, step in enumerate(trace.steps):
         if step.parent is None and (root == 0 or trace.children(root)):
             quoted = f" (quotes {', '.join(map(str, step.cites))})" if step.cites else ""

@@ -57,7 +57,7 @@ def allocate(coverage: ArrayLike, budget: int) -> Counts:
         raise UsageError(
             "a sample helps more than the one before it, so taking gains in order is not optimal: use choose"
         )
-    if budget != int(budget) or not 0 <= budget <= gain_PM.size:
+    if not 0 <= budget <= gain_PM.size or budget != int(budget):
         raise UsageError(f"a budget of {budget} does not fit: at most {gain_PM.size} samples can be given out")
     gain_PM = np.minimum.accumulate(gain_PM, axis=1)  # rounding must not put a later sample first
     flat = gain_PM.T.ravel()  # the first samples of all problems, then the second ones
@@ -92,7 +92,12 @@ def replay(samples: Sequence[int] | Counts, n: ArrayLike, c: ArrayLike) -> Repla
     """
     given_P = np.asarray(samples)
     n_P, c_P, _ = counts(n, c, 1)
-    n_P, c_P = (np.broadcast_to(x, given_P.shape) for x in (n_P, c_P))
+    try:
+        n_P, c_P = (np.broadcast_to(x, given_P.shape) for x in (n_P, c_P))
+    except ValueError:
+        raise UsageError(
+            f"an allocation to {given_P.size} problems needs the logs of those, not of {n_P.size}"
+        ) from None
     if given_P.ndim != 1 or given_P.size == 0 or np.any(given_P < 0):
         raise UsageError("an allocation is a number of samples, 0 or more, for each of at least one problem")
     if short := int(np.sum(given_P > n_P)):

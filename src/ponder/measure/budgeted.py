@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ponder.errors import UsageError
-from ponder.measure.given import numbers
+from ponder.measure.given import Numbers, numbers
 
 
-def control(used: Sequence[float], most: ArrayLike, least: ArrayLike = 0) -> float:
+def control(used: Numbers, most: ArrayLike, least: ArrayLike = 0) -> float:
     """The share of runs whose thinking stayed within [least, most]: bounds for all runs, or one for each."""
     used_N = np.asarray(used, dtype=float)
     if used_N.size == 0 or np.any(np.isnan(used_N)):
@@ -26,7 +25,7 @@ def control(used: Sequence[float], most: ArrayLike, least: ArrayLike = 0) -> flo
     return float(np.mean((low <= used_N) & (used_N <= high)))
 
 
-def scaling(budgets: Sequence[float], accuracies: Sequence[float]) -> float:
+def scaling(budgets: Numbers, accuracies: Numbers) -> float:
     """The mean slope over all pairs of budgets: accuracy gained per token of budget. Useful methods are above 0."""
     points = _points(budgets, accuracies)
     if len(points) < 2:
@@ -35,13 +34,13 @@ def scaling(budgets: Sequence[float], accuracies: Sequence[float]) -> float:
     return sum(slopes) / len(slopes)
 
 
-def performance(accuracies: Sequence[float]) -> float:
+def performance(accuracies: Numbers) -> float:
     """The best accuracy at any budget."""
     return max(a for _, a in _points(range(len(accuracies)), accuracies))
 
 
-def _points(budgets: Sequence[float], accuracies: Sequence[float]) -> list[tuple[float, float]]:
-    if len(budgets) != len(accuracies) or not budgets:
+def _points(budgets: Numbers, accuracies: Numbers) -> list[tuple[float, float]]:
+    if len(budgets) != len(accuracies) or len(budgets) == 0:
         raise UsageError(f"every budget takes one accuracy; got {len(budgets)} and {len(accuracies)}")
     points = sorted(zip(numbers(budgets).tolist(), numbers(accuracies).tolist(), strict=True))
     if len({b for b, _ in points}) < len(points):

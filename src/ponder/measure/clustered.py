@@ -15,7 +15,7 @@ import numpy as np
 
 from ponder.errors import UsageError
 from ponder.measure.given import Floats64, check, numbers
-from ponder.measure.intervals import LEVEL, wilson
+from ponder.measure.intervals import LEVEL, all_equal, wilson
 
 # What is drawn again: problems with all their samples (what other problems of this kind would give); the samples of
 # these very problems; or both, each with its own share of the variance.
@@ -51,6 +51,8 @@ def clustered_mean(groups: Sequence[Sequence[float | None]], level: float = LEVE
     mean = float(value_P.mean())
     if error == 0 and mean in (0.0, 1.0):  # all right or all wrong is not certain
         low, high = wilson(round(mean) * size, size, level)
+    elif error == 0:
+        low, high = all_equal(mean, size, level)
     else:
         from scipy.special import stdtrit
 
@@ -98,6 +100,8 @@ def bootstrap(
     low, high = np.quantile(means_R, [(1 - level) / 2, (1 + level) / 2])
     if low == high and mean in (0.0, 1.0) and not fixed:
         low, high = wilson(round(mean) * size, size, level)
+    elif low == high and not fixed:
+        low, high = all_equal(mean, size, level)
     told = None if over == "problems" or all(g.size < 2 for g in known) else math.sqrt(within / size)
     between = 0.0 if fixed else math.sqrt(max(total - within, 0.0) / size)
     drawn_in_all = sum(g.size for g in known)
@@ -124,6 +128,8 @@ def _from_samples(known: list[Floats64]) -> float | None:
 
 def _known(groups: Sequence[Sequence[float | None]]) -> tuple[list[Floats64], int, int]:
     told = [numbers(g) for g in groups]
+    if any(np.isinf(g).any() for g in told):
+        raise UsageError("an outcome is infinite, so a mean says nothing; leave it out, as None")
     known = [g[~np.isnan(g)] for g in told]
     undecided = sum(g.size for g in told) - sum(g.size for g in known)
     kept = [g for g in known if g.size]

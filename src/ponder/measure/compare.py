@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from ponder.errors import UsageError
 from ponder.measure.decide import Method, decide, rate, usual
-from ponder.measure.intervals import FEW, Accuracy, Mean, mean_of, paired_difference
-from ponder.measure.paired import sign_flip
+from ponder.measure.intervals import FEW, Accuracy, Mean, all_equal, paired_difference
+from ponder.measure.paired import paired_means, sign_flip
 from ponder.measure.price import Price
 from ponder.measure.readers.attempts import Attempts, Group, same_problems
 from ponder.types import Cost
@@ -121,9 +119,13 @@ def pair_of(first: tuple[str, Worths], second: tuple[str, Worths]) -> Pair:
     if all(x in (0, 1) for pair in both for x in pair):
         d = paired_difference(a_P, b_P)
         return Pair(one, other, d.mean, d.low, d.high, d.total, won, lost, "McNemar, exact", d.p_value, d.p_value)
-    apart = np.array([a - b for a, b in both])
-    m, p = mean_of(apart.tolist()), sign_flip(apart)
-    return Pair(one, other, m.mean, m.low, m.high, m.total, won, lost, "bootstrap, sign flips", p, p)
+    if len({a - b for a, b in both}) == 1:  # also where there is one problem only
+        gap = both[0][0] - both[0][1]
+        (low, high), p = all_equal(gap, len(both), least=-1.0), sign_flip([a - b for a, b in both])
+    else:
+        m = paired_means([[a] for a, _ in both], [[b] for _, b in both])
+        gap, low, high, p = m.mean, m.low, m.high, m.p_value
+    return Pair(one, other, gap, low, high, len(both), won, lost, "Student, sign flips", p, p)
 
 
 def holm(pairs: Sequence[Pair]) -> list[Pair]:

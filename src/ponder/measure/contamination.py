@@ -20,7 +20,8 @@ COMMON = 10
 SHORTEST = 5  # words: fewer stand in other texts by chance, so that only an equal text counts
 
 Named = tuple[str, str]  # an id and a text
-_WORD = re.compile(r"\w+", re.UNICODE)
+_SIGNS = "\u3040-\u30ff\u3400-\u9fff"  # Chinese and Japanese have no spaces: each sign is a word
+_WORD = re.compile(f"[{_SIGNS}]|[^\\W{_SIGNS}]+")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ponder.errors import UsageError
 from ponder.measure.given import Counts, Floats64
-from ponder.measure.intervals import wilson
+from ponder.measure.intervals import all_equal, bootstrap_tail, wilson
 
 MANY = 5_000  # problems (or kinds of them): from here on the central limit gives the bootstrap's interval
 
@@ -53,17 +53,22 @@ def curve_of(
 def settle(means_RK: Floats64, sd_K: Floats64, problems_K: Counts) -> tuple[Floats64, Floats64]:
     """The interval from the mean (row 0) and its resamples (the others); from the central limit where there are none.
 
-    Where all problems are right or all wrong every resample is too, though nothing is certain: Wilson's there. One
-    problem alone says nothing of others: NaN.
+    Where all problems are right or all wrong every resample is too, though nothing is certain: Wilson's there, and
+    the like where all are half right. One problem alone says nothing of others: NaN.
     """
+    low_K, high_K = np.full((2, problems_K.size), np.nan)
     if len(means_RK) > 1:
-        with warnings.catch_warnings():  # a k that no problem reaches has no resample either
-            warnings.simplefilter("ignore", RuntimeWarning)
-            low_K, high_K = np.nanquantile(means_RK[1:], [0.025, 0.975], axis=0)
+        for size in np.unique(problems_K[problems_K > 1]).tolist():
+            at, tail = problems_K == size, bootstrap_tail(size)
+            with warnings.catch_warnings():  # where few problems reach a k, a resample may have none of them
+                warnings.simplefilter("ignore", RuntimeWarning)
+                low_K[at], high_K[at] = np.nanquantile(means_RK[1:, at], [tail, 1 - tail], axis=0)
     else:
         half_K = 1.96 * sd_K / np.sqrt(np.maximum(problems_K, 1))
         low_K, high_K = means_RK[0] - half_K, means_RK[0] + half_K
     low_K, high_K = (np.where(problems_K > 1, x, np.nan) for x in (low_K, high_K))
     for i in np.flatnonzero(((means_RK[0] == 0) | (means_RK[0] == 1)) & (problems_K > 0)):
         low_K[i], high_K[i] = wilson(int(means_RK[0, i]) * int(problems_K[i]), int(problems_K[i]))
+    for i in np.flatnonzero((problems_K > 1) & (sd_K < 1e-9) & (means_RK[0] > 0) & (means_RK[0] < 1)):
+        low_K[i], high_K[i] = all_equal(float(means_RK[0, i]), int(problems_K[i]))
     return low_K, high_K

@@ -29,16 +29,19 @@ ABOUT: dict[Method, str] = {
 
 
 def decide(attempts: Attempts, method: Method, scorer: str | None = None) -> list[float | None]:
-    """What the rule's answer to each problem is worth. `scorer`: whose scores count, where there are several."""
+    """What the rule's answer to each problem is worth. `scorer`: whose scores count, where there are several.
+
+    A problem left without an answer is wrong; one of which the log holds nothing, or an error, is unknown.
+    """
     _needs(attempts, method, scorer)
     name = LOGPROB if method == "logprob" else scorer or _scorer(attempts, method)
     rule = _RULES[method]
-    return [rule(g, name) if g.size else None for g in attempts.groups]
+    return [rule(g, name) if g.size else 0.0 if g.silent else None for g in attempts.groups]
 
 
 def usual(attempts: Attempts) -> Method:
-    """The system's own choice where every problem has one, else one attempt at random."""
-    return "chosen" if all(g.chosen is not None for g in attempts.groups if g.size) else "mean"
+    """The system's own choice where it makes one, else one attempt at random."""
+    return "chosen" if any(g.chosen is not None for g in attempts.groups) else "mean"
 
 
 def rate(worths: Sequence[float | None]) -> Accuracy | Mean:
@@ -68,7 +71,7 @@ def _picked(method: Method) -> Callable[[Group, str], float | None]:
         place = pick(group, method, name)
         if place is not None:
             return group.correct[place]
-        return 0.0 if group.judged else None  # an answer was owed and none given
+        return 0.0 if group.judged and not group.missing else None  # owed and not given, unless an error was the reason
 
     return worth
 
@@ -115,5 +118,5 @@ def _needs(attempts: Attempts, method: Method, scorer: str | None) -> None:
         raise UsageError(f"{attempts.name} has no log-probabilities: only traces of this program and some servers do")
     if scorer and scorer not in attempts.scorers:
         raise UsageError(f"{attempts.name} has no scores of {scorer!r}; it has {', '.join(attempts.scorers) or 'none'}")
-    if method == "chosen" and (lost := [g.problem for g in attempts.groups if g.size and g.chosen is None]):
-        raise UsageError(f"{attempts.name}: no answer was chosen for {len(lost)} problems; use another --select")
+    if method == "chosen" and usual(attempts) != "chosen":
+        raise UsageError(f"{attempts.name}: the system chose no answer of any problem; use another --select")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ponder.errors import UsageError
+from ponder.measure.given import Numbers
 
 Side = Literal["train", "think", "either", "neither"]
 
@@ -54,12 +54,12 @@ class TrainOrThink:
         return "either" if train == think else "train" if train < think else "think"
 
 
-def cost_at(quality: float, costs: Sequence[float], qualities: Sequence[float]) -> float | None:
+def cost_at(quality: float, costs: Numbers, qualities: Numbers) -> float | None:
     """The least cost at which a curve, straight over log cost, reaches a quality; None where it never does.
 
     A point is worth the best that any cheaper one brings, since more need not be spent.
     """
-    if len(costs) != len(qualities) or not costs:
+    if len(costs) != len(qualities) or len(costs) == 0:
         raise UsageError(f"every cost takes one quality; got {len(costs)} and {len(qualities)}")
     points = sorted(zip(map(float, costs), map(float, qualities), strict=True))
     if math.isnan(quality) or not all(math.isfinite(q) and math.isfinite(c) and c > 0 for c, q in points):
@@ -79,8 +79,8 @@ def cost_at(quality: float, costs: Sequence[float], qualities: Sequence[float]) 
 def train_or_think(
     quality: float,
     training: float,
-    trained: tuple[Sequence[float], Sequence[float]],
-    thinking: tuple[Sequence[float], Sequence[float]],
+    trained: tuple[Numbers, Numbers],
+    thinking: tuple[Numbers, Numbers],
 ) -> TrainOrThink:
     """From curves (cost per query, quality) of the trained and of the present model: both ways to one quality."""
     return TrainOrThink(training, cost_at(quality, *trained), cost_at(quality, *thinking))

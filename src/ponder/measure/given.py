@@ -13,9 +13,10 @@ from ponder.errors import UnknownName, UsageError
 
 Floats64 = NDArray[np.float64]
 Counts = NDArray[np.int64]
+Numbers = Sequence[float] | Floats64
 
 
-def numbers(values: Sequence[float | None]) -> Floats64:
+def numbers(values: Sequence[float | None] | Floats64) -> Floats64:
     """None and NaN are both unknown."""
     try:
         return np.array([math.nan if v is None else float(v) for v in values], dtype=np.float64)

@@ -14,6 +14,7 @@ from statistics import NormalDist
 import numpy as np
 
 from ponder.errors import UsageError
+from ponder.measure.given import numbers
 
 LEVEL = 0.95
 FEW = 500  # with fewer problems than this an accuracy moves by points from luck alone, so the output says so
@@ -92,9 +93,10 @@ class Difference:
     @property
     def p_value(self) -> float:
         """McNemar's exact test: were the two equally good, how often would wins and losses part this far?"""
+        from scipy.special import bdtr
+
         n, fewer = self.won + self.lost, min(self.won, self.lost)
-        tail = sum(math.comb(n, i) for i in range(fewer + 1))
-        return min(1.0, 2 * tail / 2**n)
+        return min(1.0, 2 * float(bdtr(fewer, n, 0.5)))
 
     def __str__(self) -> str:
         points = f"{100 * self.mean:+.1f} points [{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
@@ -122,18 +124,47 @@ def paired_difference(
 
 def mean_of(values: Iterable[float | None], level: float = LEVEL, resamples: int = 10_000, seed: int = 0) -> Mean:
     """The mean of one value per problem; the interval is the percentile bootstrap over problems."""
-    told = np.array([math.nan if v is None else float(v) for v in values])
+    told = numbers(list(values))
     known = told[~np.isnan(told)]
     if known.size == 0:
         raise UsageError("a mean needs at least one known value; got none")
+    if np.isinf(known).any():
+        raise UsageError("a value is infinite, so the mean says nothing; leave it out, as None")
+    lost = int(told.size - known.size)
+    if np.all(known == known[0]):
+        low, high = all_equal(float(known[0]), known.size, level)
+        return Mean(float(known[0]), low, high, int(known.size), lost)
     rng = np.random.default_rng(seed)
     rows = max(1, 4_000_000 // known.size)  # resample in slices: 10,000 x many problems need not fit in memory
     means = [
         known[rng.integers(known.size, size=(min(rows, resamples - done), known.size))].mean(axis=1)
         for done in range(0, resamples, rows)
     ]
-    low, high = np.quantile(np.concatenate(means), [(1 - level) / 2, (1 + level) / 2])
-    return Mean(float(known.mean()), float(low), float(high), int(known.size), int(told.size - known.size))
+    tail = bootstrap_tail(int(known.size), level)
+    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
+    return Mean(float(known.mean()), float(low), float(high), int(known.size), lost)
+
+
+def bootstrap_tail(total: int, level: float = LEVEL) -> float:
+    """The share of resampled means to cut off at each end, so that the rest covers what Student's interval would.
+
+    Redrawing few problems varies less than drawing them, and normal tails are too thin for them (Hesterberg 2015).
+    """
+    from scipy.special import ndtr, stdtrit
+
+    return float(ndtr(stdtrit(total - 1, (1 - level) / 2) * math.sqrt(total / (total - 1))))
+
+
+def all_equal(value: float, total: int, level: float = LEVEL, least: float = 0.0) -> tuple[float, float]:
+    """An interval for the mean of values in [least, 1] that were all the same, which is not certain either.
+
+    Of the problems there are, a share q differ with a chance of (1 - q)^total to draw none of them; the q at which that
+    is rare may all be at either end. NaN where values have no such ends.
+    """
+    if not least <= value <= 1:
+        return math.nan, math.nan
+    q = 1 - ((1 - level) / 2) ** (1 / total)
+    return value - q * (value - least), value + q * (1 - value)
 
 
 def _newcombe(both: int, won: int, lost: int, neither: int, level: float) -> tuple[float, float]:

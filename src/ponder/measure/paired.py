@@ -10,7 +10,7 @@ import numpy as np
 
 from ponder.errors import UsageError
 from ponder.measure.given import Floats64, numbers
-from ponder.measure.intervals import FEW, LEVEL
+from ponder.measure.intervals import FEW, LEVEL, all_equal
 
 EXACT = 16  # differences that are not 0: up to here all signs are tried
 
@@ -68,8 +68,9 @@ def paired_means(
     from scipy.special import stdtrit
 
     half = float(stdtrit(count - 1, (1 + level) / 2)) * error
+    low, high = (mean - half, mean + half) if half else all_equal(mean, count, level, least=-1.0)
     p = sign_flip(sums, flips, seed)
-    return PairedMean(mean, mean - half, mean + half, p, int(gap.size), int(count), int((~told).sum()))
+    return PairedMean(mean, low, high, p, int(gap.size), int(count), int((~told).sum()))
 
 
 def sign_flip(gaps: Sequence[float] | Floats64, flips: int = 10_000, seed: int = 0) -> float:

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ponder.errors import UsageError
 from ponder.measure.given import Floats64
+from ponder.measure.intervals import all_equal, bootstrap_tail, wilson
 
 CELLS = 4_000_000  # draws kept at once
 
@@ -73,7 +74,10 @@ def frontier_with_intervals(
     ]
     cost_RS, quality_RS = np.split(np.concatenate(means), 2, axis=1)
     chance_S = np.mean([frontier(c, q) for c, q in zip(cost_RS, quality_RS, strict=True)], axis=0)
-    cost_2S, quality_2S = _interval(cost_RS), _interval(quality_RS)
+    cost_2S, quality_2S = _interval(cost_RS, size), _interval(quality_RS, size)
+    for i in np.flatnonzero(np.ptp(quality_SP, axis=1) == 0):  # no redrawing differs, which is not certain
+        same = float(quality_SP[i, 0])
+        quality_2S[:, i] = wilson(round(same) * size, size) if same in (0, 1) else all_equal(same, size)
     return [
         Place(
             name,
@@ -88,5 +92,9 @@ def frontier_with_intervals(
     ]
 
 
-def _interval(means_RS: Floats64) -> Floats64:
-    return np.asarray(np.quantile(means_RS, [0.025, 0.975], axis=0))
+def _interval(means_RS: Floats64, size: int) -> Floats64:
+    """NaN of one problem: it says nothing of others."""
+    if size < 2:
+        return np.full((2, means_RS.shape[1]), np.nan)
+    tail = bootstrap_tail(size)
+    return np.asarray(np.quantile(means_RS, [tail, 1 - tail], axis=0))

@@ -53,7 +53,7 @@ def auroc(
     else:
         if len(problems) != score_N.size:
             raise UsageError(f"name the problem of each sample: got {len(problems)} names for {score_N.size} samples")
-        low, high = _over_problems(score_N, good, problems, level, resamples, seed)
+        low, high = _over_problems(area, score_N, good, problems, level, resamples, seed)
     return Auroc(area, low, high, int(good.sum()), int((~good).sum()))
 
 
@@ -86,8 +86,7 @@ def _logit_interval(
     if math.isnan(variance):  # one sample of a kind: its share of won pairs has no spread to measure
         return 0.0, 1.0
     if area in (0.0, 1.0):  # no pair went wrong, which so many independent pairs of a worse score also bring
-        bound = float(((1 - level) / 2) ** (1 / min(sizes)))
-        return (bound, 1.0) if area else (0.0, 1 - bound)
+        return _bounds(area, min(sizes), level)
     if variance == 0:  # every sample wins the same share, as where all tie
         return 0.0, 1.0
     from scipy.special import stdtrit
@@ -98,9 +97,15 @@ def _logit_interval(
     return 1 / (1 + math.exp(half - middle)), 1 / (1 + math.exp(-half - middle))
 
 
+def _bounds(area: float, pairs: int, level: float) -> tuple[float, float]:
+    bound = float(((1 - level) / 2) ** (1 / pairs))
+    return (bound, 1.0) if area == 1 else (0.0, 1 - bound) if area == 0 else (0.0, 1.0)
+
+
 def _over_problems(
-    score_N: Floats64, good: np.ndarray, problems: Sequence[Hashable], level: float, resamples: int, seed: int
-) -> tuple[float, float]:
+    area: float, score_N: Floats64, good: np.ndarray, problems: Sequence[Hashable], level: float, resamples: int,
+    seed: int,
+) -> tuple[float, float]:  # fmt: skip
     members: dict[Hashable, list[int]] = {}
     for i, problem in enumerate(problems):
         members.setdefault(problem, []).append(i)
@@ -113,5 +118,8 @@ def _over_problems(
         drawn = np.concatenate([groups[i] for i in rng.integers(len(groups), size=len(groups))])
         if 0 < good[drawn].sum() < drawn.size:
             areas.append(_area(score_N[drawn], good[drawn]))
+    if area in (0.0, 1.0) or not areas:  # no redrawing brings a pair that went wrong: bounds, as if a problem were one
+        sizes = [len({p for p, g in zip(problems, good, strict=True) if g == kind}) for kind in (True, False)]
+        return _bounds(area, min(sizes), level)
     low, high = np.quantile(areas, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)

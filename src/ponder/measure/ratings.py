@@ -113,13 +113,14 @@ def _information(games: Floats64, strength: Floats64, prior: float) -> Floats64:
 def _errors(
     won: Floats64, spread: Floats64, strength: Floats64, fixed: np.ndarray, prior: float, draws: bool
 ) -> Floats64:
-    """Standard errors. A drawn game varies less than a coin, so with draws the scores' own spread counts (sandwich)."""
+    """Standard errors. A drawn game varies less than a coin, so with draws the scores' own spread counts (sandwich),
+    where every player's scores have one."""
     free = ~fixed
     error = np.zeros(strength.size)
     if not free.any():
         return error
     inverse = np.linalg.pinv(_information(won + won.T, strength, prior)[np.ix_(free, free)], hermitian=True)
-    if draws:
+    if draws and np.all(spread.sum(axis=1) > 1e-9):  # where all of someone's games went as expected, that was luck
         score = np.diag(spread.sum(axis=1)) - spread
         inverse = inverse @ score[np.ix_(free, free)] @ inverse
     if not fixed.any():  # ratings are told against the mean

@@ -50,7 +50,7 @@ def correction(text: str, read: Read) -> tuple[str, str, str] | None:
     for m in islice(WORDS.finditer(text[:LONGEST]), MOST):
         lines = text[: m.start()].rstrip().rsplit("\n", 1)
         said = _last_number(lines[-1]) or read(lines[-1])
-        if said is not None and said != final:
+        if said is not None and not _same(said, final):
             return m[0].lower(), said, final
     return None
 
@@ -64,5 +64,16 @@ def corrections(traces: Iterable[tuple[int, Trace]], scorer: str, read: Read) ->
 
 
 def _last_number(line: str) -> str | None:
-    found = re.findall(r"-?\d+(?:\.\d+)?", line)
-    return found[-1] if found else None
+    """1,234 is one number, and in 10-7 there is no -7."""
+    found = re.findall(r"(?<![\d)])-?\d+(?:,\d{3})*(?:\.\d+)?|\d+(?:,\d{3})*(?:\.\d+)?", line)
+    return found[-1].replace(",", "") if found else None
+
+
+def _same(said: str, final: str) -> bool:
+    """7, 7.0 and $7 are one answer."""
+    if said == final:
+        return True
+    try:
+        return float(said.replace(",", "")) == float(final.replace(",", "").strip("$ "))
+    except ValueError:
+        return False

@@ -56,7 +56,10 @@ def routing_curve(
     for name, values in (("signal", signal_P), ("weak outcome", weak_P), ("strong outcome", strong_P)):
         if lost := int((~np.isfinite(values)).sum()):
             raise UsageError(f"{lost} of {values.size} queries have no {name}; leave those out and say how many")
-    low_P, high_P = (np.broadcast_to(np.asarray(x, dtype=float), signal_P.shape) for x in (weak_cost, strong_cost))
+    try:
+        low_P, high_P = (np.broadcast_to(np.asarray(x, dtype=float), signal_P.shape) for x in (weak_cost, strong_cost))
+    except ValueError:
+        raise UsageError("give one cost for all queries, or one number for each") from None
     more_P = high_P if cascade else high_P - low_P
     if not (np.isfinite(more_P).all() and np.all(more_P > 0) and np.all(low_P >= 0)):
         raise UsageError("the strong system must cost more than the weak one on every query; swap them otherwise")

@@ -93,7 +93,7 @@ class GenRM:
     def _after(self, prefix: Ids, rationale: Completion) -> Ids:
         """The prompt and a rationale up to where the verdict stands; one that came to no verdict is asked for it."""
         written = rationale.token_ids
-        if rationale.stop == "stop":
+        if rationale.stop == "stop" and rationale.text.rstrip().endswith(VERDICT):  # not at a stop of the caller's own
             return np.append(prefix, written).astype(np.int32)
         body = written[:-1] if rationale.stop == "eos" else written
         return np.concatenate([prefix, body, self.policy.tokens(f"\n{VERDICT}")]).astype(np.int32)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ponder.errors import Interrupted, ModelError
 from ponder.pipelines.solve import attempt
 from ponder.protocols import Policy, Scorer, Strategy, Watch
+from ponder.reason.harvest.found import key
 from ponder.runs import Run, read_traces
 from ponder.types import Problem, Trace
 
@@ -19,7 +20,7 @@ class Asking:
 
     def __init__(self, run: Run, watch: Watch, batch: int) -> None:
         self.run, self.watch, self.batch = run, watch, batch
-        self.kept = {(step, t.problem.id): t for step, t in read_traces(run.folder) if not t.failed}
+        self.kept = {_name(step, t.problem): t for step, t in read_traces(run.folder) if not t.failed}
 
     async def __call__(
         self,
@@ -38,14 +39,14 @@ class Asking:
             async with gate:
                 return await attempt(problem, strategy, policy, judge)
 
-        left = [p for p in problems if (step, p.id) not in self.kept]
+        left = [p for p in problems if _name(step, p) not in self.kept]
         tasks = [asyncio.create_task(one(p)) for p in left]
         failed = 0
         try:
             for number, coming in enumerate(asyncio.as_completed(tasks), 1):
                 trace = await coming
                 self.run.traces(step, [trace])
-                self.kept[step, trace.problem.id] = trace
+                self.kept[_name(step, trace.problem)] = trace
                 failed += bool(trace.failed)
                 if failed == number == min(len(left), MANY):
                     raise ModelError(f"every attempt to {phase} fails, the last one because: {trace.failed}")
@@ -56,4 +57,9 @@ class Asking:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        return [self.kept[step, p.id] for p in problems]
+        return [self.kept[_name(step, p)] for p in problems]
+
+
+def _name(step: int, problem: Problem) -> tuple[int, str, str]:
+    """A file may have other problems now under the ids that it had when the run began."""
+    return step, problem.id, key(problem)

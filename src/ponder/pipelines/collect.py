@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from ponder.pipelines.solve import pick
 from ponder.protocols import Silent, Strategy, Task, Watch
 from ponder.reason.budget import Budget
 from ponder.reason.strategies import Ensemble
-from ponder.runs import Run
+from ponder.runs import Run, read_traces
+from ponder.types import Trace
 
 
 @dataclass(frozen=True)
@@ -54,5 +56,13 @@ class Collect:
                 guide=guide, budget=self.budget, oracle=self.guide == ORACLE,
             )  # fmt: skip
             traces = asyncio.run(work)
+        return self._report(traces)
+
+    def closing(self, folder: Path) -> list[str]:
+        """What came out, for people."""
+        traces = [trace for _, trace in read_traces(folder) if not trace.failed]
+        return [f"traces          of {len(traces)} problems", *self._report(traces).lines()]
+
+    def _report(self, traces: Sequence[Trace]) -> Report:
         verifier = self.task.verifier
         return report(traces, verifier.name, getattr(verifier, "read", None))

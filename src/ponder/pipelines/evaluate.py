@@ -84,7 +84,7 @@ async def think_about(
             run.traces(0, [trace])
             traces[trace.problem.id] = trace
             fresh.append(trace)
-            if len(fresh) == min(len(left), MANY) and all(t.failed for t in fresh):
+            if len(fresh) == len(traces) == min(len(left), MANY) and all(t.failed for t in fresh):
                 raise ModelError(f"all problems fail, the last one because: {trace.failed}")
             if len(fresh) % often == 0 or len(fresh) == len(left):
                 watch.step(

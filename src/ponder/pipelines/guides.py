@@ -7,10 +7,11 @@ from typing import Any
 from ponder.errors import UnknownName, UsageError
 from ponder.names import load
 from ponder.protocols import Policy, Scorer, Task
+from ponder.reason.operators.self_evaluate import PTrue
 from ponder.reason.scorers import Likelihood
 
 ORACLE = "oracle"
-KNOWN = ("likelihood", ORACLE, "reward:FOLDER", "module:object")
+KNOWN = ("likelihood", "p_true", ORACLE, "reward:FOLDER", "module:object")
 
 
 def guide_named(
@@ -19,6 +20,7 @@ def guide_named(
     """A scorer that needs no gold answer, or the oracle, which is the task's verifier.
 
     likelihood      how likely the policy finds what it wrote
+    p_true          how likely the policy finds that it is right, when asked
     reward:FOLDER   a trained outcome, process or value model: a folder, or the run that trained it
     module:object   your own, or one of ponder's
     """
@@ -27,6 +29,10 @@ def guide_named(
         return None
     if name == "likelihood":
         return Likelihood()
+    if name == "p_true":
+        if policy is None:
+            raise UsageError("p_true asks the policy that thinks, and there is none here: name another guide")
+        return PTrue(policy)
     if name == ORACLE:
         if task is None:
             raise UsageError("an oracle needs a task with gold answers: --guide oracle is for `ponder eval`")

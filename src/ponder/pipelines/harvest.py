@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from ponder import jobs
 from ponder.errors import PonderError, RunError, TaskError, UnknownName, UsageError
 from ponder.funnel import Funnel
-from ponder.pipelines.rows import FUNNEL, write_rows
+from ponder.pipelines.rows import FUNNEL, told, write_rows
 from ponder.protocols import Scorer, Silent, Task, Watch
 from ponder.reason import harvest as reap
 from ponder.reason.harvest.found import By, Found, Origin
@@ -82,14 +82,16 @@ class Harvest:
                 write_rows(out, rows)
         return out
 
+    def closing(self, folder: Path) -> list[str]:
+        """What came out, for people."""
+        return [*told(folder), f"{self.what:<9} {folder / DATA}"]
+
     def rows(self, funnel: Funnel, watch: Watch | None = None) -> list[dict[str, Any]]:
         """What a file says, one row each. Where nothing is left, an error with the funnel."""
         watch = watch or Silent()
         watch.phase("read")
         for run in self.runs:
-            read_job(run)  # says so where that is no run directory
-            if not (Path(run) / "traces.jsonl").exists():
-                raise RunError(f"the run {run} holds no traces: {_instead(run)}")
+            has_traces(run)
         scorer = {run: self.scorer or self._scorer(run) for run in self.runs}
         reads = None if self.model is None else _Reader.of(self.model)
         found: list[Found] = []
@@ -142,7 +144,8 @@ class Harvest:
                     alone = reap.as_trace(trace, parts, reads)
                     if funnel.passes("told in whole tokens", alone is not None, "a thought had to be cut"):
                         assert alone is not None
-                        one.row.update(reap.tokens_of(alone))
+                        words = [place for place, part in enumerate(parts, 1) if part.step is None]
+                        one.row.update(reap.tokens_of(alone, words))
                         yield one
             case "pairs":
                 yield from reap.answer_pairs(trace, scorer, funnel, origin, self.margin, self.longest)
@@ -218,6 +221,13 @@ def scorers(runs: Sequence[str], first: int = 200) -> Counter[str]:
         for _, trace in islice(read_traces(run), first):
             seen.update(name for end in reap.ends(trace) for name in trace.steps[end].scores)
     return seen
+
+
+def has_traces(run: str) -> None:
+    """Raise where there is nothing to read."""
+    read_job(run)  # says so where that is no run directory
+    if not (Path(run) / "traces.jsonl").exists():
+        raise RunError(f"the run {run} holds no traces: {_instead(run)}")
 
 
 def _instead(run: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from ponder.errors import TaskError, UsageError
+from ponder.funnel import Funnel
+from ponder.models.local import Local
 from ponder.models.native import Native
 from ponder.pipelines.sft import end_token
 from ponder.runs import read_traces
@@ -34,17 +36,21 @@ def gather(
     of `scorer`; without, the ones called "label", or of the only scorer that there is. Not `scored`: no scores needed.
     """
     traces: list[Trace] = []
+    scores: dict[str, set[str]] = {}
     for place in data:
         found = _from_run(place) if Path(place).is_dir() else _from_file(place, format, skip_bad)
         if not found:
             raise TaskError(f"{place} holds no traces: let it think first, or give another")
         traces += found
-    names = {name: None for t in traces for s in t.steps for name in s.scores}
+        scores[place] = {name for t in found for s in t.steps for name in s.scores}
+    names = set().union(*scores.values())
     chosen = scorer or (LABEL if LABEL in names else next(iter(names)) if len(names) == 1 else None)
-    if scored and (chosen is None or chosen not in names):
-        known = ", ".join(sorted(names)) or "none"
+    without = [place for place, known in scores.items() if chosen not in known]
+    if scored and without:
+        said = "; ".join(f"{place}: {', '.join(sorted(scores[place])) or 'none'}" for place in without)
         asked = f"no step has a score named {chosen!r}" if chosen else "say which scores are the labels"
-        raise UsageError(f"{asked}: --scorer NAME; scores in {', '.join(data)}: {known}")
+        apart = ". One name must hold for all places: else learn from them apart" if len(data) > 1 else ""
+        raise UsageError(f"{asked}: --scorer NAME; scores in {said}{apart}")
     return traces, chosen or LABEL
 
 
@@ -69,13 +75,31 @@ def _from_file(place: str, format: str | None, skip_bad: bool) -> list[Trace]:
             raise TaskError(f"{place} holds no traces: each line must have 'problem' and 'steps'")
         return read(place, format, skip_bad)
     found = []
-    for number, line in enumerate(Path(place).read_text("utf-8").split("\n"), 1):
+    try:
+        lines = Path(place).read_text("utf-8").split("\n")
+    except UnicodeDecodeError as why:
+        raise TaskError(f"cannot read {place}: it is not UTF-8 text ({why})") from None
+    for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                found.append(Trace.from_json(json.loads(line)))
-            except (ValueError, KeyError, TypeError) as why:
+                found.append(_sound(Trace.from_json(json.loads(line))))
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as why:
                 raise TaskError(f"{place}, line {number} is no trace ({why!r})") from None
     return found
+
+
+def _sound(trace: Trace) -> Trace:
+    """Anybody may have written the file."""
+    said = [m for m in trace.problem.messages if isinstance(m, Mapping) and {"role", "content"} <= m.keys()]
+    if not trace.steps or not said or len(said) < len(trace.problem.messages):
+        raise ValueError("there is no prompt, or one of its messages has no role or content")
+    for i, step in enumerate(trace.steps):
+        tokens, likely = step.token_ids, step.logprobs
+        if not isinstance(tokens, np.ndarray) or tokens.ndim != 1 or (len(tokens) and tokens.min() < 0):
+            raise ValueError(f"the token ids of step {i} are no list of whole numbers, 0 or more")
+        if not isinstance(step.text, str) or (likely is not None and likely.shape != tokens.shape):
+            raise ValueError(f"text, token ids and log-probabilities of step {i} do not match")
+    return trace
 
 
 def encoded(trace: Trace, policy: Native, separator: str | None = None) -> Trace:
@@ -84,7 +108,7 @@ def encoded(trace: Trace, policy: Native, separator: str | None = None) -> Trace
     `separator`: steps that the policy wrote are cut there. An answer that nobody sampled ends with the end token.
     """
     if any(len(step.token_ids) for step in trace.steps[1:]):
-        _same_tokens(trace, policy)
+        same_tokens(trace, policy)
         out = split(trace, policy.text, separator) if separator else trace
     else:
         out = _tokenised(trace, policy)
@@ -107,17 +131,17 @@ def _tokenised(trace: Trace, policy: Native) -> Trace:
     return out
 
 
-def _same_tokens(trace: Trace, policy: Native) -> None:
+def same_tokens(trace: Trace, policy: Local) -> None:
     """Raise where what was written (by the policy, if it wrote any) does not read back as its own text."""
     anyone = not any(step.sampled for step in trace.steps)
     for i, step in enumerate(trace.steps):
         body = step.token_ids[:-1] if step.stop == "eos" else step.token_ids
         if step.parent is None or not len(body) or not (step.sampled or anyone):
             continue
-        if int(step.token_ids.max()) >= policy.net.config.vocab or policy.text(body) != step.text:
+        if int(step.token_ids.max()) >= policy._vocab or policy.text(body) != step.text:
             raise TaskError(
                 f"{trace.problem.id}, step {i} was written with another tokenizer: its tokens do not read as its text "
-                "with this model's; train on traces of a model with the same tokenizer, or on a file of texts"
+                "with this model's; take traces of a model with the same tokenizer, or a file of texts"
             )
 
 
@@ -146,11 +170,21 @@ def labelled(
 ) -> Labels:  # fmt: skip
     """Those traces in which something is labelled, in the policy's tokens, in two parts."""
     traces, name = gather(data, format, scorer, skip_bad, scored)
-    kept = [t for t in (encoded(trace, policy, separator) for trace in traces) if places(t, name)]
+    funnel = Funnel({"traces": len(traces)})
+    kept = []
+    for trace in traces:
+        known = [step.scores[name] for step in trace.steps if name in step.scores]
+        decided = any(score.value is not None for score in known)
+        why = "all undecided" if known else "no score"
+        if scored and not funnel.passes(f"with a score by {name!r}", decided, why):
+            continue
+        whole = encoded(trace, policy, separator)
+        if funnel.passes("with something to learn", bool(places(whole, name)), "nothing for this objective"):
+            kept.append(whole)
     if not kept:
-        raise TaskError(
-            f"none of {len(traces)} traces has labels under {name!r} that this objective can learn from: pairs need "
-            "answers with different scores, outcomes need answers that came to an end, steps need labels on steps"
+        funnel.stop(
+            f"no trace has labels under {name!r} that this objective can learn from (pairs need answers with different "
+            "scores, outcomes need answers that came to an end, steps need labels on steps)"
         )
     train, test = parted(kept, tenths)
     if not train:

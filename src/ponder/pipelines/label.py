@@ -9,14 +9,17 @@ from pathlib import Path
 
 from ponder.errors import Interrupted, TaskError, UsageError
 from ponder.models.load import load_any, pin
+from ponder.models.local import Local
+from ponder.pipelines.judged import same_tokens
 from ponder.pipelines.rollouts import Labelling, Shepherd, label_all
 from ponder.pipelines.solve import solve_all
-from ponder.protocols import Policy, Silent, Strategy, Task, Watch
+from ponder.protocols import Silent, Strategy, Task, Watch
+from ponder.reason.harvest.found import key
 from ponder.reason.strategies import Ensemble
-from ponder.runs import Run, read_traces
+from ponder.runs import Run, read_job, read_traces
 from ponder.tasks.steps import LABEL
 from ponder.tasks.steps.cut import split
-from ponder.types import Cost, Trace
+from ponder.types import Cost, Problem, Trace
 
 
 @dataclass(frozen=True)
@@ -68,27 +71,29 @@ class Label:
         ]
 
 
-async def label(job: Label, policy: Policy, run: Run, watch: Watch) -> list[Trace]:
-    given = {t.problem.id: t for place in job.data for _, t in read_traces(place)}
+async def label(job: Label, policy: Local, run: Run, watch: Watch) -> list[Trace]:
+    given = {_name(t.problem): t for place in job.data for t in _thought(place)}
     problems = [t.problem for t in given.values()] if job.data else list(job.task.train[: job.limit])
     problems = problems[: job.limit]
     if not problems:
         raise TaskError(f"{', '.join(job.data) or job.task.name} has no problems to label answers of")
-    done = {trace.problem.id: trace for _, trace in read_traces(run.folder)}
-    left = [p for p in problems if p.id not in done]
+    done = {_name(trace.problem): trace for _, trace in read_traces(run.folder)}
+    left = [p for p in problems if _name(p) not in done]
     watch.phase("solve")
     for begin in range(0, len(left), job.batch):
         part = left[begin : begin + job.batch]
         try:
             if job.data:
-                traces = [given[p.id] for p in part]
+                traces = [given[_name(p)] for p in part]
+                for trace in traces:
+                    same_tokens(trace, policy)
             else:
                 traces = await solve_all(part, job.strategy, policy, job.task.verifier)
             if job.separator:
                 traces = [split(trace, policy.text, job.separator) for trace in traces]
             await label_all(traces, job.rule, policy, job.task.verifier)
             run.traces(0, traces)
-            done |= {trace.problem.id: trace for trace in traces}
+            done |= {_name(trace.problem): trace for trace in traces}
             told = shares(done.values())
             run.metrics(len(done) - 1, told)
             watch.step(len(done), len(problems), told, traces)
@@ -97,7 +102,18 @@ async def label(job: Label, policy: Policy, run: Run, watch: Watch) -> list[Trac
                 raise
             so_far = f"stopped after {len(done)} of {len(problems)} problems"
             raise Interrupted(f"{so_far}; the same command goes on") from None
-    return [done[p.id] for p in problems]
+    return [done[_name(p)] for p in problems]
+
+
+def _name(problem: Problem) -> tuple[str, str]:
+    """An id alone is not enough: two runs may draw other problems under one."""
+    return problem.id, key(problem)
+
+
+def _thought(place: str) -> list[Trace]:
+    """The traces of a run in which something was thought."""
+    read_job(place)  # says so where that is no run directory
+    return [trace for _, trace in read_traces(place) if len(trace.steps) > 1]
 
 
 def shares(traces: Iterable[Trace]) -> dict[str, float]:

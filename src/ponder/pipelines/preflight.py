@@ -14,7 +14,7 @@ from ponder.errors import ModelError, PonderError
 from ponder.models.native import Native
 from ponder.pipelines import checks
 from ponder.pipelines.checks import Check
-from ponder.pipelines.sft import PREFERRED, FineTune, answer, end_token, given
+from ponder.pipelines.sft import PREFERRED, FineTune, answer, end_token, given, in_one
 from ponder.pipelines.solve import pick
 from ponder.pipelines.witness import LONGEST, PROBLEMS, Evidence, Witness, draw, ended, gather, shortest
 from ponder.train.learner import Learner
@@ -66,10 +66,11 @@ def examine_given(
 ) -> tuple[list[Check], Evidence]:
     """The checks that apply where answers are given and nothing is sampled."""
     chosen = shortest(policy, pick(problems, job.seed, 0, 8 * PROBLEMS))
-    traces = [given(policy, p, answer(job.data, p)) for p in chosen]
+    traces = [given(policy, p, in_one(answer(job.data, p))) for p in chosen]
     for trace in traces:
         for step in trace.steps[1:]:  # the beginning and the end are enough
             step.token_ids = np.concatenate([step.token_ids[: LONGEST - 1], step.token_ids[LONGEST - 1 :][-1:]])
+            step.logprobs = None if step.logprobs is None else step.logprobs[: len(step.token_ids)]  # all unknown
     Witness(learner).note_reference(traces)
     job.objective.credit(traces, PREFERRED, {})
     e = gather(policy, learner, traces, {})

@@ -17,7 +17,7 @@ from ponder.errors import UnknownName, UsageError
 from ponder.funnel import Funnel
 from ponder.pipelines.agreement import Tried
 from ponder.pipelines.asking import Asking
-from ponder.pipelines.rows import FUNNEL, write_rows
+from ponder.pipelines.rows import FUNNEL, told, write_rows
 from ponder.pipelines.sieve import Sieve, plain
 from ponder.pipelines.sources import (
     ASKS,
@@ -136,6 +136,10 @@ class MakeProblems:
         with Run(folder, job) as run:
             return asyncio.run(make(job, find, run, watch))
 
+    def closing(self, folder: Path) -> list[str]:
+        """What came out, for people."""
+        return [*told(folder), f"problems  {folder / PROBLEMS}"]
+
 
 def _check(prompt: str) -> None:
     try:
@@ -229,7 +233,8 @@ def _by_solver(problems: Sequence[Problem], solve: Callable[[str], Any], funnel:
     left = []
     for problem in problems:
         try:
-            found = [str(answer) for answer in solve(bare(problem))]
+            answers = solve(bare(problem))
+            found = [str(a) for a in ([answers] if isinstance(answers, str | int | float) else answers)]
         except Exception as error:  # the user's own program
             funnel.passes("solved by program", False, f"{type(error).__name__}: {error}")
             continue

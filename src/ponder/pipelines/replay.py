@@ -21,7 +21,7 @@ from ponder.measure.compare import Pair, pair_of
 from ponder.measure.decide import Method, decide, rate
 from ponder.measure.intervals import Accuracy, Mean
 from ponder.measure.readers import Attempts, Columns, read_all, to_traces
-from ponder.measure.readers.runs import is_run, read_run, run_task, run_traces
+from ponder.measure.readers.runs import given, is_run, read_run, run_task, run_traces
 from ponder.protocols import Scorer
 from ponder.train.credit import group_relative, leave_one_out
 from ponder.types import Score, Trace
@@ -63,7 +63,8 @@ class Stored:
         if len(systems) > 1:
             listed = ", ".join(s.name.rpartition(": ")[2] for s in systems)
             raise UsageError(f"{source} holds several systems ({listed}): replay one of them, as {source}::NAME")
-        return cls(systems[0], tuple(to_traces(systems[0])))
+        texts = all(g.texts is not None for g in systems[0].groups if g.size)
+        return cls(systems[0], tuple(to_traces(systems[0])) if texts else ())  # to decide again takes no texts
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,7 @@ def replay(
 
 
 def _rescored(stored: Stored, scorer: Scorer, truth: bool) -> tuple[Attempts, list[list[Score]]]:
-    scores = asyncio.run(_judge(stored.traces, scorer))
+    scores = asyncio.run(_judge(stored.traces or to_traces(stored.attempts), scorer))
     if not any(s.value is not None for judged in scores for s in judged):
         why = verify.tally([s for judged in scores for s in judged]).reasons
         raise UsageError(
@@ -206,7 +207,7 @@ async def _judge(traces: Sequence[Trace], scorer: Scorer) -> list[list[Score]]:
     out: list[list[Score]] = []
     for first in range(0, len(traces), AT_ONCE):
         some = traces[first : first + AT_ONCE]
-        out += await asyncio.gather(*(scorer(t, t.answers()) for t in some))
+        out += await asyncio.gather(*(scorer(t, given(t)) for t in some))
     return out
 
 

@@ -72,7 +72,7 @@ def report(traces: Sequence[Trace], scorer: str, read: Read | None) -> Report:
 
 
 def outcome(trace: Trace, scorer: str) -> float | None:
-    """The score of the answer given. None given is wrong, unless an error was the reason."""
+    """The score of the answer given. None given is wrong, unless an error was the reason: a small budget is none."""
     answers = trace.answers()
     step = trace.chosen if trace.chosen is not None else answers[0] if len(answers) == 1 else None
     if step is not None:

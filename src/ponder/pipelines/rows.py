@@ -8,8 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import RunError
+from ponder.funnel import Funnel
 
 FUNNEL = "funnel.json"  # its name in a run directory
+
+
+def told(folder: Path) -> list[str]:
+    """A run directory's funnel, for people."""
+    kept = json.loads((folder / FUNNEL).read_text(encoding="utf-8"))
+    return Funnel.from_json(kept).lines()
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -11,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ponder.errors import Interrupted, PonderError, Spent, TaskError
+from ponder.errors import Interrupted, PonderError, Spent, TaskError, UsageError
 from ponder.protocols import Policy, Scorer, Strategy
 from ponder.reason.budget import Budget, Metered, Purse
 from ponder.reason.operators import evaluate
-from ponder.types import Problem, Trace, prompt_trace
+from ponder.types import Problem, Trace, ids, prompt_trace
 
 
 async def solve(
@@ -33,9 +34,14 @@ async def solve(
 
     The strategy and its guide do not see the gold answer, unless as an `oracle`: the trace then says so.
     """
+    if judge is not None and guide is not None and guide.name == judge.name and not oracle:
+        raise UsageError(
+            f"guide and judge both score as {judge.name!r}, and one would be taken for the other: rename the guide"
+        )
     trace = prompt_trace(problem, policy.encode(problem.messages)) if trace is None else trace
     trace.oracle, trace.spent, trace.failed = trace.oracle or (oracle and guide is not None), False, ""
-    trace.problem = problem if trace.oracle else replace(problem, answer=None)
+    # Tags may hold a worked solution.
+    trace.problem = problem if trace.oracle else replace(problem, answer=None, tags={})
     trace.read = getattr(judge, "read", None)
     paying = policy
     if budget is not None:
@@ -43,13 +49,21 @@ async def solve(
     try:
         await strategy(trace, paying, guide)
     except Spent:  # it had not even begun
-        pass
+        trace.spent = True
     finally:
         trace.problem = problem
-        trace.spent = isinstance(paying, Metered) and paying.refused
+        trace.spent |= isinstance(paying, Metered) and paying.refused
+    if trace.chosen is None and not (trace.failed or trace.spent or trace.answers()):
+        trace.failed = nothing(trace)
     if judge is not None:
         await evaluate(trace, to_judge(trace, judge.name), judge)
     return trace
+
+
+def nothing(trace: Trace) -> str:
+    """Why there is no answer, by what most branches came to."""
+    reasons = Counter(s.pruned for s in trace.steps if s.pruned)
+    return "no branch came to an answer" + "".join(f": {reason}" for reason, _ in reasons.most_common(1))
 
 
 def to_judge(trace: Trace, judge: str) -> list[int]:
@@ -71,8 +85,9 @@ async def attempt(
     oracle: bool = False,
 ) -> Trace:
     """As `solve`; an error that ends the thinking is kept on the trace, as why it failed."""
-    trace = prompt_trace(problem, policy.encode(problem.messages))
+    trace = prompt_trace(problem, ids([]))
     try:
+        trace.steps[0].token_ids = policy.encode(problem.messages)
         return await solve(problem, strategy, policy, judge, guide=guide, budget=budget, oracle=oracle, trace=trace)
     except Interrupted:
         raise

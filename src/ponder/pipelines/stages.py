@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ponder.errors import UnknownName, UsageError
+from ponder.errors import Interrupted, PonderError, UnknownName, UsageError
 from ponder.protocols import Silent, Watch
 from ponder.runs import Run
 
@@ -34,8 +34,8 @@ class Stages:
         if not names or len(set(names)) < len(names):
             raise UsageError(f"stages need names, each once; these are {names}")
         for i, stage in enumerate(self.stages):
-            if not stage.name or _REFERENCE.fullmatch(f"stage:{stage.name}") is None:
-                raise UsageError(f"a stage's name is a folder's: {stage.name!r} has a space or a slash, or is empty")
+            if stage.name in ("", ".", "..") or _REFERENCE.fullmatch(f"stage:{stage.name}") is None:
+                raise UsageError(f"a stage's name is a folder's: {stage.name!r} has a space or a slash, or is none")
             for wanted in mentioned(stage.job):
                 if wanted not in names[:i]:
                     raise UnknownName("earlier stage", wanted, names[:i])
@@ -47,7 +47,13 @@ class Stages:
         with Run(folder, self) as run:
             for stage in self.stages:
                 watch.phase(stage.name)
-                results[stage.name] = settled(stage.job, run.folder)(run.folder / stage.name, watch)
+                try:
+                    results[stage.name] = settled(stage.job, run.folder.resolve())(run.folder / stage.name, watch)
+                except Interrupted:
+                    raise
+                except PonderError as why:
+                    why.args = (f"stage {stage.name!r}: {why}",)  # the same error, which says where
+                    raise
         return results
 
 
@@ -74,6 +80,10 @@ def _each_text(value: Any, change: Callable[[str], str]) -> Any:
         return change(value) if "stage:" in value else value
     if isinstance(value, tuple):
         return tuple(_each_text(v, change) for v in value)
+    if isinstance(value, list):
+        return [_each_text(v, change) for v in value]
+    if isinstance(value, dict):
+        return {k: _each_text(v, change) for k, v in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
         given = {f.name: getattr(value, f.name) for f in fields(value) if f.init}
         changed = {k: new for k, v in given.items() if (new := _each_text(v, change)) is not v}

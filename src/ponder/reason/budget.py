@@ -87,7 +87,7 @@ class Metered:
 
     policy: Policy
     purse: Purse
-    refused: bool = False  # it could not pay, once at least
+    refused: bool = False  # it could not pay for all that was asked, once at least
 
     def encode(self, messages: Sequence[Message]) -> Ids:
         return self.policy.encode(messages)
@@ -112,6 +112,7 @@ class Metered:
         try:
             how = replace(sampling, max_tokens=granted, min_tokens=min(sampling.min_tokens, granted))
             drawn = await self.policy.generate(prefix, how, n)
+            self.refused |= granted < sampling.max_tokens and any(c.stop == "length" for c in drawn)
             price = self.purse.budget.price
             drawn = [replace(c, cost=replace(c.cost, dollars=c.cost.dollars + price.dollars(c.cost))) for c in drawn]
             return drawn

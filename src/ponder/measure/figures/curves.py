@@ -11,7 +11,18 @@ import numpy as np
 from ponder.errors import UsageError
 from ponder.measure.coverage import coverage_curve
 from ponder.measure.curves import Curve
-from ponder.measure.figures.drawn import Drawn, Row, counted, ends, headline, panels, percent, small_print, spaced
+from ponder.measure.figures.drawn import (
+    Drawn,
+    Row,
+    brief,
+    counted,
+    ends,
+    headline,
+    panels,
+    percent,
+    small_print,
+    spaced,
+)
 from ponder.measure.intervals import FEW
 from ponder.measure.plots import COLOURS, DASHES, INK, MARKS, QUIET
 from ponder.measure.readers.attempts import LOGPROB, SCORE, Attempts
@@ -46,25 +57,38 @@ def asked_of(system: Attempts) -> Asked:
     return Asked(told, most)
 
 
-def _curves(asked: Asked, how: How, subsets: int = 100) -> dict[str, Curve]:
-    """Every rule that a system's data allow."""
+def _curves(asked: Asked, how: How, said: list[str], subsets: int = 100) -> dict[str, Curve]:
+    """Every rule that a system's data allow. Where no verdict says what a rule's choice is worth, that is said."""
+    out = _possible(asked, how, subsets)
+    if unknown := [rule for rule, curve in out.items() if np.isnan(curve.mean).any()]:
+        rules = " and ".join(CALLED[rule] for rule in unknown)
+        said.append(
+            f"{asked.system.name}: no {rules}, since choices fall on attempts without a verdict on every problem"
+        )
+    return {rule: curve for rule, curve in out.items() if rule not in unknown}
+
+
+def _possible(asked: Asked, how: How, subsets: int) -> dict[str, Curve]:
     system, ks = asked.system, spaced(asked.most)
     out = {"coverage": coverage_curve(*system.counts, ks)}
     if any(g.counted for g in system.groups):
         return out
     right = [g.correct for g in system.groups]
-    answers = [g.answers if g.answers is not None else range(g.size) for g in system.groups]  # each stands for itself
+    answers = [g.answers or () for g in system.groups]
+    own = [
+        range(g.size) for g in system.groups
+    ]  # by score an attempt is chosen, not an answer: each has its own verdict
     if system.answered:
         votes: How = how if asked.most <= EXACT else "subsets"
         out["majority"] = selection_curve("majority", answers, right, ks, how=votes, subsets=subsets)
     if scorer := _scorer(system):
         scores = [g.scores[scorer] for g in system.groups]
-        out["best"] = selection_curve("best", answers, right, ks, scores, how, subsets, "abstain")
+        out["best"] = selection_curve("best", own, right, ks, scores, how, subsets, "abstain")
         if system.answered:
             out["weighted"] = selection_curve("weighted", answers, right, ks, scores, "subsets", subsets, "abstain")
     if LOGPROB in system.scorers:
         scores = [g.scores[LOGPROB] for g in system.groups]
-        out["logprob"] = selection_curve("best", answers, right, ks, scores, how, subsets, "abstain")
+        out["logprob"] = selection_curve("best", own, right, ks, scores, how, subsets, "abstain")
     return out
 
 
@@ -101,8 +125,8 @@ def coverage_against_consensus(systems: Sequence[Attempts], title: str = "") -> 
 
     A panel for each system; one for all where there is nothing to choose by, and only coverage to show.
     """
-    asked = [asked_of(s) for s in systems]
-    curves = [_curves(a, "exact") for a in asked]
+    asked, said = [asked_of(s) for s in systems], list[str]()
+    curves = [_curves(a, "exact", said) for a in asked]
     together = len(asked) > 1 and all(len(found) == 1 for found in curves)
 
     def paint(figure: Figure, axes: list[Axes]) -> None:
@@ -114,25 +138,27 @@ def coverage_against_consensus(systems: Sequence[Attempts], title: str = "") -> 
         else:
             ended = [_paint_curves(ax, _named(found), "interval") for ax, found in zip(axes, curves, strict=True)]
             for ax, a, found in zip(axes, asked, curves, strict=True):
-                headline(ax, a.system.name if len(asked) > 1 else "share of problems solved, %")
+                headline(ax, brief(a.system.name) if len(asked) > 1 else "share of problems solved, %")
                 counted(ax, a.most)
                 if len(found) > 1:
                     _gap(ax, found)
         for ax, named in zip(axes, ended, strict=True):  # when the height that panels share is known
             ends(ax, named)
-        small_print(figure, notes(systems, "bars: 95 % intervals over problems"))
+        small_print(figure, [*notes(systems, "bars: 95 % intervals over problems"), *said])
 
     figure = panels(1 if together else len(asked), paint, title, sharey=True)
-    return Drawn(figure, tuple(r for a, c in zip(asked, curves, strict=True) for r in _rows(a.system.name, c)))
+    rows = tuple(r for a, c in zip(asked, curves, strict=True) for r in _rows(a.system.name, c))
+    return Drawn(figure, rows, tuple(said))
 
 
 def selection_curves(systems: Sequence[Attempts], title: str = "", subsets: int = 100) -> Drawn:
     """What a rule chooses among k random samples, with its spread over random subsets."""
-    asked = [asked_of(s) for s in systems]
-    curves = [_curves(a, "subsets", subsets) for a in asked]
+    asked, said = [asked_of(s) for s in systems], list[str]()
+    curves = [_curves(a, "subsets", said, subsets) for a in asked]
     for a, found in zip(asked, curves, strict=True):
         if len(found) < 2:
-            raise UsageError(f"{a.system.name} has neither answers nor scores to choose by: draw its coverage instead")
+            why = said[-1] if said else f"{a.system.name} has neither answers nor scores to choose by"
+            raise UsageError(f"{why}: draw its coverage instead")
 
     def paint(figure: Figure, axes: list[Axes]) -> None:
         ended = [_paint_curves(ax, _named(found), "sd") for ax, found in zip(axes, curves, strict=True)]
@@ -140,14 +166,16 @@ def selection_curves(systems: Sequence[Attempts], title: str = "", subsets: int 
             ends(ax, named)
             one = float(found["coverage"].mean[0])
             ax.axhline(one, color=QUIET, lw=0.9, ls=DASHES[2], zorder=1)
-            headline(ax, a.system.name if len(asked) > 1 else "share of problems whose chosen answer is right, %")
+            headline(
+                ax, brief(a.system.name) if len(asked) > 1 else "share of problems whose chosen answer is right, %"
+            )
             counted(ax, a.most)
-        small_print(
-            figure, notes(systems, f"bars: standard deviation over {subsets} random subsets; dotted: one sample")
-        )
+        spread = f"bars: standard deviation over {subsets} random subsets; dotted: one sample"
+        small_print(figure, [*notes(systems, spread), *said])
 
     figure = panels(len(asked), paint, title, sharey=True)
-    return Drawn(figure, tuple(r for a, c in zip(asked, curves, strict=True) for r in _rows(a.system.name, c)))
+    rows = tuple(r for a, c in zip(asked, curves, strict=True) for r in _rows(a.system.name, c))
+    return Drawn(figure, rows, tuple(said))
 
 
 def _named(curves: dict[str, Curve]) -> list[tuple[str, int, Curve]]:
@@ -171,8 +199,8 @@ def _paint_curves(ax: Axes, curves: Sequence[tuple[str, int, Curve]], spread: st
             c.k[marks] * apart, low[marks], high[marks], color=colour, lw=1.1, alpha=0.55, clip_on=False, zorder=2
         )
         named.append((float(c.mean[-1]), name, colour))
-        lows.append(float(np.nanmin(low)))
-        highs.append(float(np.nanmax(high)))
+        lows.append(float(np.nanmin([low, c.mean])))  # one problem has no interval
+        highs.append(float(np.nanmax([high, c.mean])))
     before = ax.get_ylim() if not ax.get_autoscaley_on() else (1.0, 0.0)  # panels share their height
     percent(ax, min(*lows, before[0]), max(*highs, before[1]))
     return named
@@ -183,6 +211,11 @@ def _gap(ax: Axes, curves: dict[str, Curve]) -> None:
     chosen = max((float(c.mean[-1]), rule) for rule, c in curves.items() if rule != "coverage")
     top = float(curves["coverage"].mean[-1])
     if top - chosen[0] < 0.03:
+        return
+    bottom, height = ax.get_ylim()
+    if top - chosen[0] < 0.2 * (height - bottom):  # no room between the lines
+        said = f"{100 * (top - chosen[0]):.0f} points not found"
+        ax.annotate(said, (0.98, 0.03), xycoords="axes fraction", ha="right", fontsize=8, color=INK)
         return
     x = float(curves["coverage"].k[-1]) * 0.93
     arrow = {"arrowstyle": "<->", "color": QUIET, "lw": 0.9, "shrinkA": 2, "shrinkB": 2}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 PANEL = 4.3, 3.2  # inches
 MANY = 4  # panels in a row
+WIDE = 30  # characters of a name
 
 
 @dataclass(frozen=True)
@@ -30,13 +32,20 @@ class Drawn:
 
     def save(self, path: str | Path) -> list[Path]:
         """The picture as PNG and SVG, its numbers as CSV beside them."""
-        import matplotlib
-
         stem = Path(path)
         stem = stem.with_suffix("") if stem.suffix in (".png", ".svg", ".csv") else stem
+        try:
+            return self._save(stem)
+        except OSError as why:
+            raise UsageError(f"cannot write {stem}.png ({why.strerror or why}); give another path with --out") from None
+
+    def _save(self, stem: Path) -> list[Path]:
+        import matplotlib
+
         stem.parent.mkdir(parents=True, exist_ok=True)
         out = [stem.with_name(stem.name + suffix) for suffix in (".png", ".svg", ".csv")]
-        with matplotlib.rc_context(STYLE):
+        with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph")  # a name in letters that the font lacks is drawn as boxes
             self.figure.savefig(out[0], dpi=200, facecolor="white")
             self.figure.savefig(out[1], facecolor="white", metadata={"Date": None})
         with open(out[2], "w", newline="", encoding="utf-8") as file:
@@ -78,6 +87,11 @@ def panels(count: int, paint: Callable[[Figure, list[Axes]], None], title: str =
     return figure
 
 
+def brief(name: str) -> str:
+    """A name that leaves room for what it names; its end tells more than its beginning."""
+    return name if len(name) <= WIDE else f"...{name[3 - WIDE :]}"
+
+
 def headline(axes: Axes, text: str) -> None:
     axes.set_title(text, loc="left", fontsize=9, color=INK)
 
@@ -114,7 +128,7 @@ def ends(axes: Axes, labels: Sequence[tuple[float, str, str]], x: float = 1.015)
     ordered = sorted(labels, key=lambda item: item[0])
     for (height, text, colour), at in zip(ordered, _apart([h for h, *_ in ordered], gap), strict=True):
         axes.annotate(
-            text, (1, height), (x, at), xycoords=("axes fraction", "data"), textcoords=("axes fraction", "data"),
+            brief(text), (1, height), (x, at), xycoords=("axes fraction", "data"), textcoords=("axes fraction", "data"),
             color=colour, va="center", ha="left", fontsize=8.5, annotation_clip=False,
         )  # fmt: skip
 

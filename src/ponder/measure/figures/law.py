@@ -55,8 +55,8 @@ def scaling_law(systems: Sequence[Attempts], title: str = "", reach: float = 10.
                 )  # fmt: skip
             off = [abs(float(law(k)) - m) for k, m in zip(curve.k, curve.mean, strict=True) if k > known]
             labels.append((float(law(furthest)), a.system.name, colour))
-            low = min(low, float(np.nanmin(curve.low)))
-            high = max(high, float(law(furthest)), float(np.nanmax(curve.high)))
+            low = min(low, float(np.nanmin([curve.low, curve.mean])))
+            high = max(high, float(law(furthest)), float(np.nanmax([curve.high, curve.mean])))
             rows.extend(_law_rows(a.system.name, curve, law, known, off))
         counted(ax, int(furthest))
         percent(ax, low, high)
@@ -80,9 +80,10 @@ def _law_text(ax: Axes, fits: Sequence[Any]) -> None:
         )
         ax.annotate(
             said,
-            (0.03, 0.97 - 0.075 * i),
+            (0.98, 0.03 + 0.075 * (len(fits) - 1 - i)),  # where no curve comes: they rise
             xycoords="axes fraction",
-            va="top",
+            va="bottom",
+            ha="right",
             fontsize=8.5,
             color=COLOURS[i % len(COLOURS)],
         )

@@ -43,6 +43,8 @@ def two_axes(systems: Sequence[Attempts], title: str = "", rule: str = "") -> Dr
         key=lambda c: c[0],
     )
     curves = [(length, _worth(s, chosen, ks)) for length, s in cells]
+    if any(np.isnan(c.mean).any() for _, c in curves):
+        raise UsageError(f"{CALLED[chosen]}: on every problem the choice falls on an attempt without a verdict")
     rows = [
         {"length": length, "k": k, "rule": chosen, "mean": c.mean[i], "low": c.low[i], "high": c.high[i]}
         for length, c in curves
@@ -100,7 +102,8 @@ def _paint_lengths(ax: Axes, curves: Sequence[tuple[int, Curve]], ks: Sequence[i
         ax.plot(c.k, c.mean, color=colour, lw=1.8, marker=MARKS[i % len(MARKS)], ms=3.8, clip_on=False)
         labels.append((float(c.mean[-1]), f"{length:,} tokens", colour))
     counted(ax, most)
-    percent(ax, min(float(np.nanmin(c.low)) for _, c in curves), max(float(np.nanmax(c.high)) for _, c in curves))
+    lows, highs = [np.nanmin([c.low, c.mean]) for _, c in curves], [np.nanmax([c.high, c.mean]) for _, c in curves]
+    percent(ax, float(min(lows)), float(max(highs)))
     ends(ax, labels)
 
 
@@ -112,7 +115,7 @@ def _paint_cells(ax: Axes, curves: Sequence[tuple[int, Curve]], ks: Sequence[int
         for j in range(len(ks)):
             as_cheap = values[spent <= spent[i, j]]
             best = values[i, j] >= as_cheap.max()
-            dark = values[i, j] < (values.min() + values.max()) / 2
+            dark = values[i, j] <= (values.min() + values.max()) / 2
             ax.text(
                 j, i, f"{100 * values[i, j]:.0f}", ha="center", va="center", fontsize=8.5,
                 color="white" if dark else INK, fontweight="bold" if best else "normal",

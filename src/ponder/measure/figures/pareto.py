@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from ponder.errors import UsageError
 from ponder.measure.decide import Method, decide, usual
-from ponder.measure.figures.drawn import Drawn, Row, headline, panels, percent, small_print
+from ponder.measure.figures.drawn import Drawn, Row, brief, headline, panels, percent, small_print
 from ponder.measure.intervals import FEW
 from ponder.measure.pareto import Place, frontier_with_intervals
 from ponder.measure.plots import COLOURS, INK, QUIET
@@ -89,11 +89,13 @@ def _paint(ax: Axes, places: Sequence[Place], cost: str) -> None:
     spread = max(p.cost for p in places) / max(min(p.cost for p in places), 1e-300)
     if spread > 8:
         ax.set_xscale("log")
-    low, high = min(p.cost_interval[0] for p in places), max(p.cost_interval[1] for p in places)
+    known = [x for p in places for x in (p.cost, *p.cost_interval) if x == x]
+    low, high = min(x for x in known if x > 0 or spread <= 8), max(known)
     if spread > 8:
         ax.set_xlim(low / 1.5, high * 2.6)
     else:
-        ax.set_xlim(max(0.0, low - 0.1 * (high - low)), high + 0.35 * (high - low))
+        wide = high - low or 0.2 * high
+        ax.set_xlim(max(0.0, low - 0.1 * wide), high + 0.35 * wide)
     percent(ax, min(p.quality_interval[0] for p in places), max(p.quality_interval[1] for p in places))
     right = ax.get_xlim()[1]
     xs = [*[p.cost for p in on for _ in range(2)][1:], right]
@@ -105,8 +107,10 @@ def _paint(ax: Axes, places: Sequence[Place], cost: str) -> None:
         ax.plot([p.cost] * 2, p.quality_interval, color=colour, lw=1.1, zorder=2)
         ax.plot(p.cost, p.quality, "o", ms=6, color=colour, mfc=colour if p.on else "white", zorder=3)
         sure = f"  ({100 * p.chance:.0f} % on it)" if 0.02 < p.chance < 0.98 else ""
+        left = ax.transAxes.inverted().transform(ax.transData.transform((p.cost, p.quality)))[0] > 0.6
         ax.annotate(
-            f"{p.name}{sure}", (p.cost, p.quality), (7, -9 if not p.on else 7), textcoords="offset points",
-            fontsize=8.5, color=INK if p.on else QUIET, va="center",
+            f"{brief(p.name)}{sure}", (p.cost, p.quality), (-7 if left else 7, -9 if not p.on else 7),
+            textcoords="offset points", fontsize=8.5, color=INK if p.on else QUIET, va="center",
+            ha="right" if left else "left",
         )  # fmt: skip
     ax.set_xlabel(cost)

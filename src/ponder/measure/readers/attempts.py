@@ -37,7 +37,8 @@ class Group:
     cost: Cost | None = None
     question: str = ""
     gold: Any = None
-    missing: str = ""  # why there are no attempts, where there are none
+    missing: str = ""  # the error that ended the thinking, if one did
+    silent: bool = False  # it was asked, no error ended the thinking, and yet no attempt came to an end
 
     def __post_init__(self) -> None:
         columns = {"answers": self.answers, "tokens": self.tokens, "texts": self.texts, **dict(self.scores)}
@@ -217,7 +218,13 @@ def _same_versions(a: Attempts, b: Attempts) -> list[str]:
             f"{a.name} and {b.name} are on different versions of a task: {told}. Compare runs on one version"
         )
     asked = [(x.question, y.question) for x, y in pairs if x.question and y.question]
-    if differ := sum(x != y for x, y in asked):
+    differ = sum(x != y for x, y in asked)
+    if differ and isinstance(a.task, Mapping) and a.task == b.task:
+        raise UsageError(
+            f"{a.name} and {b.name} are on different versions of a task: it has the same settings in both, but"
+            f" {differ} of {len(pairs)} questions are others, so its data or code changed between them. Run one again"
+        )
+    if differ:
         return [f"{differ} of {len(pairs)} questions are worded differently in {a.name} and {b.name}"]
     if not both and not asked:
         return ["not checked: that equal ids mean the same problem (the logs hold neither questions nor gold answers)"]
@@ -243,6 +250,9 @@ def labels(names: Sequence[str]) -> list[str]:
     head = next((i for i in range(shortest) if len({w[i] for w in words}) > 1), shortest)
     tail = next((i for i in range(shortest - head) if len({w[-1 - i] for w in words}) > 1), shortest - head)
     cut = ["".join(w[head : len(w) - tail]).strip(" _-:/") for w in words]
+    while head > 0 and all(c.isdigit() for c in cut):  # a number alone names nothing
+        head = max(head - 2, 0)
+        cut = ["".join(w[head:]).strip(" _-:/") for w in words]
     return cut if all(cut) and len(set(cut)) == len(cut) else list(names)
 
 

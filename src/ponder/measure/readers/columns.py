@@ -79,6 +79,11 @@ TELLING = frozenset((
     "acc", "accepted", "accuracy", "correct", "correctness", "equal", "graded", "hit", "match", "matched", "ok",
     "pass", "passed", "right", "solved", "success", "verified", "verify", "win", "won",
 ))  # fmt: skip
+PLAIN_IDS = ("id", "idx", "index", "uuid")  # say nothing of what they number; within one of these, no problem
+OTHERS = frozenset((
+    "provider", "model", "system", "generator", "author", "user", "run", "session", "request", "response", "completion",
+    "output", "choice", "message", "usage", "config",
+))  # fmt: skip
 WEAK = ("total", "count", "attempts", "trials", "samples")  # may count samples, and may count anything else
 MANY, LONG = 64, 120  # systems in one log, and characters of a name: more is a text
 LOW = NAMES["correct"].index("label")  # from here on a name says little: the values must be plainly right or wrong
@@ -91,6 +96,7 @@ class Columns:
 
     `right`: values that mean right. `systems`: columns that each hold one system's verdicts. `scoring`: how a list of
     step scores becomes one. `duplicates`: a problem that stands in several rows is refused, or its rows are attempts.
+    `version`: none, where a column called so is not the task's.
     """
 
     id: str = ""
@@ -117,6 +123,11 @@ class Columns:
         for choice, known in (("scoring", SCORING), ("duplicates", ("refuse", "attempts"))):
             if getattr(self, choice) not in known:
                 raise UsageError(f"{choice} is {getattr(self, choice)!r}; it is {' or '.join(known)}")
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """Every column that is named."""
+        return frozenset(part for f in fields(self) for part in getattr(self, f.name).split(",") if part)
 
     @classmethod
     def of(cls, settings: Sequence[str]) -> Columns:

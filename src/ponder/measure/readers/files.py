@@ -87,8 +87,8 @@ def _lines(path: Path, text: str) -> list[Any]:
 def _table(path: Path, text: str, delimiter: str) -> list[dict[str, Any]]:
     csv.field_size_limit(sys.maxsize)  # a cell may hold a whole completion
     first = text.partition("\n")[0]
-    if delimiter == "," and "," not in first and ";" in first:
-        delimiter = ";"
+    if delimiter == "," and "," not in first:  # many tables called .csv are parted by something else
+        delimiter = next((mark for mark in ";\t|" if mark in first), ",")
     rows: list[dict[Any, Any]] = list(csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter))
     for number, row in enumerate(rows, 2):
         if None in row:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from ponder.errors import UnknownName
 from ponder.measure.readers.attempts import Attempts, Group
 from ponder.measure.readers.columns import COLUMNS, Columns
 from ponder.measure.readers.shapes import Row, rows
@@ -144,6 +145,43 @@ def tree_of_thoughts(label: str, data: Data, columns: Columns) -> list[Attempts]
     return [a.map(lambda g: replace(g, cost=costs[g.problem])) for a in _noted(read, note)]
 
 
+GRADES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}  # Inspect's letters: correct, incorrect, partial, no answer
+
+
+def inspect(label: str, data: Data, columns: Columns) -> list[Attempts]:
+    """Logs of Inspect, written as JSON: samples with an epoch, and what each scorer gave them.
+
+    `columns.correct` names the scorer; else it is the first. A sample that ended in an error has no verdict.
+    """
+    scorers = list(dict.fromkeys(name for row in data for name in row.get("scores") or {}))
+    scorer = columns.correct or next(iter(scorers), "")
+    if scorer not in scorers:
+        raise UnknownName("scorer", scorer, scorers)
+    tidy: list[Row] = []
+    for row in data:
+        score, output = (row.get("scores") or {}).get(scorer) or {}, row.get("output") or {}
+        value, usage = score.get("value"), output.get("usage") or {}
+        grade = GRADES.get(value, value) if isinstance(value, str) else value
+        tidy.append({
+            "id": row["id"], "epoch": row["epoch"], "correct": grade, "task_version": row.get("task_version"),
+            "pred": score.get("answer"), "target": _first(row.get("target")), "question": _asked(row["input"]),
+            "text": output.get("completion"), "tokens": usage.get("output_tokens"),
+        })  # fmt: skip
+    known = Columns(id="id", correct="correct", attempt="epoch", right=columns.right, duplicates=columns.duplicates)
+    others = [s for s in scorers if s != scorer]
+    more = f" (it also has {', '.join(others)}: --column correct=NAME chooses)" if others else ""
+    return _noted(read_rows(label, tidy, known), f"Inspect's log, judged by {scorer}{more}")
+
+
+def _first(target: Any) -> Any:
+    return target[0] if isinstance(target, list) and target else target
+
+
+def _asked(given: Any) -> str:
+    """A question, or the last message of a conversation that asks it."""
+    return given if isinstance(given, str) else str(given[-1].get("content", "")) if given else ""
+
+
 def _noted(found: list[Attempts], note: str) -> list[Attempts]:
     return [replace(a, how=(note, *a.how)) for a in found]
 
@@ -157,7 +195,17 @@ FORMATS: Sequence[Format] = (
     Format("TRL completions", _has("step", "prompt", "completion", "advantage"), trl),
     Format("search-and-learn", _has("completions", "scores", "pred", "answer"), search_and_learn),
     Format("Tree of Thoughts", _has("idx", "ys", "usage_so_far"), tree_of_thoughts),
+    Format("Inspect", _has("id", "epoch", "input", "target", "scores"), inspect),
 )
+
+
+def samples(data: Any) -> Any:
+    """A log that has its samples under that name, beside what was run; its other tables tell of the run itself."""
+    held = data.get("samples") if isinstance(data, dict) and isinstance(data.get("eval"), dict) else None
+    if not (isinstance(held, list) and held and all(isinstance(row, dict) for row in held)):
+        return data
+    version = data["eval"].get("task_version")
+    return held if version is None else [{**row, "task_version": version} for row in held]
 
 
 def recognised(data: Any) -> Format | None:

@@ -11,7 +11,7 @@ from ponder.errors import UnknownName, UsageError
 from ponder.measure.readers.attempts import Attempts
 from ponder.measure.readers.columns import COLUMNS, LOW, NAMES, Columns
 from ponder.measure.readers.files import load
-from ponder.measure.readers.formats import recognised
+from ponder.measure.readers.formats import recognised, samples
 from ponder.measure.readers.runs import is_run, read_run
 from ponder.measure.readers.shapes import name, rows
 from ponder.measure.readers.tables import read_rows
@@ -27,12 +27,12 @@ def read(path: str | Path, columns: Columns = Columns(), texts: bool = True) -> 
         raise UsageError(f"no run or log at {path}")
     if path.is_dir() and is_run(path):
         return [read_run(path, columns)]
-    data = load(path, None if texts else partial(_without_texts, columns))
+    data = samples(load(path, None if texts else partial(_without_texts, columns)))
     label = path.name.removesuffix(".gz").rpartition(".")[0] or path.name
     try:
         if known := recognised(data):
             return known.read(label, data, columns)
-        return read_rows(label, rows(data, COLUMNS), columns)
+        return read_rows(label, rows(data, COLUMNS, columns.asked), columns)
     except UsageError as why:
         why.args = (f"{path}: {str(why).removeprefix(f'{label}: ')}",)
         raise

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponder.errors import UnknownName, UsageError
-from ponder.measure.readers.columns import LISTS, LONG, LOW, MANY, NAMES, TELLING, WEAK, Columns
+from ponder.measure.readers.columns import LISTS, LONG, LOW, MANY, NAMES, OTHERS, PLAIN_IDS, TELLING, WEAK, Columns
 from ponder.measure.readers.shapes import VALUES, Row, columns_of, name
 from ponder.measure.readers.verdicts import NOTHING, RIGHT, WRONG, all_are, count, number, text, verdict
+
+NO_VERSION = ("version", "none")  # --column version=none: what is called so is another thing's version
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,14 @@ def find(rows: Sequence[Row], given: Columns) -> Found:
     """The columns of these rows. `rows` are all of them: a rule that looks at a few can be wrong about the rest."""
     columns = columns_of(rows)
     roles = {role: getattr(given, role) for role in NAMES if getattr(given, role)}
+    looked = [r for r in ("correct", "system", "task", "version", "id", "attempt") if (r, roles.get(r)) != NO_VERSION]
+    roles = {role: column for role, column in roles.items() if (role, column) != NO_VERSION}
     for role, column in roles.items():
         for part in column.split(","):
             if part not in columns and not (role == "n" and part.isdigit()):
                 raise UnknownName(f"column for {role}", part, columns)
     asked, said, cells = frozenset(roles), list[str](), _Cells(rows, given)
-    for role in ("correct", "system", "task", "version", "id", "attempt"):
+    for role in looked:
         if role not in roles and (column := _find(role, columns, roles, cells, said)):
             roles[role] = column
     _counts(columns, roles, cells, asked)
@@ -44,6 +48,8 @@ def find(rows: Sequence[Row], given: Columns) -> Found:
     for role in ("answer", "score", "tokens", "text", "gold", "question"):
         if role not in roles and (column := _find(role, columns, roles, cells, said)):
             roles[role] = column
+    if "id" not in roles:
+        said.append("no column says which problem a row is of: each row is one; --column id=NAME names one")
     shown = ", ".join(f"{role} = {roles[role]}" for role in NAMES if role in roles)
     return Found(roles, (f"columns: {shown}", *said))
 
@@ -97,7 +103,10 @@ class _Cells:
 def _called(columns: Sequence[str], wanted: str) -> list[str]:
     """Columns of this name, or whose last part it is."""
     whole = [c for c in columns if name(c) == wanted]
-    return whole or [c for c in columns if "." in c and name(c.rpartition(".")[2]) == wanted]
+    parts = [c for c in columns if "." in c and name(c.rpartition(".")[2]) == wanted]
+    return whole or [
+        c for c in parts if wanted not in (*PLAIN_IDS, "version") or not OTHERS & {name(x) for x in c.split(".")[:-1]}
+    ]
 
 
 def _find(role: str, columns: Sequence[str], roles: Mapping[str, str], cells: _Cells, said: list[str]) -> str | None:
@@ -181,7 +190,8 @@ def _fits(role: str, column: str, at: int, roles: Mapping[str, str], cells: _Cel
             return not listed and cells.full(column)
         case "system" | "task" | "version":
             values = {str(row.get(column)) for row in cells.rows}
-            return not listed and 1 < len(values) <= MANY and max(map(len, values)) <= LONG
+            several = len(values) > 1 or (role == "version" and cells.full(column))
+            return not listed and several and len(values) <= MANY and max(map(len, values)) <= LONG
     return True
 
 
@@ -190,7 +200,7 @@ def _whose_rows(fitting: Sequence[str], roles: Mapping[str, str], cells: _Cells)
     if not fitting or ("correct" in roles and cells.listed(roles["correct"])):
         return fitting[0] if fitting else None
     apart = [roles[r] for r in ("system", "task") if r in roles]
-    for column in fitting if name(fitting[0]) in ("id", "idx", "index", "uuid") else fitting[:1]:
+    for column in fitting if name(fitting[0]) in PLAIN_IDS else fitting[:1]:
         if len({str(row.get(column)) for row in cells.rows}) > 1 and not _one_row_each(column, apart, cells):
             return column
     return fitting[0]

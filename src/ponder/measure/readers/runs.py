@@ -33,15 +33,23 @@ def read_run(path: Path, columns: Columns = Columns()) -> Attempts:
     groups = tuple(to_group(problem, trace, scorer, read) for problem, trace in traces)
     if undecided := sum(g.undecided for g in groups):
         said.append(f"{undecided} attempts have no verdict: they count neither as right nor as wrong")
-    if lost := [g for g in groups if not g.size]:
-        said.append(f"{len(lost)} problems have no attempts ({lost[0].missing or 'nothing came to an end'})")
+    if lost := [g for g in groups if g.missing and not g.size]:
+        said.append(f"{len(lost)} problems have no attempts ({lost[0].missing})")
+    if silent := sum(g.silent for g in groups):
+        said.append(f"{silent} problems have no attempt that came to an end, which counts as wrong")
     return Attempts(path.name, groups, tuple(said), read_job(path).get("task"))
 
 
 def run_traces(path: Path) -> Iterator[tuple[str, Trace]]:
-    """Every trace with a name of its own: a training run asks a problem again, which is then another group."""
+    """Every trace with a name of its own: a training run asks a problem again, which is then another group.
+
+    An evaluation that goes on asks again what failed: then the last trace counts.
+    """
     found = list(read_traces(path))
     stepwise = any(step for step, _ in found)
+    if not stepwise:
+        last = {trace.problem.id: i for i, (_, trace) in enumerate(found)}
+        found = [(s, t) for i, (s, t) in enumerate(found) if not t.failed or last[t.problem.id] == i]
     seen: dict[str, int] = {}
     for step, trace in found:
         problem = f"step {step}: {trace.problem.id}" if stepwise else trace.problem.id
@@ -79,7 +87,7 @@ def _scorer(path: Path, traces: list[Trace], asked: str, task: Any) -> tuple[str
 
 def to_group(problem: str, trace: Trace, scorer: str, read: Reading | None) -> Group:
     """The answers of one trace."""
-    leaves = trace.answers()
+    leaves = given(trace)
     texts = tuple(trace.text(i) for i in leaves)
     names = sorted({n for i in leaves for n in trace.steps[i].scores})
     scores = {n: tuple(trace.score(i, n) for i in leaves) for n in names}
@@ -90,12 +98,19 @@ def to_group(problem: str, trace: Trace, scorer: str, read: Reading | None) -> G
         scores={**scores, LOGPROB: tuple(mean_logprob(trace, i) for i in leaves)},
         tokens=tuple(written(trace, i) for i in leaves),
         texts=texts,
-        chosen=leaves.index(chosen) if (chosen := trace.chosen) is not None and chosen in leaves else None,
+        chosen=None if trace.chosen is None else leaves.index(trace.chosen),
         cost=trace.cost,
         question=trace.problem.question,
         gold=trace.problem.answer,
         missing=trace.failed,
+        silent=not leaves and not trace.failed,
     )
+
+
+def given(trace: Trace) -> list[int]:
+    """Every answer; also the step that was chosen, where the model went on from it or was cut off there."""
+    leaves = trace.answers()
+    return leaves if trace.chosen is None or trace.chosen in leaves else [*leaves, trace.chosen]
 
 
 def written(trace: Trace, leaf: int) -> int:

@@ -4,6 +4,7 @@
     {"a": [...], "b": [...]}          columns, where the names are those of columns
     {"id-1": [...], "id-2": [...]}    problems by their id, each with a list of attempts
     {"id-1": {...}, "id-2": {...}}    problems by their id
+    {"model-1": [{"id": ...}, ...]}   systems by their name, where their rows have ids of their own
     {"results": [...], "mean": 0.5}   any of these, under a name beside a summary
     [[1, 0, 1], [0, 0, 0]]            a matrix, one line per problem
 
@@ -22,21 +23,24 @@ from ponder.errors import UsageError
 
 Row = dict[str, Any]
 
-ID, VALUES = "id", "values"  # names for what has none in the file
+ID, VALUES, SYSTEM = "id", "values", "system"  # names for what has none in the file
 
 _NUMBERED = re.compile(r"(.*?)[ _.\-\[(#]?(\d{1,6})[\])]?")
+ATTEMPT = ("attempt", "sample", "completion", "generation", "rollout", "trial", "repeat", "run")  # numbered, too
+FEW = 16  # lists that may be systems
 DEEP = 3  # levels of objects within objects that become columns
 
 
-def rows(data: Any, known: frozenset[str]) -> list[Row]:
-    """`known`: names that columns have, which tell a table of columns from problems by id."""
-    found = _rows(data, known)
+def rows(data: Any, known: frozenset[str], asked: frozenset[str] = frozenset()) -> list[Row]:
+    """`known`: names that columns have, which tell a table of columns from problems by id. `asked`: columns that the
+    user names, which stay as they are."""
+    found = _rows(data, known, asked)
     if not found:
         raise UsageError("the log is empty: it has no rows")
-    return _joined([_flat(row) for row in found])
+    return _joined([_flat(row) for row in found], asked)
 
 
-def _rows(data: Any, known: frozenset[str]) -> list[Row]:
+def _rows(data: Any, known: frozenset[str], asked: frozenset[str]) -> list[Row]:
     if isinstance(data, list):
         if all(isinstance(row, Mapping) for row in data):
             return [dict(row) for row in data]
@@ -47,25 +51,33 @@ def _rows(data: Any, known: frozenset[str]) -> list[Row]:
         raise UsageError("the log is a list of different kinds of things; give one with one kind of row")
     if not isinstance(data, Mapping) or not data:
         raise UsageError(f"the log holds {type(data).__name__}, which has no rows")
-    return _of_object(dict(data), known)
+    return _of_object(dict(data), known, asked)
 
 
-def _of_object(data: dict[str, Any], known: frozenset[str]) -> list[Row]:
-    named = [k for k in data if name(k) in known]
+def _of_object(data: dict[str, Any], known: frozenset[str], asked: frozenset[str]) -> list[Row]:
+    named = [k for k in data if name(k) in known or k in asked]
     lists = {k: v for k, v in data.items() if isinstance(v, list)}
     if named and len(lists) == len(data) and len({len(v) for v in lists.values()}) == 1:
         return [dict(zip(lists, cells, strict=True)) for cells in zip(*lists.values(), strict=True)]
     if not named and len(lists) == len(data):
+        if len(data) == 1 and not any(_scalar(v) for v in next(iter(lists.values()))):
+            return _rows(next(iter(lists.values())), known, asked)  # a table under a name, rather than one problem
+        if all(_tells_problems(v) for v in lists.values()):
+            return [{SYSTEM: k, **row} for k, v in lists.items() for row in v]
+        if ID not in asked:
+            _refuse_systems(lists)
         return [{ID: k, VALUES: v} for k, v in lists.items()]
     inner = {k: v for k, v in data.items() if isinstance(v, Mapping) and v}
     if not named and len(inner) == len(data) and not _parallel(inner):
         return [{ID: k, **v} for k, v in inner.items()]
     if not named and all(_scalar(v) for v in data.values()):
         return [{ID: k, VALUES: v} for k, v in data.items()]
-    return _under_a_name(data, inner, known)
+    return _under_a_name(data, inner, known, asked)
 
 
-def _under_a_name(data: dict[str, Any], inner: dict[str, Any], known: frozenset[str]) -> list[Row]:
+def _under_a_name(
+    data: dict[str, Any], inner: dict[str, Any], known: frozenset[str], asked: frozenset[str]
+) -> list[Row]:
     """Beside a summary: the one long thing, or several that speak of the same problems."""
     tables = {k: v for k, v in data.items() if isinstance(v, list) and v and all(isinstance(r, Mapping) for r in v)}
     if len(tables) == 1:
@@ -76,11 +88,37 @@ def _under_a_name(data: dict[str, Any], inner: dict[str, Any], known: frozenset[
         problems = next(iter(together.values()))
         return [{ID: p, **{k: v[p] for k, v in together.items()}} for p in problems]
     if len(inner) == 1:
-        return _of_object(dict(next(iter(inner.values()))), known)
+        return _of_object(dict(next(iter(inner.values()))), known, asked)
     raise UsageError(
         f"no table was found in the log: it is an object with {', '.join(map(repr, list(data)[:6]))}; give rows (a list"
         " of objects), columns, or problems by id"
     )
+
+
+def _refuse_systems(lists: Mapping[str, Sequence[Any]]) -> None:
+    """A few names, each with a long list of verdicts, may be systems with one verdict for each problem."""
+    sizes = {len(v) for v in lists.values()}
+    alike = len({re.sub(r"\d+", "", str(k)) for k in lists}) == 1  # ids count: p1, p2; names differ otherwise, too
+    plain = all(_scalar(x) for v in lists.values() for x in v)
+    if 1 < len(lists) <= FEW and len(sizes) == 1 and min(sizes) > 2 * len(lists) and plain and not alike:
+        keys = ",".join(map(str, lists))
+        raise UsageError(
+            f"are {keys} systems, each with a verdict on every problem, or problems, each with its attempts? Say"
+            f" --column systems={keys}, or --column id={ID}"
+        )
+
+
+def _tells_problems(rows: Sequence[Any]) -> bool:
+    """Rows of different problems, by an id of their own: what they stand under is then no problem."""
+    if len(rows) < 2 or not all(isinstance(row, Mapping) for row in rows):
+        return False
+    for key in rows[0]:
+        what, _, kind = name(key).rpartition("_")
+        told = {str(row.get(key)) for row in rows}
+        counting = {str(i) for i in range(len(rows) + 1)}
+        if kind in ("id", "idx", "index") and what not in ATTEMPT and len(told) > 1 and (what or not told <= counting):
+            return True
+    return False
 
 
 def _parallel(inner: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,14 +168,16 @@ def _messages(value: Any) -> bool:
     )
 
 
-def _joined(found: list[Row]) -> list[Row]:
+def _joined(found: list[Row], asked: frozenset[str]) -> list[Row]:
     """Numbered columns as one column of lists, where the numbers begin at 0 or 1 and none is left out."""
     columns = columns_of(found)
     stems: dict[str, dict[int, str]] = defaultdict(dict)
     for column in columns:
         if (match := _NUMBERED.fullmatch(column)) and not match[1].endswith("@"):  # pass@1 and pass@2 are no attempts
             stems[match[1]][int(match[2])] = column
-    series = {stem: [by[i] for i in sorted(by)] for stem, by in stems.items() if _whole(by)}
+    series = {
+        stem: [by[i] for i in sorted(by)] for stem, by in stems.items() if _whole(by) and not asked & set(by.values())
+    }
     taken = {c: stem for stem, members in series.items() for c in members}
     if not taken:
         return found

@@ -94,6 +94,7 @@ class _Reading:
         self.right = frozenset(r.strip().lower() for r in self.given.right.split(",") if r.strip())
         self.said = list(self.found.said)
         self.column = dict(self.found.by_role)
+        self.version: str | None = None
         if not any(role in self.column for role in ("correct", "c", "rate")):
             self._judge_later()
 
@@ -105,7 +106,7 @@ class _Reading:
         raise UsageError(
             f"{self.label}: no column says which attempts are right; name one with --column correct=NAME, counts with"
             f" --column n=NAME --column c=NAME, or answers and gold ones with --column answer=NAME --column gold=NAME."
-            f" The first row has {seen}"
+            f" The first row has {seen}{''.join(f'. {s}' for s in self.said if 'passed over' in s)}"
         )
 
     def systems(self) -> list[Attempts]:
@@ -113,10 +114,14 @@ class _Reading:
         for number_, row in enumerate(self.rows, 1):
             parts[str(row.get(self.column["system"])) if "system" in self.column else ""].append((number_, row))
         version = self.column.get("version")
-        mixed = sorted({str(row.get(version)) for row in self.rows}) if version and "task" not in self.column else []
-        if len(mixed) > 1:
-            listing = ", ".join(mixed[:4])
-            raise UsageError(f"{self.label} mixes versions of a task ({version}: {listing}); give a log of each")
+        told = sorted({str(row.get(version)) for row in self.rows}) if version and "task" not in self.column else []
+        if len(told) > 1:
+            listing = ", ".join(told[:4])
+            raise UsageError(
+                f"{self.label} mixes versions of a task ({version}: {listing}); give a log of each, or say --column"
+                " version=none where that is no version of the task"
+            )
+        self.version = f"{version} {told[0]}" if told else None
         return [self._system(f"{self.label}: {key}" if key else self.label, part) for key, part in parts.items()]
 
     def _system(self, label: str, rows: Sequence[tuple[int, Row]]) -> Attempts:
@@ -134,7 +139,7 @@ class _Reading:
             said.append(f"{len(empty)} problems have no attempts: {listed(empty)}")
         if holes := sum(s is None for g in groups for column in g.scores.values() for s in column):
             said.append(f"{holes} attempts have no score: they never win by score")
-        return Attempts(label, tuple(groups), tuple(said))
+        return Attempts(label, tuple(groups), tuple(said), self.version)
 
     # one row per problem
 

@@ -6,6 +6,7 @@ import ast
 import json
 import math
 from collections.abc import Callable, Iterable
+from decimal import Decimal
 from typing import Any
 
 from ponder.errors import UsageError
@@ -26,6 +27,7 @@ class NoVerdict(UsageError):
 def verdict(value: Any, right: frozenset[str] = frozenset()) -> float | None:
     """1, 0, a grade between them, or None where the cell is empty. `right`: the values that mean right, if not the
     usual ones; all others then mean wrong."""
+    value = _plain(value)
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if right:
@@ -61,8 +63,14 @@ def _as_number(text: str) -> float | str:
         return text
 
 
+def _plain(value: Any) -> Any:
+    """Tables of databases hold decimals."""
+    return float(value) if isinstance(value, Decimal) else value
+
+
 def number(value: Any) -> float | None:
     """A finite number, or None where the cell is empty."""
+    value = _plain(value)
     if isinstance(value, str):
         if value.strip().lower() in NOTHING:
             return None
@@ -83,11 +91,12 @@ def count(value: Any) -> int:
 
 def text(value: Any) -> str | None:
     """An answer as votes count it."""
+    value = _plain(value)
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if isinstance(value, str):
         return value.strip() or None
-    if isinstance(value, float) and value == int(value):
+    if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return json.dumps(value, sort_keys=True, default=str) if isinstance(value, list | dict) else str(value)
 

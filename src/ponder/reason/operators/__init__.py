@@ -8,7 +8,7 @@ from ponder.reason.operators.generate import ask, expand, generate, write
 from ponder.reason.operators.prune import prune, prune_undecided
 from ponder.reason.operators.refine import refine
 from ponder.reason.operators.restructure import journey, told
-from ponder.reason.operators.select import best, majority
+from ponder.reason.operators.select import best, give, majority
 
 __all__ = [
     "aggregate",
@@ -18,6 +18,7 @@ __all__ = [
     "evaluate",
     "expand",
     "generate",
+    "give",
     "journey",
     "majority",
     "prune",

@@ -13,6 +13,11 @@ def tip(trace: Trace, step: int) -> int:
     return step
 
 
+def spoken(trace: Trace, end: int) -> int | None:
+    """The end of a chain as an answer; None where the policy has said nothing on the way there."""
+    return end if any(trace.steps[i].sampled for i in trace.path(end)) else None
+
+
 def added(trace: Trace, end: int, c: Completion) -> int:
     """The step that this becomes, or the one before it where nothing is left of it."""
     if len(c.token_ids):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ponder.errors import Interrupted, PonderError, Spent
 from ponder.protocols import Scorer
 from ponder.types import Cost, Score, Trace
+
+_FREE = Score(None).cost  # the one that a score without a cost has
 
 
 async def evaluate(trace: Trace, steps: Sequence[int], scorer: Scorer) -> list[float | None]:
@@ -17,7 +20,7 @@ async def evaluate(trace: Trace, steps: Sequence[int], scorer: Scorer) -> list[f
     spent = Cost()
     for i, score in zip(steps, scores, strict=True):
         trace.steps[i].scores[scorer.name] = score
-        if score.cost.prompt_tokens or score.cost.generated_tokens or score.cost.scorer_tokens:
+        if score.cost is not _FREE:
             spent += score.cost
     if spent != Cost():
         judging = spent.scorer_tokens or spent.prompt_tokens + spent.generated_tokens
@@ -36,4 +39,7 @@ async def _asked(trace: Trace, steps: Sequence[int], scorer: Scorer) -> list[Sco
         return [Score(None, f"the scorer {scorer.name} crashed: {type(error).__name__}: {error}")] * len(steps)
     if len(scores) != len(steps):
         return [Score(None, f"{scorer.name} gave {len(scores)} scores for {len(steps)} steps")] * len(steps)
-    return scores
+    if strange := [s for s in scores if not isinstance(s, Score)]:
+        why = f"{scorer.name} gave a {type(strange[0]).__name__}, not a Score: write Score(value, reason)"
+        return [Score(None, why)] * len(steps)
+    return [s if s.value is None or type(s.value) is float else replace(s, value=float(s.value)) for s in scores]

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ponder.errors import Interrupted, PonderError, Spent, UsageError
+from ponder.errors import Interrupted, ModelError, PonderError, Spent, UsageError
 from ponder.protocols import Policy
 from ponder.reason.operators.cut import Cut
 from ponder.reason.together import together
@@ -29,7 +29,7 @@ async def generate(
 
 async def expand(
     trace: Trace, parents: Sequence[int], policy: Policy, sampling: Sampling, n: int | Sequence[int] = 1,
-    *, cut: Cut | None = None, last: bool = False,
+    *, cut: Cut | None = None, last: bool = False, aside: bool = False,
 ) -> list[list[int]]:  # fmt: skip
     """`generate` for several steps at once; children are added in the order of their parents, whoever came first.
 
@@ -50,7 +50,7 @@ async def expand(
     for parent, drawn in zip(parents, found, strict=True):
         if isinstance(drawn, PonderError):
             trace.steps[parent].pruned = str(drawn)
-        out.append([add(trace, parent, c, cut, last) for c in drawn] if isinstance(drawn, list) else [])
+        out.append([add(trace, parent, c, cut, last, aside) for c in drawn] if isinstance(drawn, list) else [])
     errors = [d for d in found if isinstance(d, PonderError)]
     if errors and len(errors) == len(parents):
         raise errors[0]
@@ -67,15 +67,23 @@ async def draw(
     if sampling.seed is not None and (had := len(trace.children(parent))):  # else it would write the same again
         sampling = replace(sampling, seed=_child(sampling.seed, had))
     if cut is None:
-        return await policy.generate(prefix, sampling, n)
+        return await continued(policy, prefix, sampling, n)
     room = sampling.max_tokens - sum(len(trace.steps[i].token_ids) for i in trace.path(parent)[1:])
     if room < 1:
         raise UsageError(f"the answer has reached its {sampling.max_tokens} tokens (max_tokens)")
-    drawn = await policy.generate(prefix, cut.bound(sampling, room), n)
+    drawn = await continued(policy, prefix, cut.bound(sampling, room), n)
     if all(_ended(c, cut, room) for c in drawn):
         return drawn
     ended, _ = await together(*(_to_its_end(c, prefix, policy, sampling, cut, room) for c in drawn))
     return [c for c in ended if c is not None]
+
+
+async def continued(policy: Policy, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+    """What the policy gives: at least one continuation, and at times fewer than were asked for."""
+    drawn = await policy.generate(prefix, sampling, n)
+    if not drawn:
+        raise ModelError("the policy gave no continuation; a text that is complete must end with a stop")
+    return drawn
 
 
 def add(
@@ -134,11 +142,13 @@ async def _to_its_end(
         if bound.seed is not None:
             bound = replace(bound, seed=_child(bound.seed, written))
         try:
-            (more,) = await policy.generate(np.concatenate([prefix, c.token_ids]), bound, 1)
-        except Spent:
+            (more,) = await continued(policy, np.concatenate([prefix, c.token_ids]), bound)
+        except Interrupted:
+            raise
+        except PonderError:  # no budget or no room for more: what was written is paid for, and is kept
             return replace(c, stop="length")
         if not len(more.token_ids):
-            return c
+            return replace(c, cost=c.cost + more.cost)
         c = joined(c, more, policy)
     return c
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ponder.errors import Interrupted, PonderError, Spent
 from ponder.protocols import Policy
-from ponder.reason.operators.generate import add, draw
+from ponder.reason.operators.generate import add, continued, draw
 from ponder.reason.together import together
 from ponder.types import Completion, Ids, Message, Sampling, Step, Trace
 
@@ -71,6 +71,10 @@ class Inquiries:
         assert not isinstance(found, PonderError)  # all that was asked failed: that is raised
         return found
 
+    def had(self, question: Question) -> int:
+        """How many replies a question has."""
+        return self._had(self._key(question, {}))
+
     def _key(self, question: Question, wanted: dict[_Key, tuple[Question, Ids]]) -> _Key:
         prefix = self.policy.encode(question.messages)
         key = prefix.tobytes(), () if question.shared else question.cites
@@ -87,7 +91,7 @@ class Inquiries:
         try:
             if key in self._asked:
                 return await draw(self.trace, self._asked[key], self.policy, sampling, n)
-            return await self.policy.generate(prefix, sampling, n)
+            return await continued(self.policy, prefix, sampling, n)
         except (Interrupted, Spent):
             raise
         except PonderError as error:

@@ -17,10 +17,11 @@ FAULTS = "What was found about this attempt:\n{found}\n\n"
 
 async def refine(
     inquiries: Inquiries, step: int, sampling: Sampling, feedback: str = "", template: str = REFINE,
-    *, aside: bool = False,
+    *, aside: bool = False, another: bool = False,
 ) -> int:  # fmt: skip
-    """A better answer than this step's, as an answer to a prompt that cites it."""
+    """A better answer than this step's, to a prompt that cites it: the one that there is, or `another`."""
     trace = inquiries.trace
     told = FAULTS.replace("{found}", feedback.strip()) if feedback.strip() else ""
     messages = reworded(trace.problem, template, answer=said(trace, step), feedback=told)
-    return (await inquiries.answer(Question(messages, (step,)), sampling, aside=aside))[0]
+    asked = Question(messages, (step,))
+    return (await inquiries.answer(asked, sampling, 1 + inquiries.had(asked) * another, aside=aside))[-1]

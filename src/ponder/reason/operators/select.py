@@ -17,6 +17,13 @@ def majority(trace: Trace, steps: Sequence[int], read: Reading) -> int | None:
     return None if winner is None else steps[answers.index(winner)]
 
 
+def give(trace: Trace, step: int | None) -> None:
+    """Choose a step as the answer. One that was pruned is none: why it was is then why there is none."""
+    pruned = trace.steps[step].pruned if step is not None else ""
+    trace.chosen = None if pruned else step
+    trace.failed = trace.failed or pruned
+
+
 def best(trace: Trace, steps: Sequence[int], scorer: str) -> int | None:
     """The step with the highest score, the first of equals; an undecided score never wins."""
     return vote.best(steps, [trace.score(i, scorer) for i in steps])

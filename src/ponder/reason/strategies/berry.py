@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from ponder.errors import PonderError, Spent, UsageError
+from ponder.errors import Interrupted, PonderError, Spent, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators import evaluate, generate
 from ponder.reason.operators.inquire import Inquiries
 from ponder.reason.operators.ranking import Wins, borda
 from ponder.reason.operators.refine import REFINE, refine
 from ponder.reason.operators.self_evaluate import votes
+from ponder.reason.operators.until import until_spent
 from ponder.types import Sampling, Trace
 
 
@@ -44,42 +47,49 @@ class Berry:
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         inquiries = Inquiries(trace, policy)
         wins: dict[tuple[int, int], float] = {}
-        try:
+        closed: dict[int, str] = {}  # answers that cannot be refined, and why
+        with until_spent(trace):
             if not trace.children(0):
                 await generate(trace, 0, policy, self.sampling, last=True)
-            await self._value(inquiries, _answers(trace), scorer, wins)
-            while len(_answers(trace)) < self.n:
-                at = self._select(trace)
-                found = await refine(inquiries, at, self.sampling, template=self.template)
-                if isinstance(found, PonderError):
-                    trace.steps[at].pruned = str(found)
-                    if not _answers(trace):
-                        raise found
-                    continue
-                await self._value(inquiries, _answers(trace), scorer, wins)
-                self._back_up(trace, found)
-        except Spent:
-            pass
-        answers = _answers(trace)
-        trace.chosen = max(answers, key=lambda i: (trace.steps[i].prior, -i), default=None)
+            await self._value(inquiries, scorer, wins)
+            while (at := self._select(trace, closed)) is not None:
+                if why := await self._refined(inquiries, at):
+                    closed[at] = why
+                else:
+                    await self._value(inquiries, scorer, wins)
+            if closed and len(trace.answers()) < self.n:
+                trace.failed = next(iter(closed.values()))
+        trace.chosen = max(trace.answers(), key=lambda i: (trace.steps[i].prior, -i), default=None)
 
-    def _select(self, trace: Trace) -> int:
-        """The answer to refine: q + c sqrt(ln N / n), among those that may still be refined, the fewest tries first."""
-        answers = _answers(trace)
-        tried = {i: len(_refined(trace, i)) for i in answers}
-        open_ = [i for i in answers if tried[i] < self.width] or answers
-        total = 1 + sum(tried.values())
+    def _select(self, trace: Trace, closed: Mapping[int, str]) -> int | None:
+        """The answer to refine: q + c sqrt(ln N / n), among those that may still be refined, the fewest tries first;
+        None where there are enough, or none is left to refine."""
+        answers = trace.answers()
+        tried = Counter(_above(trace, i) for i in answers)
+        open_ = [i for i in answers if i not in closed and tried[i] < self.width]
+        total = 1 + sum(tried[i] for i in answers)
+        if len(answers) >= self.n or not open_:
+            return None
 
         def worth(i: int) -> float:
             return trace.steps[i].value + self.c * math.sqrt(math.log(total + 1) / (1 + tried[i]))
 
         return max(open_, key=lambda i: (worth(i), -i))
 
-    async def _value(
-        self, inquiries: Inquiries, answers: list[int], scorer: Scorer | None, wins: dict[tuple[int, int], float]
-    ) -> None:
-        """Compare what was not compared, and write every answer's value (as `prior`, the one before any back-up)."""
-        trace = inquiries.trace
+    async def _refined(self, inquiries: Inquiries, at: int) -> str:
+        """Write one more refinement of an answer; gives why it cannot be had, where it cannot."""
+        try:
+            new = await refine(inquiries, at, self.sampling, template=self.template, another=True)
+        except (Interrupted, Spent):
+            raise
+        except PonderError as error:  # it does not fit, say: the others go on, and this one stays an answer
+            return str(error)
+        return inquiries.trace.steps[new].pruned
+
+    async def _value(self, inquiries: Inquiries, scorer: Scorer | None, wins: dict[tuple[int, int], float]) -> None:
+        """Compare what was not compared, and write every answer's value (as `prior`, the one before any back-up); those
+        of new answers are backed up."""
+        trace, answers = inquiries.trace, inquiries.trace.answers()
         if scorer is not None:
             await evaluate(trace, [i for i in answers if scorer.name not in trace.steps[i].scores], scorer)
         for a in answers:
@@ -98,6 +108,7 @@ class Berry:
             step.prior = self.alpha * rank + (1 - self.alpha) * (0.5 if math.isnan(here) else float(here))
             if not step.visits:
                 step.value, step.visits = step.prior, 1
+                self._back_up(trace, i)
 
     async def _better(self, inquiries: Inquiries, a: int, b: int, scorer: Scorer | None) -> float:
         """The chance that a is better than b; NaN where nobody can tell."""
@@ -105,7 +116,12 @@ class Berry:
         if scorer is not None:
             one, two = trace.score(a, scorer.name), trace.score(b, scorer.name)
             return math.nan if one is None or two is None else 0.5 + 0.5 * float(np.sign(one - two))
-        first, second = await votes(inquiries, [a, b], self.sampling, self.ask)
+        try:
+            first, second = await votes(inquiries, [a, b], self.sampling, self.ask)
+        except (Interrupted, Spent):
+            raise
+        except PonderError:
+            return math.nan
         if first.value is None or second.value is None or not first.value + second.value:
             return math.nan
         return first.value / (first.value + second.value)
@@ -119,14 +135,6 @@ class Berry:
             value, at = step.value, _above(trace, at)
 
 
-def _answers(trace: Trace) -> list[int]:
-    return [i for i in trace.answers() if not trace.steps[i].pruned]
-
-
 def _above(trace: Trace, answer: int) -> int | None:
     """The answer that this one refines."""
     return next(iter(trace.steps[trace.path(answer)[0]].cites), None)
-
-
-def _refined(trace: Trace, answer: int) -> list[int]:
-    return [i for i in _answers(trace) if _above(trace, i) == answer]

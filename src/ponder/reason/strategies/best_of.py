@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -56,6 +57,10 @@ class BestOf(Stepwise):
             return
         silent = [i for i in steps if mean_logprob(trace, i) is None]
         prune(trace, silent, "no score: the policy does not tell its log-probabilities; choose by score")
+
+    def weights(self, ranks: Sequence[float]) -> Sequence[float]:
+        """Of log-probabilities the probabilities: a vote must not count against its answer."""
+        return [math.exp(r) for r in ranks] if self.by == "logprob" else ranks
 
     def rank(self, trace: Trace, step: int, guide: Scorer | None) -> float | None:
         return mean_logprob(trace, step) if self.by == "logprob" else Stepwise.rank(self, trace, step, guide)

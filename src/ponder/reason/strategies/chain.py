@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ponder.protocols import Policy, Scorer
-from ponder.reason.operators import generate
+from ponder.reason.operators import generate, give
+from ponder.reason.operators.chained import tip
+from ponder.reason.operators.complete import complete
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Trace
 
@@ -20,4 +22,7 @@ class Chain:
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         root = self.prompt.root(trace, policy)
         if not trace.children(root):
-            (trace.chosen,) = await generate(trace, root, policy, self.sampling, last=True)
+            await generate(trace, root, policy, self.sampling, last=True)
+        else:
+            await complete(trace, [tip(trace, root)], policy, self.sampling)
+        give(trace, tip(trace, root))

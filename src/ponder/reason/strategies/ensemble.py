@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from ponder.errors import UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators import generate
+from ponder.reason.operators.chained import tip
+from ponder.reason.operators.complete import complete
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Trace
 
@@ -23,6 +25,7 @@ class Ensemble:
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         root = self.prompt.root(trace, policy)
+        await complete(trace, [tip(trace, i) for i in trace.children(root)], policy, self.sampling)
         lacking = self.n - len(trace.children(root))
         if lacking > 0:
             await generate(trace, root, policy, self.sampling, lacking, last=True)

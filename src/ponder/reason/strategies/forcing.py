@@ -7,8 +7,9 @@ from typing import Literal
 
 from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
-from ponder.reason.operators.chained import added, tip
+from ponder.reason.operators.chained import added, spoken, tip
 from ponder.reason.operators.generate import add, draw, generate, write
+from ponder.reason.operators.select import give
 from ponder.reason.operators.strip import without_end, without_half
 from ponder.reason.operators.until import until_spent
 from ponder.reason.prompts import PLAIN, Prompt
@@ -67,7 +68,7 @@ class BudgetForcing:
             while not trace.steps[end].last:
                 await self._go_on(trace, root, end, policy)
                 end = tip(trace, end)
-        trace.chosen = None if end == root else end
+        give(trace, spoken(trace, end))
 
     async def _go_on(self, trace: Trace, root: int, at: int, policy: Policy) -> None:
         """The next part of the chain, decided by the parts there are."""

@@ -54,8 +54,9 @@ class Forest:
         if len(errors) == len(trees):
             raise errors[0]
         self._decide(trace, given, scorer)
-        why = str(spent or next((t.failed for t in trees if t.failed), "no tree came to an answer"))
-        trace.failed = "" if given else why
+        trace.spent = spent is not None or any(t.spent for t in trees)
+        why = next((t.failed for t in trees if t.failed), "no tree came to an answer")
+        trace.failed = "" if given or trace.spent else why
 
     async def _grow(self, tree: Trace, policy: Policy, scorer: Scorer | None, number: int) -> list[PonderError]:
         tree.steps[0].pruned = ""

@@ -11,7 +11,7 @@ from ponder.protocols import Policy, Scorer
 from ponder.reason import reading
 from ponder.reason.operators import best, evaluate, prune, vote
 from ponder.reason.operators.cut import Cut
-from ponder.reason.operators.generate import add, draw
+from ponder.reason.operators.generate import add, continued, draw
 from ponder.reason.operators.strip import first_tokens
 from ponder.reason.operators.uncertainty import SMALL_IS_UNCERTAIN, UNCERTAINTIES, Trigger, beyond, measured, note
 from ponder.reason.operators.until import until_spent
@@ -174,7 +174,7 @@ class _Search:
             self.how.sampling, max_tokens=1, min_tokens=0, measures=self._asked(), alternatives=self.how.ways
         )
         drawn, spent = await together(
-            *(self.policy.generate(prefix, replace(sampling, forced=(int(t),)), 1) for t in tokens[: self.how.ways])
+            *(continued(self.policy, prefix, replace(sampling, forced=(int(t),))) for t in tokens[: self.how.ways])
         )
         if spent is not None:
             for (one,) in (d for d in drawn if d is not None):

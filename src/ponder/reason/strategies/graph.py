@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ponder.errors import Interrupted, PonderError, Spent, UsageError
+from ponder.errors import Interrupted, ModelError, PonderError, Spent, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason import reading
 from ponder.reason.operators import evaluate, vote
@@ -153,8 +153,11 @@ class GraphOfThoughts:
             raise UsageError(
                 "a graph of thoughts ends with an answer: let Solve, Merge or Improve be its last operation"
             )
-        if not isinstance(self.operations[0], Split | Solve):
-            raise UsageError("nothing can be merged or improved yet: begin with Split or Solve")
+        solved = False
+        for operation in self.operations:
+            solved = isinstance(operation, Solve) or (solved and not isinstance(operation, Split))
+            if isinstance(operation, Merge | Improve) and not solved:
+                raise UsageError("nothing can be merged or improved yet: let Solve come before that")
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         whole = max((i for i, o in enumerate(self.operations) if isinstance(o, Split | Merge)), default=0)
@@ -185,19 +188,24 @@ class Graph:
     async def ask(self, questions: Sequence[Question], n: int) -> list[list[int]]:
         """A part that cannot be had breaks the graph: an answer without it would be wrong."""
         found = await self.inquiries.answers(questions, self.sampling, n, aside=self.aside)
+        out: list[list[int]] = []
         for replies in found:
             if isinstance(replies, PonderError):
                 raise replies
-        return [replies for replies in found if not isinstance(replies, PonderError)]
+            out.append([i for i in replies if not self.trace.steps[i].pruned])
+            if not out[-1]:
+                raise ModelError(f"a part came to nothing: {self.trace.steps[replies[0]].pruned}")
+        return out
 
     async def refined(self, step: int, template: str) -> int:
         """The step itself where it cannot be asked about."""
         try:
-            return await refine(self.inquiries, step, self.sampling, "", template, aside=self.aside)
+            new = await refine(self.inquiries, step, self.sampling, "", template, aside=self.aside)
         except (Interrupted, Spent):
             raise
         except PonderError:
             return step
+        return step if self.trace.steps[new].pruned else new
 
     async def best_each(self, groups: Sequence[Sequence[int]]) -> list[Thought]:
         return list(await asyncio.gather(*map(self.best, groups)))

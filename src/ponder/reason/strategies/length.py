@@ -10,8 +10,9 @@ from typing import Literal
 
 from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
-from ponder.reason.operators.chained import added, tip
+from ponder.reason.operators.chained import added, spoken, tip
 from ponder.reason.operators.generate import add, draw, generate, write
+from ponder.reason.operators.select import give
 from ponder.reason.operators.strip import without_end, without_half
 from ponder.reason.operators.until import until_spent
 from ponder.reason.operators.wording import fill, needs
@@ -94,7 +95,7 @@ class StepControl:
             while not trace.steps[end].last:
                 await self._go_on(trace, root, end, policy)
                 end = tip(trace, end)
-        trace.chosen = end
+        give(trace, spoken(trace, end))
 
     async def _go_on(self, trace: Trace, root: int, at: int, policy: Policy) -> None:
         if self.end in trace.steps[at].text:  # the thought is closed
@@ -150,15 +151,15 @@ class Rejection:
             for i in fresh:
                 self._reject(trace, i)
             trace.chosen = next((i for i in fresh if not trace.steps[i].pruned), None)
-        if trace.chosen is None:
+        if trace.chosen is None and not trace.spent:
             trace.failed = f"none of {len(trace.children(root))} answers has {self.least} to {self.most} tokens"
 
     def _reject(self, trace: Trace, i: int) -> None:
         step = trace.steps[i]
         size = len(step.token_ids)
         if step.stop == "length" or size < self.least:
-            why = f"longer than {self.most} tokens" if step.stop == "length" else f"only {size} tokens"
-            step.pruned = step.pruned or why
+            cut = f"longer than {self.most} tokens" if size >= self.most else f"cut off after {size} tokens"
+            step.pruned = step.pruned or (cut if step.stop == "length" else f"only {size} tokens")
             trace.spend(Cost(wasted_tokens=size))
 
 
@@ -169,4 +170,4 @@ def _told(prompt: Prompt, said: str) -> Prompt:
 async def _answer(trace: Trace, policy: Policy, prompt: Prompt, sampling: Sampling) -> None:
     root = prompt.root(trace, policy)
     if not trace.children(root):
-        (trace.chosen,) = await generate(trace, root, policy, sampling, last=True)
+        give(trace, (await generate(trace, root, policy, sampling, last=True))[0])

@@ -6,12 +6,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ponder.errors import Spent, UsageError
+import numpy as np
+
+from ponder.errors import Interrupted, PonderError, Spent, UsageError
 from ponder.protocols import Policy, Scorer, Strategy
-from ponder.reason.operators import expand
+from ponder.reason.operators import expand, majority
+from ponder.reason.operators.until import until_spent
 from ponder.reason.reading import answer, read
 from ponder.reason.strategies.ensemble import Ensemble
-from ponder.types import Sampling, Step, Trace
+from ponder.types import Sampling, Score, Step, Trace
+
+AGREEMENT = "agreement"  # the name that its scores stand under
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,49 +36,53 @@ class Mutual:
             raise UsageError("n must be at least 1, and the share that is kept lies between 0 and 1")
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
-        before = [s.cites for s in trace.steps]
-        if not any(before):  # no second look was taken yet
+        with until_spent(trace):
             await self.tree(trace, policy, scorer)
-        first = [i for i in trace.answers() if not _second(trace, i) and answer(trace, i) is not None]
-        looks = {i: self._look(trace, i, policy) for i in first}
-        lacking = {at: self.n - len(trace.children(at)) for at in looks.values()}
-        try:
-            asked = [at for at, count in lacking.items() if count > 0]
-            if asked:
-                await expand(trace, asked, policy, self.sampling, [lacking[at] for at in asked], last=True)
-        except Spent:
-            pass
-        scores = {i: agreement(trace, i, trace.children(at)) for i, at in looks.items()}
+        looks = {i: self._look(trace, i, policy) for i in trace.answers() if answer(trace, i) is not None}
+        with until_spent(trace):
+            await self._complete(trace, list(looks.values()), policy)
         for i, at in looks.items():
-            for k in trace.children(at):
-                trace.steps[k].aside = True  # it says something about an answer, and is none
-            trace.steps[i].value, trace.steps[i].visits = scores[i], len(trace.children(at))
+            if (score := agreement(trace, i, trace.children(at))) is not None:
+                trace.steps[i].scores[AGREEMENT] = score
         guided = {i: 1.0 if scorer is None else trace.score(i, scorer.name) for i in looks}
-        known = {i: s * g for i, s in scores.items() if (g := guided[i]) is not None}
-        trace.chosen = max(known, key=lambda i: (known[i], -i), default=trace.chosen)
+        agreed = {i: trace.score(i, AGREEMENT) for i in looks}
+        known = {i: s * g for i in looks if (s := agreed[i]) is not None and (g := guided[i]) is not None}
+        if known:
+            trace.chosen = max(known, key=lambda i: (known[i], -i))
+        elif trace.chosen not in trace.answers():  # nobody looked again, and the tree chooses none: the most frequent
+            trace.chosen = majority(trace, list(looks), trace.read or read)
 
     def _look(self, trace: Trace, step: int, policy: Policy) -> int:
         """The prompt and the first part of an answer, as a prompt that cites it; found again if it is there."""
-        for i, found in enumerate(trace.steps):
-            if found.parent is None and found.cites == (step,):
-                return i
         root = trace.path(step)[0]
         prompt, whole = trace.steps[root].token_ids, trace.token_ids(step)
         given = whole[: len(prompt) + math.floor(self.kept * (len(whole) - len(prompt)))]
+        for i, found in enumerate(trace.steps):
+            if found.parent is None and found.cites == (step,) and np.array_equal(found.token_ids, given):
+                return i
         return trace.add(Step(None, policy.text(given[len(prompt) :]), given, cites=(step,)))
 
+    async def _complete(self, trace: Trace, looks: Sequence[int], policy: Policy) -> None:
+        """The second looks that are lacking: each says something about an answer, and is none."""
+        lacking = {at: count for at in looks if (count := self.n - len(trace.children(at))) > 0}
+        if not lacking:
+            return
+        try:
+            await expand(trace, [*lacking], policy, self.sampling, [*lacking.values()], last=True, aside=True)
+        except (Interrupted, Spent):
+            raise
+        except PonderError:  # none could be had; each says why where it is pruned
+            pass
 
-def agreement(trace: Trace, step: int, completions: Sequence[int]) -> float:
-    """The share of completions, of those that were written, that come to the step's answer."""
+
+def agreement(trace: Trace, step: int, completions: Sequence[int]) -> Score | None:
+    """The share of completions, of those that were written, that come to the step's answer; None where none was."""
     said = answer(trace, step)
-    reads = [_whole(trace, step, k) for k in completions]
-    return sum(r == said for r in reads) / len(reads) if reads else 0.0
+    reads = [_whole(trace, k) for k in completions if not trace.steps[k].pruned]
+    agree = sum(r == said for r in reads)
+    return Score(agree / len(reads), f"{agree} of {len(reads)} second looks come to it") if reads else None
 
 
-def _whole(trace: Trace, step: int, completion: int) -> str | None:
+def _whole(trace: Trace, completion: int) -> str | None:
     given = trace.steps[trace.path(completion)[0]].text
     return (trace.read or read)(given + trace.text(completion))
-
-
-def _second(trace: Trace, step: int) -> bool:
-    return bool(trace.steps[trace.path(step)[0]].cites)

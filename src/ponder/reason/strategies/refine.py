@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ponder.errors import Interrupted, PonderError, Spent, UnknownName, UsageError
+from ponder.errors import Interrupted, ModelError, PonderError, Spent, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason import reading
 from ponder.reason.operators import best, evaluate, generate
@@ -68,14 +68,20 @@ class Refine:
 
     async def _think(self, trace: Trace, inquiries: Inquiries, attempts: list[int], guide: Scorer | None) -> None:
         root = self.prompt.root(trace, inquiries.policy)
-        if not trace.children(root):
+        if not any(trace.steps[i].done for i in trace.children(root)):
             await generate(trace, root, inquiries.policy, self.sampling, last=True)
-        attempts.append(trace.children(root)[0])
+        ended = [i for i in trace.children(root) if trace.steps[i].done]
+        if not (first := [i for i in ended if not trace.steps[i].pruned]):
+            raise ModelError(f"there is nothing to refine: {trace.steps[ended[0]].pruned}")
+        attempts.append(first[0])
         while not await self._content(trace, attempts[-1], guide) and len(attempts) <= self.rounds:
             found = await self._faults(inquiries, attempts[-1], guide)
             if found is None:
                 return
-            attempts.append(await refine(inquiries, attempts[-1], self.sampling, found, self.template))
+            new = await refine(inquiries, attempts[-1], self.sampling, found, self.template)
+            if trace.steps[new].pruned:
+                return
+            attempts.append(new)
             if _same(trace, *attempts[-2:]):
                 await self._content(trace, attempts[-1], guide)
                 return

@@ -15,14 +15,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ponder.errors import UsageError
+from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Policy, Scorer, Strategy
 from ponder.reason.reading import answer
 from ponder.reason.strategies.ensemble import Ensemble
 from ponder.reason.strategies.vote import Vote
-from ponder.types import Sampling, Trace
+from ponder.types import Sampling, Score, Trace
 
 FEATURES = ("agreement", "likelihood", "entropy", "length")
+SIGNALS = ("agreement", "entropy", "probe")
+SURE = "sure"  # of the prompt: what the signal said when the fast strategy had thought
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +49,19 @@ class Route:
     probe: Probe = Probe()
 
     def __post_init__(self) -> None:
+        if self.signal not in SIGNALS:
+            raise UnknownName("signal", self.signal, SIGNALS)
         if not 0 <= self.threshold <= 1:
             raise UsageError(f"threshold is {self.threshold}; how sure is sure enough lies between 0 and 1")
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         await self.fast(trace, policy, scorer)
-        steps = trace.answers()
-        if steps and self.sure(trace, steps) >= self.threshold:
-            chosen = leader(trace, steps)
-            trace.chosen = trace.chosen if chosen is None else chosen
+        prompt, steps = trace.steps[0], trace.answers()
+        if SURE not in prompt.scores and steps:  # what the hard one adds later is no sign of how sure the fast one was
+            prompt.scores[SURE] = Score(self.sure(trace, steps), self.signal)
+        if (trace.score(0, SURE) or 0.0) >= self.threshold and steps:
+            if trace.chosen not in steps:
+                trace.chosen = leader(trace, steps)
             return
         await self.hard(trace, policy, scorer)
 

@@ -77,14 +77,14 @@ class Stepwise:
     async def grow(self, trace: Trace, policy: Policy, guide: Scorer | None, width: int, rule: Rule) -> None:
         """Search from `width` first steps on, and answer by what was found, also where a budget ends it early."""
         search = _Search(trace, self.prompt.root(trace, policy), policy, guide)
-        root, why = trace.steps[search.root], ""
+        root, short = trace.steps[search.root], False
         root.pruned, root.visits = "", max(root.visits, width)
         try:
             await self._levels(search, rule)
-        except Spent as spent:
-            why = str(spent)
+        except Spent:
+            short = True
         trace.chosen = self.decide(trace, search.finished, search.rank)
-        trace.failed = "" if search.finished else why or _dead(trace)
+        trace.spent, trace.failed = short, "" if search.finished or short else _dead(trace)
 
     async def _levels(self, search: _Search, rule: Rule) -> None:
         trace, parents, depth = search.trace, [search.root], 0

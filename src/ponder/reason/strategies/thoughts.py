@@ -10,7 +10,7 @@ from typing import Literal
 
 from ponder.errors import Interrupted, PonderError, Spent, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
-from ponder.reason.operators import evaluate, expand, prune, write
+from ponder.reason.operators import evaluate, expand, prune, prune_undecided, write
 from ponder.reason.operators.backtrack import backtrack
 from ponder.reason.operators.cut import CUTS, Cut
 from ponder.reason.operators.inquire import Inquiries, Question
@@ -72,12 +72,20 @@ class TreeOfThoughts:
             thinking = [i for i in beam if not tree.trace.steps[i].done]
             if not thinking:
                 return
-            await tree.grow(thinking, level)
+            try:
+                await tree.grow(thinking, level)
+            except (Interrupted, Spent):
+                raise
+            except PonderError as error:  # none of these can be thought on: the answers that there are decide
+                if not tree.rated:
+                    raise
+                prune(tree.trace, thinking, str(error))
             candidates = [c for i in beam for c in (tree.thoughts(i) if i in thinking else [i])]
             if not candidates:
                 return
             await tree.rate(candidates)
-            ranked = sorted(candidates, key=tree.worth, reverse=True)  # stable: the first of equals stays first
+            known = [c for c in candidates if tree.trace.steps[c].pruned in ("", DROPPED, POOR)]
+            ranked = sorted(known, key=tree.worth, reverse=True)  # stable: the first of equals stays first
             beam = ranked[: self.keep]
             tree.leave(ranked[self.keep :], DROPPED, keep=beam)
 
@@ -192,6 +200,7 @@ class _Tree:
             seen.add(text)
         if self.guide is not None:
             await evaluate(trace, [i for i in fresh if self.by not in trace.steps[i].scores], self.guide)
+            prune_undecided(trace, steps, self.by)
         elif fresh:
             for i, score in zip(fresh, await self._self_rated(fresh), strict=True):
                 trace.steps[i].scores[self.by] = score

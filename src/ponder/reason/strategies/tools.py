@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from ponder.errors import Interrupted, PonderError, UsageError
 from ponder.protocols import Policy, Scorer
-from ponder.reason.operators.chained import tip
+from ponder.reason.operators.chained import spoken, tip
 from ponder.reason.operators.generate import add, draw, write
+from ponder.reason.operators.select import give
 from ponder.reason.operators.until import until_spent
 from ponder.reason.operators.wording import fill, needs
 from ponder.reason.prompts import PLAIN, Prompt
@@ -46,7 +47,7 @@ class ToolChain:
             while end == root or not trace.steps[end].done:
                 await self._go_on(trace, root, end, policy)
                 end = tip(trace, end)
-        trace.chosen = None if end == root else end
+        give(trace, spoken(trace, end))
 
     async def _go_on(self, trace: Trace, root: int, end: int, policy: Policy) -> None:
         """Answer a call that stands at the end, or write on."""

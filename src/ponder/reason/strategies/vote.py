@@ -10,6 +10,8 @@ from ponder.errors import Interrupted, PonderError, Spent, UnknownName, UsageErr
 from ponder.protocols import Policy, Scorer
 from ponder.reason import reading
 from ponder.reason.operators import evaluate, generate, vote
+from ponder.reason.operators.chained import tip
+from ponder.reason.operators.complete import complete
 from ponder.reason.operators.confidence import confidence
 from ponder.reason.operators.settled import leads, unbeatable
 from ponder.reason.prompts import PLAIN, Prompt
@@ -53,17 +55,18 @@ class Vote:
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         if self.weight == "score" and scorer is None:
             raise UsageError("a vote weighted by score needs a guide: give a scorer, or weight by count")
-        sampling, why = self.sampling, ""
+        sampling, spent, why = self.sampling, False, ""
         if self.weight in ("entropy", "gini") and self.weight not in sampling.measures:
             sampling = replace(sampling, measures=(*sampling.measures, self.weight))
         root = self.prompt.root(trace, policy)
         votes: dict[int, tuple[str | None, float | None]] = {}  # what each chain answers, and what that weighs
         try:
+            await complete(trace, _chains(trace, root), policy, sampling)
             await self._count(trace, root, scorer, votes)
-            while (left := self.n - len(trace.children(root))) > 0 and not self._over(votes, left):
+            while (left := self.n - len(_chains(trace, root))) > 0 and not self._over(votes, left):
                 try:
                     n = min(left, self.round) if self.stop else left
-                    drawn = await generate(trace, root, policy, sampling, n, last=True)
+                    await generate(trace, root, policy, sampling, n, last=True)
                 except (Interrupted, Spent):
                     raise
                 except PonderError as error:  # those that have voted decide
@@ -71,23 +74,21 @@ class Vote:
                         raise
                     why = str(error)
                     break
-                if not drawn:
-                    break  # a policy that gives nothing would be asked forever
                 await self._count(trace, root, scorer, votes)
-        except Spent as spent:
-            why = str(spent)
+        except Spent:
+            spent = True
         answers, weights = [a for a, _ in votes.values()], [w for _, w in votes.values()]
         won = vote.weighted(answers, weights)
         trace.chosen = next((i for i, (a, w) in votes.items() if won is not None and a == won and w is not None), None)
         if votes and not any(w is not None for w in weights):
             why = self._weightless(trace, next(iter(votes)), scorer)
-        trace.failed = why if won is None else ""
+        trace.spent, trace.failed = spent, why if won is None else ""
 
     async def _count(
         self, trace: Trace, root: int, guide: Scorer | None, votes: dict[int, tuple[str | None, float | None]]
     ) -> None:
         """Take in the chains that have not voted yet."""
-        fresh = [i for i in trace.children(root) if i not in votes and not trace.steps[i].pruned]
+        fresh = [i for i in _chains(trace, root) if i not in votes and not trace.steps[i].pruned]
         if self.weight == "score" and guide is not None:
             await evaluate(trace, [i for i in fresh if guide.name not in trace.steps[i].scores], guide)
         votes |= {i: (reading.answer(trace, i), self._weight(trace, i, guide)) for i in fresh}
@@ -119,6 +120,11 @@ class Vote:
         if guide is not None and self.weight == "score":
             return f"no chain has a score: {trace.steps[step].scores[guide.name].reason}"
         return f"the policy tells nothing to weigh by {self.weight}: weigh by count"
+
+
+def _chains(trace: Trace, root: int) -> list[int]:
+    """The ends of those that go from the prompt to an end: another strategy may have begun with a step."""
+    return [tip(trace, i) for i in trace.children(root) if trace.steps[i].done]
 
 
 _NOBODY = [("", 0), ("", 0)]

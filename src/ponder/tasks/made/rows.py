@@ -54,10 +54,15 @@ def from_row(row: Mapping[str, Any], where: str, question: str, answer: str) -> 
     """`question` and `answer` name the columns."""
     asked, gold = row[question], row[answer]
     messages: tuple[Message, ...] = tuple(asked) if isinstance(asked, list) else user(_text(asked, question))
-    if not messages or not all(isinstance(m, Mapping) and isinstance(m.get("content"), str) for m in messages):
-        raise ValueError(f"{question!r} is neither a text nor messages")
+    if not messages or not all(
+        isinstance(m, Mapping) and all(isinstance(m.get(k), str) for k in ("role", "content")) for m in messages
+    ):
+        raise ValueError(f"{question!r} is neither a text nor messages, each with a role and a content")
     tags = row.get("tags")
-    return Problem(str(row.get("id", where)), messages, _text(gold, answer), dict(tags) if tags else {})
+    id = str(row.get("id", where))
+    for said in (id, *(m["content"] for m in messages), str(dict(tags or {}).get("question", ""))):
+        said.encode()  # half a character, as JSON may have it, would stop whoever compares texts
+    return Problem(id, messages, _text(gold, answer), dict(tags) if tags else {})
 
 
 def _text(value: Any, column: str) -> str:

@@ -5,6 +5,7 @@ A row has a question and an answer, in columns of whatever name: .jsonl, .json (
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -124,4 +125,8 @@ def _column(record: dict[str, Any], asked: str, usual: Sequence[str]) -> str:
 
 def _plain(answer: Any) -> str:
     """A whole number that a table kept as a float is itself."""
-    return str(int(answer)) if isinstance(answer, float) and answer == int(answer) else str(answer).strip()
+    if not isinstance(answer, float):
+        return str(answer).strip()
+    if not math.isfinite(answer):  # how tables write an empty cell, or a number that was too large for them
+        raise ValueError(f"the answer is {answer}, which is no number")
+    return str(int(answer)) if answer.is_integer() else str(answer)

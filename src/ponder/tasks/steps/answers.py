@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
 from typing import Any
 
@@ -17,6 +17,7 @@ from ponder.tasks.steps.labelled import (
     number,
     prompt_of,
     share,
+    share_of,
     text,
 )
 from ponder.types import Score, Trace
@@ -62,7 +63,7 @@ def read_outcome(row: Mapping[str, Any], where: str) -> Trace:
 def write_pairs(trace: Trace) -> Iterator[dict[str, Any]]:
     """Every two answers of which one is better."""
     for a, b in combinations(_judged(trace), 2):
-        if a[1] != b[1]:
+        if a[1] != b[1] and a[0] != b[0]:
             better, worse = (a, b) if a[1] > b[1] else (b, a)
             yield {"prompt": prompt_of(trace), "chosen": better[0], "rejected": worse[0]}
 
@@ -75,12 +76,10 @@ def write_ranked(trace: Trace) -> Iterator[dict[str, Any]]:
 
 
 def write_outcomes(trace: Trace) -> Iterator[dict[str, Any]]:
-    for said, score in _judged(trace):
-        if not 0 <= score <= 1:
-            raise TaskError(f"{trace.problem.id}: a score of {score:g} is no share of right answers: write 'ranked'")
+    for said, score in _judged(trace, share_of):
         label = bool(score) if score in (0.0, 1.0) else score
         yield {"prompt": prompt_of(trace), "completion": said, "label": label}
 
 
-def _judged(trace: Trace) -> list[tuple[str, float]]:
-    return [(trace.text(i), label) for i in trace.answers() if (label := label_of(trace, i)) is not None]
+def _judged(trace: Trace, read: Callable[[Trace, int], float | None] = label_of) -> list[tuple[str, float]]:
+    return [(trace.text(i), label) for i in trace.answers() if (label := read(trace, i)) is not None]

@@ -61,7 +61,7 @@ def write(path: str | Path, traces: Sequence[Trace], format: str) -> int:
     if not rows:
         raise TaskError(f"no trace has labels that the format {format!r} can hold: nothing is written to {path}")
     beside = Path(path).with_name(Path(path).name + ".new")
-    beside.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
+    beside.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     beside.replace(path)
     return len(rows)
 
@@ -73,7 +73,8 @@ def guess(row: Mapping[str, Any], path: str | Path) -> str:
         wanted = {*format.columns, *(["ranked"] if "ranked" in keys else ["completions", "scores"])}
         if set(format.columns) <= keys if name != "ranked" else wanted <= keys:
             return name
-    known = "; ".join(f"{name}: {', '.join(f.columns)}" for name, f in FORMATS.items())
+    more = {"ranked": " with ranked, or with completions, scores"}
+    known = "; ".join(f"{name}: {', '.join(f.columns)}{more.get(name, '')}" for name, f in FORMATS.items())
     raise TaskError(
         f"{path} has the columns {', '.join(sorted(keys)) or 'none'}, which are of no known format ({known})"
     )
@@ -84,7 +85,7 @@ def _trace(format: Format, name: str, row: Mapping[str, Any], where: str) -> Tra
         raise TaskError(f"the column {missing[0]!r} is missing, which {name} rows have; found {', '.join(sorted(row))}")
     try:
         return format.read(row, where)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as why:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError, OverflowError) as why:
         raise TaskError(f"malformed ({why!r})") from None
 
 

@@ -86,6 +86,14 @@ def label_of(trace: Trace, step: int) -> float | None:
     return trace.score(step, LABEL)
 
 
+def share_of(trace: Trace, step: int) -> float | None:
+    """A label that says how right a step is. A reward or a rank does not."""
+    label = label_of(trace, step)
+    if label is not None and not 0 <= label <= 1:
+        raise TaskError(f"{trace.problem.id}: a score of {label:g} is no share of right answers: write 'ranked'")
+    return label
+
+
 def paths(trace: Trace) -> list[list[int]]:
     """The steps of each way down, without the prompt."""
     return [path[1:] for leaf in trace.leaves() if len(path := trace.path(leaf)) > 1]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ponder.errors import TaskError
-from ponder.tasks.steps.labelled import LABEL, add, asked, label_of, share, text
+from ponder.tasks.steps.labelled import LABEL, add, asked, share, share_of, text
 from ponder.types import Trace
 
 BETWEEN = "\n\n"  # after each text of a tree, which keeps them bare
@@ -69,7 +69,7 @@ def write(trace: Trace) -> Iterator[dict[str, Any]]:
     rows = [
         {"solution_prefix": trace.problem.question + trace.text(i), VALUE: label}
         for i in range(len(trace.steps))
-        if (label := label_of(trace, i)) is not None
+        if (label := share_of(trace, i)) is not None
     ]
     if rows:
         rest = {k: v for k, v in trace.problem.tags.items() if k == "question_id"}

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ponder.errors import TaskError
-from ponder.tasks.steps.labelled import LABEL, LINE, UNRATED, add, asked, listed, paths, said, text
+from ponder.tasks.steps.labelled import LABEL, LINE, UNRATED, add, asked, listed, paths, said, share_of, text
 from ponder.types import Score, Trace
 
 NEUTRAL = "neutral"
@@ -81,7 +81,7 @@ def write(trace: Trace) -> Iterator[dict[str, Any]]:
 
 
 def _rating(trace: Trace, step: int) -> int | None:
-    score = trace.steps[step].scores.get(LABEL, UNRATED)
-    if score.value is None:
+    label = share_of(trace, step)
+    if label is None:
         return None
-    return 0 if score.reason == NEUTRAL else 1 if score.value >= 0.5 else -1
+    return 0 if trace.steps[step].scores[LABEL].reason == NEUTRAL else 1 if label >= 0.5 else -1

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ponder.errors import TaskError
-from ponder.tasks.steps.labelled import asked, chain, label_of, paths, said, text
+from ponder.tasks.steps.labelled import asked, chain, paths, said, share_of, text
 from ponder.types import Score, Trace
 
 MARK = "ки"
@@ -49,7 +49,7 @@ def write(trace: Trace) -> Iterator[dict[str, Any]]:
     """One row for each way down on which every step has a label. Steps without numbers get them: they say where the
     first begins."""
     for way in paths(trace):
-        labels = [label_of(trace, i) for i in way]
+        labels = [share_of(trace, i) for i in way]
         if None in labels:
             continue
         steps = [said(trace, i).strip() for i in way]

@@ -8,13 +8,13 @@ from typing import Any
 from ponder.tasks.steps.labelled import (
     asked,
     chain,
-    label_of,
     listed,
     matching,
     paths,
     prompt_of,
     said,
     share,
+    share_of,
     text,
 )
 from ponder.types import Trace
@@ -30,7 +30,7 @@ def read(row: Mapping[str, Any], where: str) -> Trace:
 def write(trace: Trace) -> Iterator[dict[str, Any]]:
     """One row for each way down that has labels; a label of 0 or 1 becomes false or true, which TRL expects."""
     for way in paths(trace):
-        labels = [label_of(trace, i) for i in way]
+        labels = [share_of(trace, i) for i in way]
         if any(label is not None for label in labels):
             plain = [bool(label) if label in (0.0, 1.0) else label for label in labels]
             yield {"prompt": prompt_of(trace), "completions": [said(trace, i) for i in way], "labels": plain}

@@ -32,7 +32,7 @@ def walk(rng: random.Random) -> Item:
     if (x, y) == (0, 0):
         return walk(rng)
     way = DIAGONAL[(_sign(-x), _sign(-y))]
-    wrong = rng.sample([w for w in DIAGONAL.values() if w != way], 3)
+    wrong = _wrong_ways(rng, way, -x, -y)
     return choice("walk", f"{' '.join(said)} In which direction does your starting point lie?", way, wrong, rng)
 
 
@@ -50,9 +50,20 @@ def layout(rng: random.Random) -> Item:
     if (x, y) == (0, 0):
         return layout(rng)
     way = DIAGONAL[(_sign(x), _sign(y))]
-    wrong = rng.sample([w for w in DIAGONAL.values() if w != way], 3)
+    wrong = _wrong_ways(rng, way, x, y)
     question = f"{' '.join(said)} In which direction does the {things[-1]} lie, seen from the {things[0]}?"
     return choice("layout", question, way, wrong, rng)
+
+
+def _wrong_ways(rng: random.Random, way: str, x: int, y: int) -> list[str]:
+    """Three other winds, but not the one that lies nearest: eight metres north and one west may be called north."""
+    scale = max(abs(x), abs(y))
+    nearest = DIAGONAL[(round(x / scale / 0.83), round(y / scale / 0.83))]  # half of 0.83 is tan(22.5 degrees)
+    others = [w for w in DIAGONAL.values() if w != way]
+    wrong = rng.sample(others, 3)
+    while nearest in wrong:
+        wrong = rng.sample(others, 3)
+    return wrong
 
 
 def turning(rng: random.Random) -> Item:

@@ -1,0 +1,44 @@
+"""Complete: write on what a budget cut off, so that more budget later goes on with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ponder.errors import Interrupted, PonderError, Spent
+from ponder.protocols import Policy
+from ponder.reason.operators.generate import add, draw
+from ponder.reason.operators.worth import TO_THE_END
+from ponder.reason.together import together
+from ponder.types import Completion, Sampling, Trace
+
+
+async def complete(trace: Trace, answers: Sequence[int], policy: Policy, sampling: Sampling) -> None:
+    """Go on with the answers that ended before their `max_tokens` and not by themselves. Where that is impossible (the
+    context is full), they stay as they are."""
+
+    async def more(step: int) -> list[Completion]:
+        try:
+            return await draw(trace, step, policy, sampling, 1, TO_THE_END)
+        except (Interrupted, Spent):
+            raise
+        except PonderError:
+            return []
+
+    short = [i for i in answers if _cut_off(trace, i, sampling)]
+    found, spent = await together(*(more(i) for i in short))
+    for step, drawn in zip(short, found, strict=True):
+        for c in drawn or ():
+            if len(c.token_ids):
+                trace.steps[step].last = False
+                add(trace, step, c, last=True)
+            else:
+                trace.spend(c.cost)
+    if spent is not None:
+        raise spent
+
+
+def _cut_off(trace: Trace, end: int, sampling: Sampling) -> bool:
+    step = trace.steps[end]
+    if step.stop != "length" or step.pruned or trace.children(end):
+        return False
+    return sum(len(trace.steps[i].token_ids) for i in trace.path(end)[1:]) < sampling.max_tokens

@@ -1,0 +1,46 @@
+"""`ponder reflect`: words of doubt, answers taken back, and what it says of a bad request."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ponder.pipelines.harvest import Harvest
+from ponder.runs import Run
+from ponder.types import Problem, Score, Step, Trace, ids, user
+
+SECOND = "2 + 2 = 5\nWait, that is wrong.\n#### 4"
+
+
+@pytest.fixture
+def doubts(tmp_path: Path) -> Path:
+    with Run(tmp_path / "run", Harvest(("x",))) as run:
+        for step, text in enumerate(["#### 4", SECOND, SECOND]):
+            trace = Trace(Problem(f"p/{step}", user("2+2"), "4"), [Step(None, "2+2", ids([1]))])
+            trace.add(Step(0, text, ids([2]), np.zeros(1, np.float32), "eos", scores={"accuracy": Score(1.0)}))
+            run.traces(step, [trace])
+    return tmp_path / "run"
+
+
+def test_the_first_that_take_something_back_are_shown(ponder, doubts: Path):
+    said = ponder("reflect", doubts, "--show", "1")
+    assert said.code == 0 and "0.0 % in the first tenth of the steps, 100.0 % in the last" in said.out
+    assert "1 shown below" in said.out and said.out.count("Wait, that is wrong") == 1 and "step 1, p/1" in said.out
+    told = json.loads(ponder("reflect", doubts, "--json", "--show", "0").out)
+    assert told["corrections"] == [] and told["shares"] == {"0": 0.0, "1": 1.0, "2": 1.0}
+
+
+def test_bad_requests(ponder, doubts: Path, tmp_path: Path):
+    with Run(tmp_path / "stages", Harvest(("x",))):
+        pass
+    for argv, wanted in (
+        ((tmp_path / "nowhere",), "not a run directory"),
+        ((tmp_path / "stages",), "holds no traces"),
+        ((doubts, "--scorer", "accurcy"), "Did you mean 'accuracy'"),
+        ((doubts, "--show", "-1"), "--show is -1"),
+    ):
+        said = ponder("reflect", *argv)
+        assert said.code == 2 and wanted in said.err, (argv, said.err)

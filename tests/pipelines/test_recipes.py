@@ -1,0 +1,211 @@
+"""Every recipe that needs no large model, at the smallest size: to its end, not twice, and not past an empty stage."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ponder import jobs
+from ponder.cli import recipes, start
+from ponder.errors import Interrupted, TaskError
+from ponder.models.native import Native
+from ponder.pipelines.collect import Collect
+from ponder.pipelines.evaluate import Evaluate
+from ponder.pipelines.harvest import Harvest
+from ponder.pipelines.label import Label
+from ponder.pipelines.reward import RewardModel
+from ponder.pipelines.rl import RL
+from ponder.pipelines.sft import FineTune
+from ponder.pipelines.stages import Stages
+from ponder.protocols import Silent
+from ponder.runs import Run, checkpoints, read_job, read_metrics, read_traces
+from ponder.train.learner import Learner
+from ponder.train.optimiser import AdamW
+from ponder.types import Cost
+
+SMALL: dict[str, dict[str, Any]] = {
+    "star": {"problems": 8, "n": 4, "steps": 2},
+    "rejection": {"problems": 8, "n": 4, "steps": 2},
+    "dpo_rounds": {"problems": 8, "n": 4, "steps": 2},
+    "distillation": {"problems": 8, "steps": 2},
+    "rlhf": {"problems": 8, "reward_steps": 2, "rl_steps": 2, "prompts": 2},
+    "r1": {"problems": 8, "rl_steps": 2, "sft_steps": 2, "prompts": 4},
+    "expert_iteration": {"problems": 6, "simulations": 4, "steps": 2},
+    "tree_grpo": {"steps": 2, "prompts": 2},
+    "verifiers": {"problems": 6, "n": 2, "steps": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Iterator[Any]:
+    """What recipes share, made small: sums of three numbers below 4, which take seconds to half learn."""
+    recipes.reach(recipes.folders())
+    import _tiny
+
+    start, measure, task = _tiny.start, _tiny.measure, replace(_tiny.TASK, limit=4, test_size=4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_tiny, "TASK", task)
+
+        def small(seed: int, steps: int = 300, width: int = 128, layers: int = 3) -> FineTune:
+            large = width == 128
+            job = start(seed, steps=150 if large else 20, width=32 if large else 16, layers=1)
+            return replace(job, batch=16, optimiser=AdamW(lr=1e-2))
+
+        patch.setattr(_tiny, "start", small)
+        patch.setattr(_tiny, "measure", lambda model, seed, n=2: measure(model, seed, 2))
+        yield _tiny
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Stages, Path], None]:
+    """Puts the first stage where it belongs if another recipe has done the same: it is then not done again."""
+    kept: list[tuple[FineTune, Path]] = []
+
+    def begin(stages: Stages, folder: Path) -> None:
+        with Run(folder, stages):
+            pass
+        for stage in stages.stages:
+            if isinstance(stage.job, FineTune) and not isinstance(stage.job.data, str):
+                found = next((at for job, at in kept if job == stage.job), None)
+                if found is None:
+                    kept.append((stage.job, found := tmp_path_factory.mktemp("start") / "run"))
+                    stage.job(found)
+                shutil.copytree(found, folder / stage.name)
+
+    return begin
+
+
+def made(name: str, **settings: Any) -> Any:
+    return recipes.job(recipes.load(recipes.shipped()[name]), settings)
+
+
+def test_every_recipe_makes_a_job_that_can_be_kept() -> None:
+    """Also those that need a language model, and are only built here."""
+    assert set(SMALL) < {*recipes.shipped()} and "r1_zero" in recipes.shipped()
+    for name in recipes.shipped():
+        job = made(name)
+        assert jobs.decode(jobs.encode(job)) == job
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_recipe_runs_to_its_end_and_not_twice(
+    name: str, tiny: Any, begun: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages = made(name, **SMALL[name])
+    assert jobs.decode(jobs.encode(stages)) == stages
+    folder = tmp_path / "run"
+    begun(stages, folder)
+    first = stages(folder)
+    assert list(first) == [s.name for s in stages.stages]
+    for stage in stages.stages:
+        assert_done(stage.job, folder / stage.name)
+    told = start.report(stages, folder, first)
+    assert [line for line in told if line.startswith("== ")] == [f"== {name}" for name in first]
+    assert sum(line.startswith("  traces ") for line in told) == sum(isinstance(s.job, Harvest) for s in stages.stages)
+
+    def again(*_: Any, **__: Any) -> None:
+        raise AssertionError("that was done before")
+
+    monkeypatch.setattr(Learner, "step", again)
+    monkeypatch.setattr(Native, "generate", again)
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name not in ("lock", "metrics.jsonl")}
+    before = {path: at for path, at in before.items() if path.is_file() and path.name != "traces.jsonl"}
+    second = stages(folder)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    for stage in stages.stages:
+        if isinstance(stage.job, Evaluate | Collect | Harvest):
+            assert second[stage.name] == first[stage.name]
+
+
+def assert_done(job: Any, folder: Path) -> None:
+    match job:
+        case FineTune() | RL() | RewardModel():
+            assert [row["step"] for row in read_metrics(folder)] == list(range(job.steps))
+            assert checkpoints(folder)[-1].name == f"step-{job.steps:06d}"
+        case Harvest():
+            rows = [json.loads(line) for line in (folder / "data.jsonl").open()]
+            assert len(rows) == json.loads((folder / "funnel.json").read_text())[-1]["count"] > 0
+            assert job.what != "chains" or all(sum(row["learned"]) == row["tokens"] for row in rows)
+        case Evaluate():
+            assert [t.failed for _, t in read_traces(folder)] == [""] * len(job.task.test)
+        case Collect():
+            assert 0 < len([t for _, t in read_traces(folder) if not t.failed]) <= job.problems
+        case Label():
+            assert 0 < len(list(read_traces(folder))) <= job.limit
+        case _:
+            raise AssertionError(f"what is done of a {type(job).__name__}?")
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "why"),
+    [
+        ("star", "harvest-1", "hold no chains"),
+        ("rejection", "harvest", "hold no chains"),
+        ("dpo_rounds", "pairs-1", "hold no pairs"),
+        ("distillation", "harvest", "hold no chains"),
+        ("r1", "harvest", "hold no chains"),
+        ("expert_iteration", "chains-1", "hold no chains"),
+        ("rlhf", "judge", "labels"),
+    ],
+)
+def test_an_empty_stage_ends_a_recipe_with_the_funnel(
+    name: str, at: str, why: str, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that knows nothing: no answer is right. What was done before stays."""
+    real = tiny.start
+    monkeypatch.setattr(tiny, "start", lambda *a, **k: replace(real(*a, **k), steps=1, save_every=1, batch=2))
+    stages = made(name, **{**SMALL[name], "problems": 2})
+    with pytest.raises(TaskError, match=why) as error:
+        stages(tmp_path / "run")
+    assert str(error.value).startswith(f"stage '{at}': ")
+    assert "\n  traces" in str(error.value) and "- " in str(error.value)
+    names = [s.name for s in stages.stages]
+    for stage in stages.stages[: names.index(at)]:
+        assert_done(stage.job, tmp_path / "run" / stage.name)
+    assert not any((tmp_path / "run" / later).exists() for later in names[names.index(at) + 1 :])
+    assert read_job(tmp_path / "run") == jobs.encode(stages)
+
+
+class Impatient(Silent):
+    """Interrupts after so many events of any kind."""
+
+    def __init__(self, patience: int) -> None:
+        self.left = patience
+
+    def _told(self, *_: Any) -> None:
+        self.left -= 1
+        if not self.left:
+            raise Interrupted("enough")
+
+    phase = tokens = share = step = _told
+
+
+def test_interrupted_anywhere_it_comes_to_the_same_end(tiny: Any, begun: Callable[..., None], tmp_path: Path) -> None:
+    stages = made("rejection", **SMALL["rejection"])
+    for name in ("whole", "parts"):
+        begun(stages, tmp_path / name)
+    whole = stages(tmp_path / "whole")
+    stops, result = 0, None
+    while result is None:
+        try:
+            result = stages(tmp_path / "parts", Impatient(8 + 12 * stops))
+        except Interrupted:
+            stops += 1
+    assert stops > 3
+    for stage in stages.stages:
+        one, two = tmp_path / "whole" / stage.name, tmp_path / "parts" / stage.name
+        assert_done(stage.job, two)
+        if isinstance(stage.job, FineTune):
+            losses = [[row["loss"] for row in read_metrics(folder)] for folder in (one, two)]
+            assert losses[0] == losses[1]
+        elif isinstance(stage.job, Harvest):
+            rows = [[json.loads(line)["messages"] for line in (f / "data.jsonl").open()] for f in (one, two)]
+            assert rows[0] == rows[1]
+        else:
+            assert replace(whole[stage.name], cost=Cost()) == replace(result[stage.name], cost=Cost())
