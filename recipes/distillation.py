@@ -26,7 +26,7 @@ def recipe(problems: int = 2048, n: int = 2, steps: int = 200, lr: float = 5e-4,
     return Stages(
         (
             Stage("teacher", start(seed, steps=900)),
-            Stage("student", start(seed, steps=200, width=96, layers=2)),
+            Stage("student", start(seed, steps=200, width=48, layers=2)),
             Stage("teacher-accuracy", measure("stage:teacher", seed)),
             Stage("student-accuracy", measure("stage:student", seed)),
             Stage("sample", Collect(TASK, "stage:teacher", strategy=Ensemble(n, DRAW), problems=problems, seed=seed)),

@@ -53,7 +53,7 @@ def recipe(
         Stage("judge", judge),
         Stage("all-rl", RL(everything, "stage:sft", TEMPLATE, preflight=False, **group, **learn)),
         Stage("answers", Collect(TASK, "stage:all-rl", **sample)),
-        Stage("small", start(seed, steps=100, width=96, layers=2)),
+        Stage("small", start(seed, steps=100, width=48, layers=2)),
         Stage("lessons", Harvest(("stage:answers",), "chains", each=2, model="stage:small")),
         Stage("student", tuned("stage:lessons/data.jsonl", "stage:small")),
     ]

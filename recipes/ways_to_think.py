@@ -2,6 +2,11 @@
 
 No judge is trained: where a strategy needs a guide, it is how likely the model finds what it wrote. Afterwards
 `ponder compare runs/ways_to_think/chain runs/ways_to_think/vote ...` puts them side by side with paired intervals.
+
+Measured once (seed 0) on two Neoverse-N1 class cores, 123 held-out problems, a minute and a quarter in all: the greedy
+chain 86.2 % [79.0, 91.2], the best of 16 by likelihood 86.2 %, votes, beams, DVTS and MCTS 73 to 76 % [65, 82]. At
+temperature 1 this model is right less than half of the time, and what likelihood picks step by step does not make up
+for it: none of these searches beats its own greedy answer here.
 """
 
 from _tiny import DRAW, TASK, start
