@@ -203,3 +203,14 @@ def test_compare_says_what_the_evaluation_said(tmp_path: Path) -> None:
     assert (line.accuracy.mean, line.accuracy.total) == (told.mean, told.total) == (0.5, 4)
     again = replay(ToReplay.of(str(tmp_path / "again")), TASK.verifier, "addition", "chosen", truth="new")
     assert again.after.mean == 0.5, "and so does the same judge, asked again"
+
+
+def test_an_oracle_is_called_one(ponder: Ponder, tmp_path: Path) -> None:
+    """A search that the gold answer guided stands beside others under that name."""
+    one = stored(tmp_path / "one", [[right(i)] for i in range(3)])
+    two = stored(tmp_path / "two", [[wrong(i)] for i in range(3)])
+    path = one / "traces.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps({**line, "oracle": True}) + "\n" for line in lines))
+    out = ponder("compare", one, two).out
+    assert "one (oracle)" in out and "two (oracle)" not in out and "an oracle, not what it would reach" in out

@@ -37,7 +37,11 @@ def read_run(path: Path, columns: Columns = Columns()) -> Attempts:
         said.append(f"{len(lost)} problems have no attempts ({lost[0].missing})")
     if silent := sum(g.silent for g in groups):
         said.append(f"{silent} problems have no attempt that came to an end, which counts as wrong")
-    return Attempts(path.name, groups, tuple(said), read_job(path).get("task"))
+    name = path.name
+    if any(trace.oracle for _, trace in traces):
+        said.append("the gold answers guided its search: an oracle, not what it would reach without them")
+        name += " (oracle)"
+    return Attempts(name, groups, tuple(said), read_job(path).get("task"))
 
 
 def run_traces(path: Path) -> Iterator[tuple[str, Trace]]:
