@@ -1,4 +1,8 @@
-"""DPO rounds: right against wrong answers of the newest model to the same problem, preferred by DPO, and again."""
+"""DPO rounds: right against wrong answers of the newest model to the same problem, preferred by DPO, and again.
+
+Measured once (seed 0) on two Neoverse-N1 class cores, samples at temperature 1 on 123 held-out problems: 45.4 %
+[42.0, 48.9] at first, 34.0 % after one round, 16.4 % after two. These settings make it worse; they are to be tuned.
+"""
 
 from _tiny import DRAW, TASK, TEMPLATE, measure, start
 
