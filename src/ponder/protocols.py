@@ -29,6 +29,22 @@ class Policy(Protocol):
         ...
 
 
+class Through:
+    """A policy that writes through another one, and reads and spells as that does."""
+
+    __slots__ = ()
+    policy: Policy
+
+    def encode(self, messages: Sequence[Message]) -> Ids:
+        return self.policy.encode(messages)
+
+    def tokens(self, text: str) -> Ids:
+        return self.policy.tokens(text)
+
+    def text(self, tokens: Ids) -> str:
+        return self.policy.text(tokens)
+
+
 @runtime_checkable
 class Scorer(Protocol):
     """Something that judges: a verifier, an outcome or process reward model, a value model, a judge."""

@@ -20,6 +20,7 @@ from ponder.pipelines.evaluate import Evaluate, evaluate
 from ponder.pipelines.report import Report, report
 from ponder.pipelines.solve import solve_all
 from ponder.protocols import Silent, Watch
+from ponder.reason.budget import Budget
 from ponder.reason.strategies import Chain, Ensemble
 from ponder.runs import Run, read_traces
 from ponder.types import Cost, Sampling, Score, Trace
@@ -252,3 +253,13 @@ def test_an_oracle_is_said_to_be_one(tmp_path: Path) -> None:
         found = asyncio.run(evaluate(job, FakePolicy(["0", "1"]), run, Silent(), Wanted()))
     assert found.oracle and any(line.startswith("oracle") for line in found.lines())
     assert not ran(replace(job, guide=""), tmp_path / "plain", FakePolicy(["0", "1"])).oracle
+
+
+def test_a_budget_for_all_problems_together(tmp_path: Path) -> None:
+    """One token an answer: four are paid for, whichever they are, and a run that goes on has spent them."""
+    job = Evaluate(Digits(), strategy=Chain(Sampling(max_tokens=1)), budget=Budget(4), batch=1)
+    assert ran(job, tmp_path / "each", FakePolicy(["3"] * 10)).cost.generated_tokens == 10
+    policy = FakePolicy(["3"] * 10)
+    found = ran(replace(job, together=True), tmp_path / "all", policy)
+    assert found.cost.generated_tokens == policy.written == 4 and found.spent == 6
+    assert (found.single.right, found.single.total) == (1, 10), "no answer for want of budget is wrong"

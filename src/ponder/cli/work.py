@@ -219,6 +219,7 @@ def evaluate(
     budget: opt.Tokens = None,
     seconds: opt.Seconds = None,
     prices: opt.Prices = None,
+    together: Annotated[bool, "the budget is for all problems together"] = False,
     way: Annotated[list[str], "a setting of the strategy, as key=value; may be given again"] = [],  # noqa: B006
     template: opt.Template = None,
     seed: int = 0,
@@ -247,6 +248,7 @@ def evaluate(
         strategy=found,
         guide=guide or own,
         budget=budget_of(level, budget, seconds, prices, model),
+        together=together,
         limit=limit,
         seed=seed,
         device=device,

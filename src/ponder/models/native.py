@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -15,7 +15,8 @@ from ponder.errors import UsageError
 from ponder.models.local import Local
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets.decoder import Decoder
-from ponder.types import Completion, Floats, Ids, Message, Sampling, ids
+from ponder.protocols import Through
+from ponder.types import Completion, Floats, Ids, Sampling, ids
 
 
 class Native(Local):
@@ -109,8 +110,10 @@ class Native(Local):
             self._stamp = stamp  # last: a call in another thread that finds it must find the cache empty too
 
 
-class Adapted:
+class Adapted(Through):
     """A `Policy`: another one with an adapter on. It has no memory of its own, and shares every batch."""
+
+    policy: Native
 
     def __init__(self, policy: Native, name: str) -> None:
         with policy.engine.adapters.used(name):
@@ -119,15 +122,6 @@ class Adapted:
     @property
     def version(self) -> int:
         return self.policy.version
-
-    def encode(self, messages: Sequence[Message]) -> Ids:
-        return self.policy.encode(messages)
-
-    def tokens(self, text: str) -> Ids:
-        return self.policy.tokens(text)
-
-    def text(self, tokens: Ids) -> str:
-        return self.policy.text(tokens)
 
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
         policy = self.policy

@@ -15,10 +15,10 @@ from ponder.pipelines.guides import ORACLE, guide_named
 from ponder.pipelines.report import Report, report, so_far
 from ponder.pipelines.solve import attempt
 from ponder.protocols import Policy, Scorer, Silent, Strategy, Task, Watch
-from ponder.reason.budget import Budget
+from ponder.reason.budget import Budget, Purse
 from ponder.reason.strategies import Chain
 from ponder.runs import Run, read_traces
-from ponder.types import Problem, Trace
+from ponder.types import Cost, Problem, Trace
 
 MANY = 16  # failures from the start on that end an evaluation: it is the settings, not the problems
 
@@ -33,6 +33,7 @@ class Evaluate:
     strategy: Strategy = Chain()
     guide: str = ""  # what guides a search (see `guides`); "oracle" is the task's verifier, and is said everywhere
     budget: Budget | None = None  # of each problem
+    together: bool = False  # it is the budget of all problems: whoever thinks hard leaves less to the others
     limit: int | None = None  # the first so many problems; None: all
     batch: int = 128  # problems in flight, and lost at most when interrupted
     seed: int = 0
@@ -60,9 +61,12 @@ async def evaluate(job: Evaluate, policy: Policy, run: Run, watch: Watch, guide:
     if not problems:
         raise TaskError(f"the task {job.task.name} has no held-out problems: check its settings or its data folder")
     verifier = job.task.verifier
+    budget: Budget | Purse | None = job.budget
+    if job.budget is not None and job.together:
+        budget = Purse(job.budget, sum((t.cost for _, t in read_traces(run.folder)), Cost()))
     traces = await think_about(
         problems, job.strategy, policy, verifier, run, watch, job.batch,
-        guide=guide, budget=job.budget, oracle=job.guide == ORACLE,
+        guide=guide, budget=budget, oracle=job.guide == ORACLE,
     )  # fmt: skip
     return report(traces, verifier.name, getattr(verifier, "read", None))
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ponder.errors import Spent, UsageError
-from ponder.protocols import Policy
+from ponder.protocols import Policy, Through
 from ponder.reason.price import Price
-from ponder.types import Completion, Cost, Ids, Message, Sampling
+from ponder.types import Completion, Cost, Ids, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +81,12 @@ class Purse:
 
 
 @dataclass(slots=True)
-class Metered:
+class Metered(Through):
     """A `Policy` that pays for what it writes."""
 
     policy: Policy
     purse: Purse
     refused: bool = False  # it could not pay for all that was asked, once at least
-
-    def encode(self, messages: Sequence[Message]) -> Ids:
-        return self.policy.encode(messages)
-
-    def tokens(self, text: str) -> Ids:
-        return self.policy.tokens(text)
-
-    def text(self, tokens: Ids) -> str:
-        return self.policy.text(tokens)
 
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
         try:

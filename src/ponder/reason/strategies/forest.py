@@ -9,12 +9,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from ponder.errors import Interrupted, PonderError, Spent, UnknownName, UsageError
-from ponder.protocols import Policy, Scorer, Strategy
+from ponder.protocols import Policy, Scorer, Strategy, Through
 from ponder.reason import reading
 from ponder.reason.operators import evaluate, majority, vote
 from ponder.reason.strategies.beam import Beam
 from ponder.reason.together import together
-from ponder.types import Completion, Cost, Ids, Message, Sampling, Step, Trace
+from ponder.types import Completion, Cost, Ids, Sampling, Step, Trace
 
 Weight = Literal["count", "score"]
 
@@ -125,20 +125,11 @@ def _moved(step: Step, by: int) -> Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Reseeded:
+class Reseeded(Through):
     """A policy for one tree of several: where draws are seeded, each tree has draws of its own."""
 
     policy: Policy
     number: int
-
-    def encode(self, messages: Sequence[Message]) -> Ids:
-        return self.policy.encode(messages)
-
-    def tokens(self, text: str) -> Ids:
-        return self.policy.tokens(text)
-
-    def text(self, tokens: Ids) -> str:
-        return self.policy.text(tokens)
 
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
         if sampling.seed is not None:
