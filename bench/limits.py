@@ -14,6 +14,7 @@ import torch
 
 import ponder.engine.engine as engine_module
 from ponder.engine.cache import bytes_per_token
+from ponder.engine.cuda import Graphs
 from ponder.engine.engine import Engine
 from ponder.engine.runner import Runner
 from ponder.nets.config import DecoderConfig
@@ -123,7 +124,9 @@ _POINTS: list[tuple[Any, str, str]] = [
     (Engine, "_pass", "passes"),
     (Runner, "fill", "prompts"),
     (Runner, "decode", "network"),
+    (Graphs, "launch", "network"),  # draws as well
     (engine_module, "extend", "sampling"),
+    (engine_module, "take", "sampling"),
 ]
 
 

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import torch
 
 from fakes import plain_logits, tiny, wait, weights64
 from ponder.engine import cache
+from ponder.engine import engine as module
 from ponder.engine.engine import Engine, logprobs
 from ponder.engine.request import Request, Row
 from ponder.engine.runner import Runner
@@ -130,16 +133,64 @@ def test_tokens_stream_as_they_are_drawn() -> None:
     assert [heard[0], heard[1]] == [r.token_ids for r in rows] and early
 
 
+class Flying(Runner):
+    """A runner like the GPU's, that looks at the text after every few tokens, when others are under way already. Each
+    token is its place in the text; of every seventh request, the text ends at that request's seed."""
+
+    chance = random.Random(0)
+
+    def steps(self, rows: Sequence[Row], ahead: int = 0) -> int:
+        return self.chance.choice([1, 3, 4])
+
+    def draws(self, rows: Sequence[Row]) -> bool:
+        return all(row.plain for row in rows)
+
+    def follows(self, rows: Sequence[Row], steps: int) -> bool:
+        return self.chance.random() < 0.8
+
+    def launch(self, rows: Sequence[Row], steps: int, ahead: int = 0) -> Any:
+        own = [slot for row in rows for slot in row.own]
+        assert len(set(own)) == len(own), "two rows write to one slot"
+        for row in rows:
+            assert row.node is not None
+            assert len(row.own) == row.length - 1 - row.node.end + ahead + steps
+        tokens = np.asarray([self.written(r, len(r.token_ids) + ahead, steps) for r in rows], np.int32)
+        return lambda: (tokens, -tokens.astype(np.float32))
+
+    @staticmethod
+    def written(row: Row, begin: int, steps: int) -> list[int]:
+        seed = row.request.seed
+        return [63 if seed % 7 == 3 and i == seed else i for i in range(begin, begin + steps)]
+
+
+def test_flights_lose_no_token_and_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Storms of requests that come, end early, are cancelled and push each other out, while passes are under way."""
+    monkeypatch.setattr(module, "make_runner", lambda net, slots, *_: Flying(net, slots))
+    for storm in range(12):
+        chance = random.Random(storm)
+        engine = machine(tiny(), slots=chance.choice([60, 90, 400]), eos=frozenset({63}))
+
+        async def one(i: int, chance: random.Random = chance, engine: Engine = engine) -> None:
+            await asyncio.sleep(chance.random() * 0.05)
+            asked = request([5, *range(1, 1 + i % 4)], n=chance.choice([1, 3]), seed=i, max_tokens=i % 40 + 1)
+            if chance.random() < 0.2:
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(engine.generate(asked), 0.01)
+                return
+            for row in await engine.generate(asked):
+                ends = i % 7 == 3
+                assert row.token_ids == Flying.written(row, 0, i + 1 if ends else i % 40 + 1)
+                assert row.stop == ("eos" if ends else "length")
+
+        async def all_of_them(one: Any = one) -> None:
+            await asyncio.gather(*(one(i) for i in range(30)))
+
+        wait(all_of_them())
+        settled(engine)
+
+
 def test_no_token_is_lost_where_several_are_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A runner like the GPU's, that looks at the text after every three tokens."""
-    monkeypatch.setattr(Runner, "steps", lambda self, rows: 3)
-    monkeypatch.setattr(Runner, "draws", lambda self, rows: True)
-
-    def burst(self: Runner, rows: list[Row], steps: int) -> Any:
-        tokens = np.asarray([len(r.token_ids) + np.arange(steps) for r in rows], np.int32)
-        return tokens, -tokens.astype(np.float32)
-
-    monkeypatch.setattr(Runner, "burst", burst)
+    monkeypatch.setattr(module, "make_runner", lambda net, slots, *_: Flying(net, slots))
     engine = machine(tiny())
 
     async def listen() -> list[Any]:

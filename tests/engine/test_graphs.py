@@ -16,6 +16,9 @@ from ponder.engine import cache, engine
 from ponder.engine.engine import Engine
 from ponder.engine.plan import Plan, Segment
 from ponder.engine.request import Request, Row
+from ponder.engine.runner import Runner
+from ponder.errors import ModelError
+from ponder.nets.decoder import Decoder
 from ponder.types import Sampling, ids
 
 pytest.importorskip("triton", reason="triton is not installed")
@@ -23,7 +26,7 @@ GPU = torch.cuda.is_available()
 if not GPU and not os.environ.get("TRITON_INTERPRET"):
     pytest.skip("needs a CUDA device, or TRITON_INTERPRET=1", allow_module_level=True)
 
-from ponder.engine import cuda  # noqa: E402
+from ponder.engine import buffers, cuda, weights  # noqa: E402
 
 PROMPTS = [[5], [9, 3, 22, 40, 17], [33] * 11, [9, 3, 22, 7], [12, 12, 50, 9, 30, 4, 61, 22]]
 DEVICE = "cuda" if GPU else "cpu"
@@ -32,7 +35,7 @@ DEVICE = "cuda" if GPU else "cpu"
 @pytest.fixture(autouse=True)
 def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     if not GPU:  # each takes a millisecond to interpret
-        monkeypatch.setattr(cuda, "_FEW", 2)
+        monkeypatch.setattr(buffers, "_FEW", 2)
 
 
 def request(prompt: Sequence[int], n: int = 1, seed: int = 0, **sampling: Any) -> Request:
@@ -40,12 +43,19 @@ def request(prompt: Sequence[int], n: int = 1, seed: int = 0, **sampling: Any) -
 
 
 def run(
-    kind: str, graphs: bool, requests: Sequence[Request], eos: Sequence[int] = (), slots: int = 400
-) -> list[list[Row]]:
-    net = tiny(kind).to(DEVICE)
+    kind: str | Decoder, graphs: bool, requests: Sequence[Request], eos: Sequence[int] = (), slots: int = 400,
+    small: str = "",
+) -> list[list[Row]]:  # fmt: skip
+    net = tiny(kind).to(DEVICE) if isinstance(kind, str) else kind
     with pytest.MonkeyPatch.context() as patch:
-        kind_of = cuda.Graphs if graphs else lambda net, slots, rows: engine.Runner(net, slots)
-        make = lambda net, slots, rows, graphs: kind_of(net, slots, rows)  # noqa: E731
+
+        def make(net: Decoder, slots: int, rows: int, *_: Any) -> Runner:
+            if not graphs:
+                return Runner(net, slots)
+            runner = cuda.Graphs(net, slots, rows, small)
+            assert runner.ready.wait(60)
+            return runner
+
         patch.setattr(engine, "make_runner", make)
         machine = Engine(
             net, frozenset(eos), cache_bytes=slots * cache.bytes_per_token(net.config, net.dtype), most_rows=16
@@ -87,20 +97,90 @@ def test_memory_that_is_short() -> None:
 
 
 def test_rows_that_the_graph_cannot_draw_for() -> None:
-    rules = [{"top_p": 0.8}, {"repetition": 1.4}, {"measures": ("entropy",)}, {"forced": (5, 6)}, {"min_tokens": 4}]
+    rules = [
+        {"top_p": 0.8, "presence": 0.5},
+        {"repetition": 1.4},
+        {"measures": ("entropy",)},
+        {"forced": (5, 6)},
+        {"min_tokens": 4},
+    ]
     same("llama", [request([5, 6], seed=i, max_tokens=4, **rule) for i, rule in enumerate(rules)], eos=[40])
-    same("llama", [request([5, 6], n=2, seed=1, max_tokens=3), request([5, 9], top_k=3, max_tokens=3)])
+    same("llama", [request([5, 6], n=2, seed=1, max_tokens=3), request([5, 9], frequency=0.3, max_tokens=3)])
+
+
+def test_rows_that_draw_from_the_likeliest_tokens() -> None:
+    rules: list[dict[str, Any]] = [
+        {"top_p": 0.8}, {"top_k": 3}, {"min_p": 0.2}, {}, {"top_k": 9, "top_p": 0.5, "temperature": 0.7},
+        {"top_k": 500, "top_p": 0.9, "min_p": 0.05}, {"temperature": 0.0, "top_k": 5}, {"top_p": 1e-6},
+    ]  # fmt: skip
+    same("llama", [request(PROMPTS[1], seed=i, max_tokens=4, **rule) for i, rule in enumerate(rules)])
+
+
+@pytest.mark.parametrize("small", list(weights.SMALL))
+def test_weights_of_one_byte_are_those_they_were_rounded_to(small: str) -> None:
+    """What is sampled from the rounded copies is what a network with those very weights gives."""
+    net, plain = tiny("untied").to(DEVICE), tiny("untied").to(DEVICE)
+    kept = weights.Weights(net, 0, small)
+    for layer, other in zip(kept.layers, weights.Weights(plain, 0).layers, strict=True):
+        for name in ("qkv", "out", "gate_up", "down"):
+            linear = getattr(layer, name)
+            rounded = linear.small.float() * linear.scale[:, None]
+            error = (rounded - linear.weight).abs() / linear.weight.abs().amax(1, keepdim=True)
+            assert error.max() < {"int8": 0.5 / 127 + 1e-6, "fp8": 16 / 448 + 1e-6}[small]
+            with torch.no_grad():
+                getattr(other, name).weight.copy_(rounded)
+    asked = [request(p, n=2, seed=i, max_tokens=3) for i, p in enumerate(PROMPTS[:3])]
+    ours, theirs = run(net, True, asked, small=small), run(plain, False, asked)
+    for a, b in zip((r for g in ours for r in g), (r for g in theirs for r in g), strict=True):
+        assert a.token_ids == b.token_ids and np.allclose(a.logprobs, b.logprobs, atol=2e-5)
+    before = kept.layers[0].qkv.small.clone().float()
+    with torch.no_grad():
+        net.layers[0].self_attn.q_proj.weight.neg_()
+    kept.renew()
+    q = net.config.heads * net.config.head_dim
+    after = kept.layers[0].qkv.small.float()
+    assert torch.equal(after[:q], -before[:q]) and torch.equal(after[q:], before[q:])
+
+
+@pytest.mark.skipif(not GPU, reason="needs a CUDA device")
+def test_asleep_it_holds_no_cache_and_awake_it_writes_the_same() -> None:
+    net = tiny("llama").to(DEVICE)
+    machine = Engine(net, cache_bytes=1 << 30)
+    first, second = request(PROMPTS[1], n=3, max_tokens=40), request(PROMPTS[1], n=3, max_tokens=40)
+    asyncio.run(machine.generate(request([5], max_tokens=1)))
+    assert isinstance(machine._runner, cuda.Graphs) and machine._runner.ready.wait(60)
+    before = [r.token_ids for r in asyncio.run(machine.generate(first))]
+    graphs, free = dict(machine._runner._graphs), torch.cuda.mem_get_info()[0]
+    machine.sleep()
+    assert torch.cuda.mem_get_info()[0] >= free + (1 << 30)
+    assert [r.token_ids for r in asyncio.run(machine.generate(second))] == before
+    assert graphs and machine._runner._graphs == graphs, "they were not captured again"
+    machine.close()
+
+
+@pytest.mark.skipif(not GPU, reason="needs a CUDA device")
+def test_a_cache_that_does_not_fit_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = tiny("llama").to(DEVICE)
+    free = torch.cuda.mem_get_info()[0]
+    monkeypatch.setattr(engine, "_room", lambda device: 3 * free)
+    machine = Engine(net)
+    assert len(asyncio.run(machine.generate(request([5, 6], max_tokens=5)))[0].token_ids) == 5
+    assert machine.slots * machine._per_token <= free
+    machine.close()
+    with pytest.raises(ModelError, match="do not fit the device's memory"):
+        asyncio.run(Engine(net, cache_bytes=3 * free).generate(request([5, 6], max_tokens=5)))
 
 
 def test_long_tails_are_cut_and_tables_filled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "_TAIL", 8)
-    monkeypatch.setattr(cuda, "STEPS", 3)
-    monkeypatch.setattr(cuda, "_RUN", 5)
+    monkeypatch.setattr(buffers, "_LONG", 8)
+    for module in (buffers, cuda):
+        monkeypatch.setattr(module, "STEPS", 3)
+    monkeypatch.setattr(buffers, "_RUN", 5)
     same("window", [request([5, 6], max_tokens=20), request(list(range(3, 24)), n=2, max_tokens=3)])
 
 
 def test_more_shared_runs_than_the_table_holds_become_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "_RUN", 1)
+    monkeypatch.setattr(buffers, "_RUN", 1)
     same("llama", [request(list(range(3, 60)), n=3)])
 
 
@@ -111,7 +191,7 @@ def test_a_tree_deeper_than_the_table_is_shared_less() -> None:
 
 def test_a_table_of_slots_that_is_too_small_grows() -> None:
     net = tiny("llama").to(DEVICE)
-    b = cuda.Buffers(net, 4, slots=10)
+    b = buffers.Buffers(net, 4, slots=10)
     made = Plan(
         [Segment([0, 1], 0, [np.arange(40, dtype=np.int32)])], [np.asarray([50 + r]) for r in range(2)], [40] * 2
     )
@@ -123,7 +203,7 @@ def test_a_row_past_its_end_still_has_a_position() -> None:
     net = tiny("llama").to(DEVICE)
     long = request([5] * (net.config.context - 3), max_tokens=3)
     same("llama", [long, request([5, 6], max_tokens=9)], slots=600)
-    assert all(len(cos) >= net.config.context + cuda.STEPS for cos, _ in cuda.Weights(net).turns)
+    assert all(len(cos) >= net.config.context + cuda.STEPS for cos, _ in cuda.Weights(net, cuda.STEPS).turns)
 
 
 def test_a_runner_whose_weights_were_replaced_does_not_serve() -> None:
@@ -139,17 +219,17 @@ def test_merged_weights_are_the_learner_s_own(kind: str) -> None:
     net = tiny(kind).to(DEVICE)
     before = {n: p.detach().clone() for n, p in net.named_parameters()}
     with torch.inference_mode():  # as in the engine's thread
-        weights = cuda.Weights(net)
+        merging = cuda.Weights(net, 0)
     sum((p * p).sum() for p in net.parameters()).backward()  # type: ignore[union-attr]
     assert all(torch.equal(p.grad, 2 * p) for p in net.parameters() if p.grad is not None), "they can still be trained"
     assert all(torch.equal(p, before[n]) for n, p in net.named_parameters())
-    again = cuda.Weights(net)
-    assert again.layers[0].qkv[0].data_ptr() == weights.layers[0].qkv[0].data_ptr(), "merged once"
+    again = cuda.Weights(net, 0)
+    assert again.layers[0].qkv.weight.data_ptr() == merging.layers[0].qkv.weight.data_ptr(), "merged once"
     with torch.no_grad():
         net.layers[1].self_attn.k_proj.weight.fill_(3.0)
         net.layers[1].mlp.up_proj.weight.fill_(4.0)
     c = net.config
     q, k = c.heads * c.head_dim, c.kv_heads * c.head_dim
-    merged = weights.layers[1].qkv[0]
+    merged = merging.layers[1].qkv.weight
     assert (merged[q : q + k] == 3).all() and not (merged[:q] == 3).any() and not (merged[q + k :] == 3).any()
-    assert (weights.layers[1].gate_up[0][c.hidden :] == 4).all()
+    assert (merging.layers[1].gate_up.weight[c.hidden :] == 4).all()

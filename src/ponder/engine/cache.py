@@ -24,9 +24,16 @@ _SLACK = 1 << 14  # scores of padding that cost less than a pass over more piece
 class Cache:
     """`kv[layer]` is [2, K, S, D]. Pages that no token was written to take no memory on a CPU."""
 
-    def __init__(self, config: DecoderConfig, slots: int, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        config: DecoderConfig,
+        slots: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        kv: list[Tensor] | None = None,  # where there is memory for it already
+    ) -> None:
         shape = (2, config.kv_heads, slots, config.head_dim)
-        self.kv = [torch.empty(shape, device=device, dtype=dtype) for _ in range(config.layers)]
+        self.kv = kv or [torch.empty(shape, device=device, dtype=dtype) for _ in range(config.layers)]
         self.device = device
 
     def put(self, array: np.ndarray) -> Tensor:

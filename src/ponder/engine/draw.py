@@ -72,26 +72,29 @@ def take(
     version: int = 0,
 ) -> dict[Row, PonderError]:
     """Tokens that were drawn several at a time: each row takes them up to its end. Returns the rows that failed."""
-    ends_BS = np.isin(tokens_BS, list(eos | {t for row in rows for t in row.sampling.stop_tokens}))
-    sound_BS = np.isfinite(logprobs_BS)
+    ends_BS = np.isin(tokens_BS, list(eos))
+    for ends, tokens, row in zip(ends_BS, tokens_BS, rows, strict=True):
+        if row.sampling.stop_tokens:
+            ends |= np.isin(tokens, row.sampling.stop_tokens)
+    steps = tokens_BS.shape[1]
+    left_B = np.asarray([row.sampling.max_tokens - len(row.token_ids) for row in rows])
+    many_B = np.minimum(np.where(ends_BS.any(1), ends_BS.argmax(1) + 1, steps), left_B)
+    sound_B = (np.isfinite(logprobs_BS) | (np.arange(steps) >= many_B[:, None])).all(1)
     failed: dict[Row, PonderError] = {}
-    for row, tokens, said, ends, sound in zip(rows, tokens_BS, logprobs_BS, ends_BS, sound_BS, strict=True):
-        had = len(row.token_ids)
-        many = min(len(tokens), row.sampling.max_tokens - had)
-        if ends[:many].any():
-            many = int(ends.argmax()) + 1
-        if not sound[:many].all():
+    drawn = zip(rows, tokens_BS.tolist(), logprobs_BS.tolist(), many_B.tolist(), sound_B.tolist(), strict=True)
+    for row, tokens, said, many, sound in drawn:
+        if not sound:
             failed[row] = _failure(False)
             continue
-        one_by_one = bool(row.sampling.stop) or ends[many - 1]
-        for part in np.split(np.arange(many), many if one_by_one else 1):
-            row.token_ids += tokens[part].tolist()
-            row.logprobs += said[part].tolist()
-            row.versions += [version] * len(part)
+        had, size = len(row.token_ids), 1 if row.sampling.stop else many
+        for i in range(0, many, size):
+            row.token_ids += tokens[i : min(i + size, many)]
+            row.logprobs += said[i : min(i + size, many)]
+            row.versions += [version] * (min(i + size, many) - i)
             row.stop = end(row, eos, stopped)
             if row.stop is not None:
                 break
-        row.wasted += len(tokens) - (len(row.token_ids) - had)
+        row.wasted += steps - (len(row.token_ids) - had)
     return failed
 
 

@@ -11,7 +11,7 @@ import asyncio
 import atexit
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -25,15 +25,17 @@ from ponder.engine.adapters import Adapters
 from ponder.engine.cache import bytes_per_token
 from ponder.engine.draw import StopTest, extend, take
 from ponder.engine.request import Reading, Request, Row
-from ponder.engine.runner import Runner
+from ponder.engine.runner import Results, Runner
 from ponder.engine.schedule import Part, Schedule
-from ponder.errors import ModelError, UsageError
+from ponder.errors import ModelError, PonderError, UsageError
 from ponder.nets import lora
 from ponder.nets.decoder import Decoder
 
 _LINGER = 1.0  # seconds that an idle thread waits for more work
 _CHUNK = {"cpu": 512, "mps": 1024}  # tokens of prefixes filled in one pass; on a GPU more fit in the same time
 _CHUNK_GPU = 8192
+_CPU_CACHE = 2 << 30
+_LEAST = 64 << 20  # bytes of a cache that shrinks no more
 
 Word = tuple[int, int, float]  # which continuation, its next token, the token's log-probability
 
@@ -69,6 +71,18 @@ class _Call:
             self.loop.call_soon_threadsafe(told)
 
 
+@dataclass(slots=True)
+class _Flight:
+    """Passes that the device has been told to run."""
+
+    rows: list[Row]
+    steps: int
+    results: Results
+    version: int
+    began: float
+    ended: bool = False  # a row ended in the flight before: others may take its place
+
+
 class Engine:
     """Over a decoder whose weights it uses in place. `watch` is told of tokens as they are written; where it raises,
     all calls in hand fail with what it raised, and the engine works on."""
@@ -79,13 +93,16 @@ class Engine:
         eos: frozenset[int] = frozenset(),
         stopped: StopTest = lambda row: False,
         *,
-        cache_bytes: int = 2 << 30,
+        cache_bytes: int | None = None,  # None: 2 GiB, on a GPU a quarter of what is free there
         most_rows: int = 1024,
         chunk: int = 0,
-        graphs: bool = False,  # CUDA graphs, on a GPU
+        graphs: bool = True,  # on a GPU: whole passes as CUDA graphs
+        small: str = "",  # "int8" or "fp8": sample from weights of one byte each, rounded from the network's
     ) -> None:
         self.net, self.eos, self.stopped = net, eos, stopped
         self.cache_bytes, self.most_rows, self.chunk, self.graphs = cache_bytes, most_rows, chunk, graphs
+        self.small = small
+        self._slots = 0
         self.adapters = Adapters(net, self.paused, self.renew)
         self.version = 0
         self.watch: Callable[[int], None] = lambda tokens: None
@@ -99,6 +116,8 @@ class Engine:
         self._calls: dict[Row | Reading, _Call] = {}
         self._schedule: Schedule | None = None
         self._runner: Runner | None = None
+        self._flight: _Flight | None = None
+        self._landed = 0.0
         _engines.add(self)
 
     # what callers use, in their own threads
@@ -157,15 +176,19 @@ class Engine:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
+        if self._runner is not None:
+            self._runner.close()
         self._fail(UsageError("the engine was closed"))
-        self._schedule = self._runner = None
 
     def sleep(self) -> None:
         """Give the cache's memory back; the next call takes it again. Not while texts are in hand."""
         with self.paused():
             if self._calls:
                 raise UsageError(f"{len(self._calls)} texts are in hand: wait for them before the engine sleeps")
-            self._schedule = self._runner = None
+            self._flight = None
+            if self._runner is None or not self._runner.sleep():
+                self._runner = None
+            self._schedule = None
 
     @property
     def busy(self) -> bool:
@@ -175,7 +198,15 @@ class Engine:
     @property
     def slots(self) -> int:
         """Tokens that the cache holds."""
-        return max(1, self.cache_bytes // bytes_per_token(self.net.config, self.net.dtype))
+        if self.cache_bytes is not None:
+            return max(1, self.cache_bytes // self._per_token)
+        if not self._slots:
+            self._slots = max(1, _room(self.net.device) // self._per_token)
+        return self._slots
+
+    @property
+    def _per_token(self) -> int:
+        return bytes_per_token(self.net.config, self.net.dtype)
 
     async def _ask(self, works: Any, heard: Callable[[Word], None] | None = None) -> Any:
         with self.adapters.used(works[0].adapter):
@@ -226,10 +257,13 @@ class Engine:
 
     def _check(self, tokens: int) -> None:
         if tokens > self.slots:
-            raise UsageError(
-                f"prompt and answer may have {tokens} tokens, the cache holds {self.slots}: "
-                "lower max_tokens, or give the engine more memory"
-            )
+            raise self._too_long(tokens)
+
+    def _too_long(self, tokens: int) -> UsageError:
+        return UsageError(
+            f"prompt and answer may have {tokens} tokens, the cache holds {self.slots}: "
+            "lower max_tokens, or give the engine more memory"
+        )
 
     # the thread
 
@@ -238,6 +272,11 @@ class Engine:
         while self._next():
             try:
                 self._pass()
+            except torch.OutOfMemoryError as why:
+                try:
+                    self._again(why)
+                except BaseException as failure:
+                    self._fail(failure)
             except BaseException as failure:  # of a pass or of the watch: nobody may be left waiting
                 self._fail(failure)
             finally:
@@ -267,10 +306,18 @@ class Engine:
             for call in inbox:  # from here on, whatever fails, its caller hears of it
                 self._calls |= dict.fromkeys(call.works, call)
         schedule, runner = self._ready()
+        flight, self._flight = self._flight, None
+        if flight is not None and not (stale or inbox or left):
+            self._flight = self._ahead(flight)
+        if flight is not None:
+            self._land(flight)
+        if self._flight is not None:
+            return
         if stale:
             schedule.renew()
+            runner.renew()
         for call in inbox:
-            schedule.add(call.works)
+            self._add(schedule, call)
         for call in left:
             self._drop(call)
         began = time.perf_counter()
@@ -283,22 +330,54 @@ class Engine:
             self._share(began, filling)
             for reading in schedule.filled(work):
                 self._done(reading)
+        elif runner.draws(rows := list(work)):
+            results = runner.launch(rows, schedule.steps)
+            self._flight = _Flight(rows, schedule.steps, results, self.version, began)
         else:
-            self._decode(list(work), schedule.steps, began)
+            before = [len(row.token_ids) for row in rows]
+            failed = extend(runner.decode(rows), rows, self.eos, self.stopped, self.version)
+            self._share(began, rows)
+            self._written(rows, before, failed)
 
-    def _decode(self, rows: list[Row], steps: int, began: float) -> None:
+    def _ahead(self, flight: _Flight) -> _Flight | None:
+        """The passes after those that run now, before these were looked at: so the device never waits for the host.
+        None where that cannot be: nobody goes on, memory is short, or others could join."""
         schedule, runner = self._schedule, self._runner
         assert schedule is not None and runner is not None
+        if flight.ended and (schedule.waiting or schedule.filling):
+            return None
+        rows = [r for r in flight.rows if r.stop is None and r in self._calls]
+        rows = [r for r in rows if r.sampling.max_tokens - len(r.token_ids) > flight.steps]
+        if not rows:
+            return None
+        steps = runner.steps(rows, flight.steps)
+        if not (runner.follows(rows, steps) and schedule.ahead(rows, steps)):
+            return None
+        began = time.perf_counter()
+        return _Flight(rows, steps, runner.launch(rows, steps, flight.steps), self.version, began)
+
+    def _land(self, flight: _Flight) -> None:
+        """What a run of passes wrote. Rows that ended or left since it began are not among those that hear of it."""
+        there = [i for i, row in enumerate(flight.rows) if row in self._calls]
+        if not there:
+            return
+        tokens_BS, logprobs_BS = flight.results()
+        rows = [flight.rows[i] for i in there]
         before = [len(row.token_ids) for row in rows]
-        if runner.draws(rows):
-            failed = take(*runner.burst(rows, steps), rows, self.eos, self.stopped, self.version)
-            for row in rows:
-                schedule.give_back(row)
-        else:
-            failed = extend(runner.decode(rows), rows, self.eos, self.stopped, self.version)
-        self._share(began, rows)
-        written = sum(len(row.token_ids) for row in rows) - sum(before)
-        self.watch(written)  # may raise: then nobody gets half an answer
+        failed = take(tokens_BS[there], logprobs_BS[there], rows, self.eos, self.stopped, flight.version)
+        now = time.perf_counter()
+        for row in rows:
+            row.seconds += (now - max(flight.began, self._landed)) / len(rows)
+        self._landed = now
+        self._written(rows, before, failed)
+        if self._flight is not None:
+            self._flight.ended = bool(failed) or any(row.stop is not None for row in rows)
+
+    def _written(self, rows: Sequence[Row], before: Sequence[int], failed: Mapping[Row, PonderError]) -> None:
+        """Tell the callers of these rows what they have now."""
+        schedule = self._schedule
+        assert schedule is not None
+        self.watch(sum(len(row.token_ids) for row in rows) - sum(before))  # may raise: nobody gets half an answer
         for row, had in zip(rows, before, strict=True):
             call = self._calls.get(row)
             if call is None:
@@ -314,9 +393,10 @@ class Engine:
                 for token, logprob in zip(row.token_ids[had:], row.logprobs[had:], strict=True):
                     with suppress(RuntimeError):
                         call.loop.call_soon_threadsafe(call.heard, (row.number, token, logprob))
-            if row.stop is not None:
-                schedule.end(row)
-                self._done(row)
+        ended = [row for row in rows if row.stop is not None and row in self._calls]
+        schedule.end(*ended)
+        for row in ended:
+            self._done(row)
 
     def _share(self, began: float, works: Sequence[Row | Reading]) -> None:
         seconds = (time.perf_counter() - began) / len(works)
@@ -345,27 +425,87 @@ class Engine:
         for call in dict.fromkeys([*self._calls.values(), *inbox]):
             call.tell(call.answer.set_exception, failure)
         self._calls = {}
-        self._schedule = self._runner = None
+        self._schedule = self._runner = self._flight = None
 
     def _ready(self) -> tuple[Schedule, Runner]:
         """The cache, made when it is first needed, and anew where it does not serve the network any more."""
         net, runner = self.net, self._runner
         if runner is not None and not self._schedule and not runner.serves(net):
             self._schedule = self._runner = runner = None  # free before others are made
-        if self._schedule is None or runner is None:
-            kind = net.device.type
-            self._schedule = Schedule(self.slots, self.most_rows, self.chunk or _CHUNK.get(kind, _CHUNK_GPU))
-            self._runner = runner = make_runner(net, self.slots, self.most_rows, self.graphs)
+            self._slots = 0
+        while self._schedule is None or runner is None:
+            try:
+                if runner is None:
+                    runner = make_runner(net, self.slots, self.most_rows, self.graphs, self.small)
+                else:
+                    runner.wake()
+            except torch.OutOfMemoryError as why:
+                runner = self._runner = None
+                self._shrink(why)
+                continue
+            chunk = self.chunk or _CHUNK.get(net.device.type, _CHUNK_GPU)
+            self._runner, self._schedule = runner, Schedule(self.slots, self.most_rows, chunk)
             runner.adapters = self.adapters
         return self._schedule, runner
 
+    def _shrink(self, why: BaseException) -> None:
+        """Others use the device's memory too: do with half of the cache."""
+        size = self.slots * self._per_token
+        if self.cache_bytes is not None or size < _LEAST:
+            raise ModelError(
+                f"a cache of {size / 2**20:.0f} MiB and the work in hand do not fit the device's memory: free some of "
+                "it, ask for fewer or shorter texts at once, or give the engine less (cache_bytes)"
+            ) from why
+        self._slots = self.slots // 2
+        torch.cuda.empty_cache()
 
-def make_runner(net: Decoder, slots: int, most_rows: int, graphs: bool) -> Runner:
+    def _again(self, why: BaseException) -> None:
+        """A pass found no memory. Texts in hand keep what they have, and go on with a smaller cache."""
+        self._schedule = self._runner = self._flight = None
+        self._shrink(why)
+        for work in self._calls:
+            work.node = None
+            if isinstance(work, Row):
+                work.own = []
+            else:
+                work.own, work.hidden = None, []
+        schedule, _ = self._ready()
+        for call in dict.fromkeys(self._calls.values()):
+            self._add(schedule, call)
+
+    def _add(self, schedule: Schedule, call: _Call) -> None:
+        works = [work for work in call.works if work in self._calls]
+        if not all(schedule.fits(_needs(work)) for work in works):
+            for work in works:
+                del self._calls[work]
+            call.tell(call.answer.set_exception, self._too_long(max(map(_needs, works))))
+            return
+        schedule.add(works)
+
+
+def _needs(work: Row | Reading) -> int:
+    """Tokens of the cache, at its end."""
+    if isinstance(work, Reading):
+        return work.length
+    return len(work.request.prefix) + work.sampling.max_tokens
+
+
+def _room(device: torch.device) -> int:
+    if device.type != "cuda":
+        return _CPU_CACHE
+    free = torch.cuda.mem_get_info(device)[0]
+    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return max(_LEAST, free // 4)
+
+
+def make_runner(net: Decoder, slots: int, most_rows: int, graphs: bool, small: str) -> Runner:
     """With adapters attached, the network has layers that graphs know nothing of."""
     if graphs and net.device.type == "cuda" and not lora.attached(net) and find_spec("triton"):
         from ponder.engine.cuda import Graphs
 
-        return Graphs(net, slots, most_rows)
+        return Graphs(net, slots, most_rows, small)
+    if small:
+        raise UsageError(f"{small} weights are for an NVIDIA GPU with triton, and for a network without adapters")
     return Runner(net, slots)
 
 

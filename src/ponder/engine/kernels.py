@@ -33,60 +33,45 @@ def add_norm(stream, more, weight, out, width, eps, ADD: tl.constexpr, GEMMA: tl
 
 
 @triton.jit
-def _head(x, weight, turn_cos, turn_sin, half_at, real, eps, size, NORM: tl.constexpr, GEMMA: tl.constexpr):
-    """Both halves of one head, normed and turned."""
-    a = tl.load(x + half_at, mask=real, other=0.0)
-    b = tl.load(x + half_at + size // 2, mask=real, other=0.0)
+def _turned(x, d, real, cos, sin, weight, eps, size, NORM: tl.constexpr, GEMMA: tl.constexpr):
+    """Heads that begin at `x` [M, 1], normed, and turned by the angles at `cos` and `sin`. `d` is [1, D]."""
+    half = size // 2
+    across = tl.where(d < half, d + half, d - half)
+    a = tl.load(x + d, mask=real, other=0.0)
+    b = tl.load(x + across, mask=real, other=0.0)
     if NORM:
         a32, b32 = a.to(tl.float32), b.to(tl.float32)
-        scale = 1.0 / tl.sqrt((tl.sum(a32 * a32) + tl.sum(b32 * b32)) / size + eps)
-        wa = tl.load(weight + half_at, mask=real, other=0.0)
-        wb = tl.load(weight + half_at + size // 2, mask=real, other=0.0)
+        scale = (1.0 / tl.sqrt(tl.sum(a32 * a32, 1) / size + eps))[:, None]
+        wa = tl.load(weight + d, mask=d < size, other=0.0)
+        wb = tl.load(weight + across, mask=d < size, other=0.0)
         if GEMMA:
             a = (a32 * scale * (1.0 + wa.to(tl.float32))).to(a.dtype)
             b = (b32 * scale * (1.0 + wb.to(tl.float32))).to(b.dtype)
         else:
             a = (a32 * scale).to(a.dtype) * wa
             b = (b32 * scale).to(b.dtype) * wb
-    return a * turn_cos - b * turn_sin, b * turn_cos + a * turn_sin
+    angle = tl.where(d < half, d, d - half)
+    c = tl.load(cos + angle, mask=real, other=0.0)
+    s = tl.load(sin + angle, mask=real, other=0.0)
+    return a * c + tl.where(d < half, -b, b) * s
 
 
 @triton.jit
-def turn_and_store(
-    qkv, q_out, cache, tail_slots, starts, positions, cos, sin, q_weight, k_weight, eps, slots_in_cache, size,
-    table_width,
-    H: tl.constexpr, K: tl.constexpr, NORM: tl.constexpr, GEMMA: tl.constexpr, HALF: tl.constexpr,
-):  # fmt: skip
-    """Queries and keys of one row, turned by its position; keys and values go to its slot. One program a row and head.
-
-    `qkv` is [B, (H + 2K) D], `cache` [2, K, S, D] of this layer, `cos` and `sin` [positions, D / 2].
-    """
-    row, head = tl.program_id(0), tl.program_id(1)
-    at = tl.arange(0, HALF)
-    real = at < size // 2
-    position = tl.load(positions + row)
-    slot = tl.load(tail_slots + row * table_width + position - tl.load(starts + row)).to(tl.int64)
-    x = qkv + (row * (H + 2 * K) + head) * size
-    if head < H + K:
-        c = tl.load(cos + position * (size // 2) + at, mask=real, other=0.0)
-        s = tl.load(sin + position * (size // 2) + at, mask=real, other=0.0)
-        if head < H:
-            a, b = _head(x, q_weight, c, s, at, real, eps, size, NORM, GEMMA)
-            y = q_out + (row * H + head) * size
-        else:
-            a, b = _head(x, k_weight, c, s, at, real, eps, size, NORM, GEMMA)
-            y = cache + ((head - H) * slots_in_cache + slot) * size
-    else:
-        a = tl.load(x + at, mask=real, other=0.0)
-        b = tl.load(x + at + size // 2, mask=real, other=0.0)
-        y = cache + ((K + head - H - K) * slots_in_cache + slot) * size
-    tl.store(y + at, a, mask=real)
-    tl.store(y + at + size // 2, b, mask=real)
+def _further(query, k, v, seen, scale, top, total, mixed):
+    """Some more keys: the largest score so far, the sum of exponentials below it, and the values so weighted."""
+    score = tl.where(seen, tl.dot(query, tl.trans(k), input_precision="ieee") * scale, -1e30)
+    higher = tl.maximum(top, tl.max(score, 1))
+    weight = tl.where(seen, tl.exp(score - higher[:, None]), 0.0)
+    shrink = tl.exp(top - higher)
+    mixed = mixed * shrink[:, None] + tl.dot(weight.to(v.dtype), v, input_precision="ieee")
+    return higher, total * shrink + tl.sum(weight, 1), mixed
 
 
 @triton.jit
 def shared(
-    q, cache, positions, items, entry_rows, slots, counts, out, tops, totals, scale, slots_in_cache, window, size,
+    qkv, cache, positions, cos, sin, q_weight, eps, items, entry_rows, slots, counts, out, tops, totals, scale,
+    slots_in_cache, size,
+    WINDOW: tl.constexpr, NORM: tl.constexpr, GEMMA: tl.constexpr,
     H: tl.constexpr, K: tl.constexpr, G: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     """A run of keys, read once for all rows that share it. One program an item and key head.
@@ -94,18 +79,21 @@ def shared(
     An item is (first slot, slots, position of the first, first entry, entries); an entry is a row of that item, and
     has G places in `out`, `tops` and `totals` for each key head. `counts[0]` items are real.
     """
-    item, head = tl.program_id(0), tl.program_id(1)
+    item, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
     if item < tl.load(counts):
         begin, length = tl.load(items + item * 5), tl.load(items + item * 5 + 1)
         position, entry = tl.load(items + item * 5 + 2), tl.load(items + item * 5 + 3)
         many = tl.load(items + item * 5 + 4)
-        m, d = tl.arange(0, M), tl.arange(0, D)
-        used, real = m < many * G, d < size
+        m, d = tl.arange(0, M), tl.arange(0, D)[None, :]
+        used = m < many * G
+        real = used[:, None] & (d < size)
         row = tl.load(entry_rows + entry + m // G, mask=used, other=0)
         at = tl.load(positions + row, mask=used, other=0)
-        query = tl.load(
-            q + (row * H + head * G + m % G)[:, None] * size + d[None, :], mask=used[:, None] & real[None, :], other=0.0
-        )
+        angle = (at * (size // 2))[:, None]
+        query = _turned(
+            qkv + (row * (H + 2 * K) + head * G + m % G)[:, None] * size, d, real, cos + angle, sin + angle, q_weight,
+            eps, size, NORM, GEMMA,
+        )  # fmt: skip
         top = tl.full([M], -1e30, tl.float32)
         total = tl.zeros([M], tl.float32)
         mixed = tl.zeros([M, D], tl.float32)
@@ -115,83 +103,150 @@ def shared(
             n = first + tl.arange(0, N)
             there = n < length
             slot = tl.load(slots + begin + n, mask=there, other=0).to(tl.int64)
-            where = slot[:, None] * size + d[None, :]
-            k = tl.load(keys + where, mask=there[:, None] & real[None, :], other=0.0)
-            score = tl.dot(query, tl.trans(k), input_precision="ieee") * scale
-            seen = there[None, :]
-            if window > 0:
-                seen = seen & (at[:, None] - (position + n)[None, :] < window)
-            score = tl.where(seen, score, -1e30)
-            higher = tl.maximum(top, tl.max(score, 1))
-            weight = tl.where(seen, tl.exp(score - higher[:, None]), 0.0)
-            shrink = tl.exp(top - higher)
-            v = tl.load(values + where, mask=there[:, None] & real[None, :], other=0.0)
-            mixed = mixed * shrink[:, None] + tl.dot(weight.to(v.dtype), v, input_precision="ieee")
-            total = total * shrink + tl.sum(weight, 1)
-            top = higher
+            where, filled = slot[:, None] * size + d, there[:, None] & (d < size)
+            k = tl.load(keys + where, mask=filled, other=0.0)
+            v = tl.load(values + where, mask=filled, other=0.0)
+            seen = there[None, :] & used[:, None]
+            if WINDOW > 0:
+                seen = seen & (at[:, None] - (position + n)[None, :] < WINDOW)
+            top, total, mixed = _further(query, k, v, seen, scale, top, total, mixed)
         place = (entry * K + head) * G + (m // G) * K * G + m % G
         tl.store(tops + place, top, mask=used)
         tl.store(totals + place, total, mask=used)
-        tl.store(out + place[:, None] * size + d[None, :], mixed, mask=used[:, None] & real[None, :])
+        tl.store(out + place[:, None] * size + d, mixed, mask=real)
 
 
 @triton.jit
-def tails(
-    q, cache, positions, tail_slots, starts, row_entries, row_entry_ends, parts, tops, totals, out, scale,
-    slots_in_cache, window, size, table_width,
+def attend(
+    qkv, cache, positions, tail_slots, starts, cos, sin, q_weight, k_weight, eps, row_entries, row_entry_ends, parts,
+    tops, totals, out, scale, slots_in_cache, size, table_width,
+    WINDOW: tl.constexpr, NORM: tl.constexpr, GEMMA: tl.constexpr, SHARED: tl.constexpr,
     H: tl.constexpr, K: tl.constexpr, G: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """The keys that a row reads alone, and then the shared ones of its path added to them. One program a row and head.
+    """A row's newest token: its key and value go to its slot; its queries meet them, the keys that the row reads alone,
+    and then what `shared` made of those it reads with others. One program a row and key head.
 
-    A tail begins at position `starts[row]` and ends with the row's own position.
+    `qkv` is [B, (H + 2K) D], `cache` [2, K, S, D] of this layer, `cos` and `sin` [positions, D / 2]. What a row reads
+    alone begins at position `starts[row]` and ends with the row's own position.
     """
-    row, head = tl.program_id(0), tl.program_id(1)
-    m, d = tl.arange(0, M), tl.arange(0, D)
+    row, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    m, d = tl.arange(0, M), tl.arange(0, D)[None, :]
     used, real = m < G, d < size
     at, start = tl.load(positions + row), tl.load(starts + row)
-    length = at - start + 1
-    query = tl.load(
-        q + (row * H + head * G + m)[:, None] * size + d[None, :], mask=used[:, None] & real[None, :], other=0.0
-    )
+    length = (at - start).to(tl.int32)  # keys before its own
+    angle = at * (size // 2)
+    own = qkv + row * (H + 2 * K) * size
+    one = tl.zeros([1, 1], tl.int32)
+    key = _turned(
+        own + (H + head) * size + one, d, real, cos + angle, sin + angle, k_weight, eps, size, NORM, GEMMA
+    )  # fmt: skip
+    value = tl.load(own + (H + K + head) * size + d, mask=real, other=0.0)
+    query = _turned(
+        own + (head * G + m)[:, None] * size, d, used[:, None] & real, cos + angle, sin + angle, q_weight, eps, size,
+        NORM, GEMMA,
+    )  # fmt: skip
+    keys = cache + head * slots_in_cache * size
+    values = cache + (K + head) * slots_in_cache * size
+    mine = tl.load(tail_slots + row * table_width + length).to(tl.int64) * size
+    tl.store(keys + mine + d, key, mask=real)
+    tl.store(values + mine + d, value, mask=real)
+    top = tl.sum(query.to(tl.float32) * key.to(tl.float32), 1) * scale
+    total = tl.full([M], 1.0, tl.float32)
+    mixed = tl.zeros([M, D], tl.float32) + value.to(tl.float32)
+    begin = length * 0
+    if WINDOW > 0:
+        begin = tl.maximum(0, length + 1 - WINDOW) // N * N
+    for first in range(begin, length, N):
+        n = first + tl.arange(0, N)
+        there = n < length
+        slot = tl.load(tail_slots + row * table_width + n, mask=there, other=0).to(tl.int64)
+        where, filled = slot[:, None] * size + d, there[:, None] & real
+        k = tl.load(keys + where, mask=filled, other=0.0)
+        v = tl.load(values + where, mask=filled, other=0.0)
+        seen = there[None, :] & used[:, None]
+        if WINDOW > 0:
+            seen = seen & (length - n < WINDOW)[None, :]
+        top, total, mixed = _further(query, k, v, seen, scale, top, total, mixed)
+    if SHARED:
+        last = tl.load(row_entry_ends + row + 1)
+        for e in range(tl.load(row_entry_ends + row), last):
+            place = (tl.load(row_entries + e) * K + head) * G + m
+            other_top = tl.load(tops + place, mask=used, other=-1e30)
+            other_total = tl.load(totals + place, mask=used, other=0.0)
+            other = tl.load(parts + place[:, None] * size + d, mask=used[:, None] & real, other=0.0)
+            higher = tl.maximum(top, other_top)
+            shrink, grow = tl.exp(top - higher), tl.exp(other_top - higher)
+            mixed = mixed * shrink[:, None] + other * grow[:, None]
+            total = total * shrink + other_total * grow
+            top = higher
+    y = (mixed / total[:, None]).to(out.dtype.element_ty)
+    tl.store(out + (row * H + head * G + m)[:, None] * size + d, y, mask=used[:, None] & real)
+
+
+@triton.jit
+def turn(
+    qkv, q_out, cache, slots, positions, cos, sin, q_weight, k_weight, eps, slots_in_cache, size,
+    NORM: tl.constexpr, GEMMA: tl.constexpr, H: tl.constexpr, K: tl.constexpr, G: tl.constexpr,
+    MQ: tl.constexpr, MK: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """Queries and keys of a token, turned by its position; keys and values go to its slot. One program a token."""
+    token = tl.program_id(0).to(tl.int64)
+    d, q, k = tl.arange(0, D)[None, :], tl.arange(0, MQ)[:, None], tl.arange(0, MK)[:, None]
+    angle = tl.load(positions + token) * (size // 2)
+    own = qkv + token * (H + 2 * K) * size
+    real = (q < H) & (d < size)
+    query = _turned(own + q * size, d, real, cos + angle, sin + angle, q_weight, eps, size, NORM, GEMMA)
+    tl.store(q_out + (token * H + q) * size + d, query, mask=real)
+    real = (k < K) & (d < size)
+    key = _turned(own + (H + k) * size, d, real, cos + angle, sin + angle, k_weight, eps, size, NORM, GEMMA)
+    value = tl.load(own + (H + K + k) * size + d, mask=real, other=0.0)
+    there = (k.to(tl.int64) * slots_in_cache + tl.load(slots + token)) * size + d
+    tl.store(cache + there, key, mask=real)
+    tl.store(cache + K * slots_in_cache.to(tl.int64) * size + there, value, mask=real)
+
+
+@triton.jit
+def fill(
+    q, cache, items, slots, out, scale, slots_in_cache, size,
+    WINDOW: tl.constexpr,
+    H: tl.constexpr, K: tl.constexpr, G: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """Tokens of a prefix, whose keys are in the cache already. One program an item and key head.
+
+    An item is (first token, tokens, first slot of its path, place on the path of the first token); `q` and `out` are
+    [T, H, D].
+    """
+    item, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    first_token, many = tl.load(items + item * 4), tl.load(items + item * 4 + 1)
+    begin, place = tl.load(items + item * 4 + 2), tl.load(items + item * 4 + 3)
+    m, d = tl.arange(0, M), tl.arange(0, D)[None, :]
+    used = m < many * G
+    real = used[:, None] & (d < size)
+    mine = ((first_token + m // G).to(tl.int64) * H + head * G + m % G)[:, None] * size + d
+    at = place + m // G
+    query = tl.load(q + mine, mask=real, other=0.0)
     top = tl.full([M], -1e30, tl.float32)
     total = tl.zeros([M], tl.float32)
     mixed = tl.zeros([M, D], tl.float32)
     keys = cache + head * slots_in_cache * size
     values = cache + (K + head) * slots_in_cache * size
-    begin = 0
-    if window > 0:
-        begin = tl.maximum(0, length - window) // N * N
-    for first in range(begin, length, N):
+    length = place + many
+    start = place * 0
+    if WINDOW > 0:
+        start = tl.maximum(0, place + 1 - WINDOW) // N * N
+    for first in range(start, length, N):
         n = first + tl.arange(0, N)
         there = n < length
-        slot = tl.load(tail_slots + row * table_width + n, mask=there, other=0).to(tl.int64)
-        where = slot[:, None] * size + d[None, :]
-        k = tl.load(keys + where, mask=there[:, None] & real[None, :], other=0.0)
-        score = tl.dot(query, tl.trans(k), input_precision="ieee") * scale
-        seen = there
-        if window > 0:
-            seen = seen & (length - 1 - n < window)
-        score = tl.where(seen[None, :], score, -1e30)
-        higher = tl.maximum(top, tl.max(score, 1))
-        weight = tl.where(seen[None, :], tl.exp(score - higher[:, None]), 0.0)
-        shrink = tl.exp(top - higher)
-        v = tl.load(values + where, mask=there[:, None] & real[None, :], other=0.0)
-        mixed = mixed * shrink[:, None] + tl.dot(weight.to(v.dtype), v, input_precision="ieee")
-        total = total * shrink + tl.sum(weight, 1)
-        top = higher
-    last = tl.load(row_entry_ends + row + 1)
-    for e in range(tl.load(row_entry_ends + row), last):
-        place = (tl.load(row_entries + e) * K + head) * G + m
-        other_top = tl.load(tops + place, mask=used, other=-1e30)
-        other_total = tl.load(totals + place, mask=used, other=0.0)
-        other = tl.load(parts + place[:, None] * size + d[None, :], mask=used[:, None] & real[None, :], other=0.0)
-        higher = tl.maximum(top, other_top)
-        shrink, grow = tl.exp(top - higher), tl.exp(other_top - higher)
-        mixed = mixed * shrink[:, None] + other * grow[:, None]
-        total = total * shrink + other_total * grow
-        top = higher
+        slot = tl.load(slots + begin + n, mask=there, other=0).to(tl.int64)
+        where, filled = slot[:, None] * size + d, there[:, None] & (d < size)
+        k = tl.load(keys + where, mask=filled, other=0.0)
+        v = tl.load(values + where, mask=filled, other=0.0)
+        seen = (n[None, :] <= at[:, None]) & used[:, None]
+        if WINDOW > 0:
+            seen = seen & (at[:, None] - n[None, :] < WINDOW)
+        top, total, mixed = _further(query, k, v, seen, scale, top, total, mixed)
     y = (mixed / tl.maximum(total, 1e-30)[:, None]).to(out.dtype.element_ty)
-    tl.store(out + (row * H + head * G + m)[:, None] * size + d[None, :], y, mask=used[:, None] & real[None, :])
+    tl.store(out + mine, y, mask=real)
 
 
 @triton.jit
@@ -212,22 +267,99 @@ def gate(both, out, hidden, GELU: tl.constexpr, N: tl.constexpr):
 
 
 @triton.jit
-def chunk_sums(logits, heat, tops, sums, best, vocabulary, chunks, N: tl.constexpr):
+def linear(
+    x, weight, scale, bias, out, rows, width, wide,
+    BIAS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+):  # fmt: skip
+    """x [rows, wide] times the transpose of a matrix [width, wide] of one byte an entry, each row with its scale."""
+    n, m = tl.program_id(0) * N + tl.arange(0, N), tl.program_id(1) * M + tl.arange(0, M)
+    total = tl.zeros([M, N], tl.float32)
+    for first in range(0, wide, K):
+        k = first + tl.arange(0, K)
+        a = tl.load(x + m[:, None] * wide + k, mask=(m < rows)[:, None] & (k < wide), other=0.0)
+        b = tl.load(weight + n[:, None].to(tl.int64) * wide + k, mask=(n < width)[:, None] & (k < wide), other=0.0)
+        total = tl.dot(a, tl.trans(b.to(a.dtype)), total, input_precision="ieee")
+    total = total * tl.load(scale + n, mask=n < width, other=0.0)[None, :]
+    if BIAS:
+        total += tl.load(bias + n, mask=n < width, other=0.0).to(tl.float32)[None, :]
+    there = (m < rows)[:, None] & (n < width)[None, :]
+    tl.store(out + m[:, None].to(tl.int64) * width + n, total.to(out.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def _flipped(bits):
+    """Numbers' bits as integers in the numbers' order; and back again."""
+    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+
+
+@triton.jit
+def _reached(logits, heat, top, low, vocabulary, MASS: tl.constexpr, N: tl.constexpr):
+    """Of the logits that are `low` or more: their probability, up to a factor; or their number."""
+    total = tl.zeros([N], tl.float32)
+    for first in range(0, vocabulary, N):
+        at = first + tl.arange(0, N)
+        x = tl.load(logits + at, mask=at < vocabulary, other=-float("inf")) / heat
+        total += tl.where(x >= low, tl.exp(x - top) if MASS else 1.0, 0.0)
+    return tl.sum(total, 0)
+
+
+@triton.jit
+def _highest(logits, heat, top, goal, vocabulary, MASS: tl.constexpr, N: tl.constexpr):
+    """The largest number such that the logits from it on reach the goal."""
+    low = _flipped((top * 0 - 3.0e38).to(tl.int32, bitcast=True)).to(tl.int64)
+    high = _flipped(top.to(tl.int32, bitcast=True)).to(tl.int64)
+    for _ in range(32):
+        middle = low + (high - low + 1) // 2
+        at = _flipped(middle.to(tl.int32)).to(tl.float32, bitcast=True)
+        enough = _reached(logits, heat, top, at, vocabulary, MASS, N) >= goal
+        low = tl.where(enough, middle, low)
+        high = tl.where(enough, high, middle - 1)
+    return _flipped(low.to(tl.int32)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def trim(logits, heat, keep_k, keep_p, min_p, floor, vocabulary, N: tl.constexpr):
+    """The logit, over temperature, below which a row draws nothing: by top-k, then top-p of those, then min-p."""
+    row = tl.program_id(0)
+    k, p, least = tl.load(keep_k + row), tl.load(keep_p + row), tl.load(min_p + row)
+    low = -float("inf")
+    if (k > 0) | (p < 1) | (least > 0):
+        hot = tl.load(heat + row)
+        own = logits + row.to(tl.int64) * vocabulary
+        best = tl.full([N], -float("inf"), tl.float32)
+        for first in range(0, vocabulary, N):
+            at = first + tl.arange(0, N)
+            best = tl.maximum(best, tl.load(own + at, mask=at < vocabulary, other=-float("inf")) / hot)
+        top = tl.max(best, 0)
+        if k > 0:
+            low = _highest(own, hot, top, tl.minimum(k, vocabulary).to(tl.float32), vocabulary, False, N)
+        if p < 1:
+            goal = p * _reached(own, hot, top, low, vocabulary, True, N)
+            low = tl.maximum(low, _highest(own, hot, top, goal, vocabulary, True, N))
+        if least > 0:
+            low = tl.maximum(low, top + tl.log(least))
+    tl.store(floor + row, low)
+
+
+@triton.jit
+def chunk_sums(logits, heat, floor, tops, sums, best, vocabulary, chunks, TRIM: tl.constexpr, N: tl.constexpr):
     """Of each row and chunk of the vocabulary: the largest logit over temperature, where, and the sum below it."""
     row, chunk = tl.program_id(0), tl.program_id(1)
     at = chunk * N + tl.arange(0, N)
     x = tl.load(logits + row.to(tl.int64) * vocabulary + at, mask=at < vocabulary, other=-float("inf"))
     x = x / tl.load(heat + row)
+    if TRIM:
+        x = tl.where(x < tl.load(floor + row), -float("inf"), x)
     top = tl.max(x, 0)
     tl.store(tops + row * chunks + chunk, top)
     tl.store(best + row * chunks + chunk, chunk * N + tl.argmax(x, 0))
-    tl.store(sums + row * chunks + chunk, tl.sum(tl.exp(x - top), 0))
+    tl.store(sums + row * chunks + chunk, tl.sum(tl.where(x == -float("inf"), 0.0, tl.exp(x - top)), 0))
 
 
 @triton.jit
 def pick(
-    logits, heat, greedy, uniforms, tops, sums, best, tokens, logprobs, newest, positions, step,
-    vocabulary, chunks, rows, steps, N: tl.constexpr, C: tl.constexpr,
+    logits, heat, floor, greedy, uniforms, tops, sums, best, tokens, logprobs, newest, positions, step,
+    vocabulary, chunks, steps, TRIM: tl.constexpr, N: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """The first token whose cumulative probability exceeds the row's uniform number; its log-probability. One program
     a row. The token becomes the row's newest, and its position goes on by one."""
@@ -238,7 +370,7 @@ def pick(
     top_c = tl.load(tops + row * chunks + c, mask=there, other=-float("inf"))
     top = tl.max(top_c, 0)
     sum_c = tl.load(sums + row * chunks + c, mask=there, other=0.0)
-    mass = (sum_c * tl.exp(top_c - top)).to(tl.float64)
+    mass = tl.where(sum_c > 0, sum_c * tl.exp(top_c - top), sum_c).to(tl.float64)
     reached = tl.cumsum(mass, 0)
     total = tl.sum(mass, 0)
     goal = tl.load(uniforms + row * steps + now) * total
@@ -247,6 +379,8 @@ def pick(
     at = chunk * N + tl.arange(0, N)
     x = tl.load(logits + row.to(tl.int64) * vocabulary + at, mask=at < vocabulary, other=-float("inf"))
     x = x / tl.load(heat + row)
+    if TRIM:
+        x = tl.where(x < tl.load(floor + row), -float("inf"), x)
     inside = tl.exp(x - top).to(tl.float64)
     passed = (tl.cumsum(inside, 0) + before) <= goal
     offset = tl.sum(passed.to(tl.int32), 0)

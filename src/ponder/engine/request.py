@@ -50,6 +50,7 @@ class Row:
     notes: dict[str, list[float]] = field(default_factory=dict)
     alternatives: list[tuple[Ids, Floats]] = field(default_factory=list)
     guide: Guide | None = None
+    plain: bool = False  # drawn from the softmax of the model's logits, or its likeliest part, and nothing more asked
     stop: Stop | None = None
     computed: int = 0  # tokens of its prefix that a pass was spent on for it; the others were in the cache
     wasted: int = 0  # tokens drawn after its end
@@ -62,7 +63,9 @@ class Row:
     @classmethod
     def of(cls, request: Request, number: int) -> Row:
         uniforms = np.random.default_rng([request.seed, number]).random(request.sampling.max_tokens)
-        return cls(request, number, uniforms, guide=request.guide() if request.guide else None)
+        s = request.sampling
+        plain = not (s.edits or s.forced or s.measures or s.alternatives or request.guide or request.adapter)
+        return cls(request, number, uniforms, guide=request.guide() if request.guide else None, plain=plain)
 
     @property
     def sampling(self) -> Sampling:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
@@ -16,35 +16,65 @@ from ponder.engine.request import Row
 from ponder.engine.schedule import Part
 from ponder.nets.decoder import Decoder
 
+# Tokens and their log-probabilities [B, steps]; waits for them.
+Results = Callable[[], tuple[NDArray[np.int32], NDArray[np.float32]]]
+
 
 class Runner:
     def __init__(self, net: Decoder, slots: int) -> None:
         self.net = net
-        self.cache = Cache(net.config, slots, net.device, net.dtype)
+        self.cache = self._memory(slots)
         self.adapters: Adapters | None = None  # of the engine
         self._rows: list[Row] = []  # of the last decoding pass
         self._decoding: Decoding | None = None
 
     def fill(self, parts: Sequence[Part]) -> None:
         """Compute keys and values of these tokens; readings get the hidden states of theirs."""
-        attend = Filling(self.cache, parts)
-        tokens = np.concatenate([part.tokens for part in parts]).astype(np.int64)
-        with self._adapted([adapter_of(part.node) for part in parts], attend.sizes):
-            hidden_TE = self.net(self.cache.put(tokens), attend.positions_T, attend)
-        for part, hidden in zip(parts, hidden_TE.split(attend.sizes), strict=True):
+        sizes = [part.stop - part.start for part in parts]
+        for part, hidden in zip(parts, self._filled(parts).split(sizes), strict=True):
             if part.reading is not None:
                 part.reading.hidden.append(hidden.clone())
 
-    def steps(self, rows: Sequence[Row]) -> int:
-        """Passes that may follow each other before the text must be looked at."""
+    def _filled(self, parts: Sequence[Part]) -> Tensor:
+        attend = Filling(self.cache, parts)
+        tokens = np.concatenate([part.tokens for part in parts]).astype(np.int64)
+        with self._adapted([adapter_of(part.node) for part in parts], attend.sizes):
+            hidden_TE: Tensor = self.net(self.cache.put(tokens), attend.positions_T, attend)
+        return hidden_TE
+
+    def _memory(self, slots: int) -> Cache:
+        return Cache(self.net.config, slots, self.net.device, self.net.dtype)
+
+    def renew(self) -> None:
+        """The weights have changed."""
+
+    def sleep(self) -> bool:
+        """Give the cache's memory back until `wake`. False: that takes a new runner."""
+        return False
+
+    def wake(self) -> None:
+        pass
+
+    def close(self) -> None:
+        """Wait for what still goes on."""
+
+    # runs of passes that draw where they compute, if this runner has such
+
+    def steps(self, rows: Sequence[Row], ahead: int = 0) -> int:
+        """Passes that may follow each other before the text must be looked at, after the tokens that are `ahead`."""
         return 1
 
     def draws(self, rows: Sequence[Row]) -> bool:
-        """Can `burst` draw for these rows?"""
+        """Can `launch` draw for these rows?"""
         return False
 
-    def burst(self, rows: Sequence[Row], steps: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """The next tokens [B, steps] of each row and their log-probabilities, drawn where they were computed."""
+    def follows(self, rows: Sequence[Row], steps: int) -> bool:
+        """Can these rows be launched again before what they wrote was looked at?"""
+        return False
+
+    def launch(self, rows: Sequence[Row], steps: int, ahead: int = 0) -> Results:
+        """The next tokens [B, steps] of each row and their log-probabilities: begun now, and there when they are
+        called for. `ahead`: tokens of these rows that were launched before, and not called for yet."""
         raise NotImplementedError
 
     def decode(self, rows: Sequence[Row]) -> Tensor:

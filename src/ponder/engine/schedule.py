@@ -123,10 +123,15 @@ class Schedule:
         if gone := {work for work in works if work.node is None}:
             self.waiting = [entry for entry in self.waiting if entry[1] not in gone]
             heapq.heapify(self.waiting)
-        for work in works:
-            if work not in gone:
-                self._remove(work)
-                self._leave(work)
+        here = [work for work in works if work not in gone]
+        if len(here) == 1:
+            self._remove(here[0])
+        elif here:
+            leaving = set(here)
+            self.decoding = [row for row in self.decoding if row not in leaving]
+            self.filling = [work for work in self.filling if work not in leaving]
+        for work in here:
+            self._leave(work)
 
     def renew(self) -> None:
         """The weights have changed: nothing computed with the old ones is found any more. Who decodes goes on."""
@@ -189,12 +194,12 @@ class Schedule:
                 left -= stop - node.filled
         return parts
 
-    def give_back(self, row: Row) -> None:
-        """The slots of steps that a row did not take, since it ended before."""
-        assert row.node is not None
-        fed = row.length - 1 - row.node.end
-        self.memory.give(np.asarray(row.own[fed:], np.int32))
-        del row.own[fed:]
+    def ahead(self, rows: Sequence[Row], steps: int) -> bool:
+        """Slots for so many more tokens of each, if there are some without pushing anyone out."""
+        if not self.tree.evict(steps * len(rows)):
+            return False
+        self._hand_out(rows, steps)
+        return True
 
     def _grow(self, steps: int) -> None:
         """Slots for more tokens of each row, for one at least; the youngest work steps back until there are enough."""
@@ -205,8 +210,11 @@ class Schedule:
             assert len(active) > 1, "work that fits the memory alone must find room there alone"
             self._step_back(max(active, key=lambda work: work.order))
         self.steps = steps
-        slots = self.memory.take(steps * len(self.decoding)).reshape(-1, steps)
-        for row, own in zip(self.decoding, slots.tolist(), strict=True):
+        self._hand_out(self.decoding, steps)
+
+    def _hand_out(self, rows: Sequence[Row], steps: int) -> None:
+        slots = self.memory.take(steps * len(rows)).reshape(-1, steps)
+        for row, own in zip(rows, slots.tolist(), strict=True):
             row.own += own
 
     def _step_back(self, work: Work) -> None:
@@ -224,7 +232,8 @@ class Schedule:
         assert work.node is not None
         node, tree = work.node, work.node.tree
         if isinstance(work, Row):
-            kept, filled = np.asarray(work.own, np.int32), len(work.own)
+            kept = np.asarray(work.own, np.int32)
+            filled = min(len(kept), work.length - 1 - node.end)  # the others were for tokens that never came
             tokens = work.tokens[node.end : node.end + filled]
             work.own = []
         else:

@@ -22,7 +22,7 @@ from ponder.types import Completion, Floats, Ids, Sampling, ids
 class Native(Local):
     """A `Policy` over a `Decoder`, by continuous batching."""
 
-    def __init__(self, net: Decoder, tokenizer: Tokenizer, seed: int = 0, cache_bytes: int = 2 << 30) -> None:
+    def __init__(self, net: Decoder, tokenizer: Tokenizer, seed: int = 0, cache_bytes: int | None = None) -> None:
         tokenizer.fits(net.config)
         self.net = net
         self.engine = Engine(net, frozenset(tokenizer.eos), self._stopped, cache_bytes=cache_bytes)

@@ -1,0 +1,158 @@
+"""What captured passes read and write: tables of rows and of the runs they share, and room for what they compute.
+
+Shapes as in kernels.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ponder.engine.plan import Plan, Segment
+from ponder.engine.tree import Slots
+from ponder.nets.decoder import Decoder
+
+STEPS = 16  # passes between two looks: a text that ends is noticed after half as many, on average
+CHUNK = 2048  # of the vocabulary, when drawing
+ROWS_AT_ONCE = 32  # queries (rows times heads of a group) that read a shared run together
+_RUN = 512  # keys of a shared run that one program reads
+_LONG = 1024  # keys that one row reads one after another; more are cut into runs, to be read side by side
+_FEW = 64  # shared runs for which there is always room
+_SAVED = 64 << 20  # bytes of a layer that sharing must save, to be worth a kernel more in every layer
+
+
+def most_items(rows: int) -> int:
+    """Runs that are shared in a batch of so many rows; more are made longer until they are as few."""
+    return 4 * rows + _FEW
+
+
+def arrange(made: Plan, bucket: int, width: int, token_bytes: int) -> None:
+    """Make of a plan what a pass reads fastest. `width` is that of the table of tails, `token_bytes` what one token
+    takes in one layer."""
+    _inline(made, token_bytes)
+    _cut(made, width)
+    if sum(len(segment.rows) for segment in made.shared) > most_items(bucket):
+        made.shared = _flattened(made.shared)
+
+
+def _inline(made: Plan, token_bytes: int) -> None:
+    """Short runs that are shared by few rows are read by each of them: the second reader finds them in the GPU's own
+    cache, and a kernel less runs."""
+    sizes = {id(s): sum(map(len, s.parts)) for s in made.shared}
+    saved = sum((len(s.rows) - 1) * sizes[id(s)] for s in made.shared) * token_bytes
+    kept, cut = list[Segment](), set[int]()
+    before: dict[int, list[Slots]] = {}
+    for segment in sorted(made.shared, key=lambda s: s.position):
+        size = sizes[id(segment)]
+        worth = size >= _RUN or (saved >= _SAVED and (len(segment.rows) - 1) * size >= _RUN // 2)
+        if worth and cut.isdisjoint(segment.rows):
+            kept.append(segment)
+            continue
+        for row in segment.rows:  # all that follows on their paths is read with it
+            if row not in cut:
+                cut.add(row)
+                made.starts[row] = segment.position
+            before.setdefault(row, []).extend(segment.parts)
+    for row, parts in before.items():
+        made.tails[row] = np.concatenate([*parts, made.tails[row]])
+    made.shared = kept
+
+
+def _cut(made: Plan, width: int) -> None:
+    """Long tails become runs that are read side by side, so that few rows keep the whole device at work."""
+    for r, tail in enumerate(made.tails):
+        cut = len(tail) - 2 * STEPS  # the last slots are written yet
+        if cut > 0 and (len(tail) > _LONG or len(tail) + 8 * STEPS > width):
+            made.shared.append(Segment([r], made.starts[r], [tail[:cut]]))
+            made.tails[r], made.starts[r] = tail[cut:], made.starts[r] + cut
+
+
+def _flattened(shared: Sequence[Segment]) -> list[Segment]:
+    """Of a deep tree, only the runs next to its roots stay shared: a row reads three of them, then one of its own."""
+    kept: list[Segment] = []
+    own: dict[int, Segment] = {}
+    depth: dict[int, int] = {}
+    for segment in sorted(shared, key=lambda s: s.position):
+        deep = depth.get(segment.rows[0], 0)  # all that read this run have read the same before it
+        if deep < 3:
+            kept.append(segment)
+            depth |= dict.fromkeys(segment.rows, deep + 1)
+        else:
+            for row in segment.rows:
+                own.setdefault(row, Segment([row], segment.position)).parts += segment.parts
+    return [*kept, *own.values()]
+
+
+class Buffers:
+    """What the graphs read and write."""
+
+    def __init__(self, net: Decoder, rows: int, slots: int) -> None:
+        c, device, dtype = net.config, net.device, net.dtype
+
+        def empty(*shape: int, kind: torch.dtype = dtype) -> Tensor:
+            return torch.zeros(shape, device=device, dtype=kind)
+
+        whole, real = torch.int32, torch.float32
+        self.rows = rows
+        self.newest, self.positions, self.starts = (empty(rows, kind=torch.int64) for _ in range(3))
+        self.tails = empty(rows, _LONG + 64 * STEPS, kind=whole).fill_(slots)  # the blank one
+        self.heat, self.greedy = torch.ones(rows, device=device), empty(rows, kind=whole)
+        self.keep_k, self.keep_p, self.min_p = empty(rows, kind=whole), self.heat.clone(), empty(rows, kind=real)
+        self.floor = empty(rows, kind=real)
+        self.uniforms = empty(rows, STEPS, kind=torch.float64)
+        self.tokens, self.logprobs = empty(rows, STEPS, kind=whole), empty(rows, STEPS, kind=real)
+        self.step = empty(1, kind=whole)
+        self.logits = empty(rows, c.vocab, kind=real)
+        chunks = -(-c.vocab // CHUNK)
+        self.tops, self.sums = (empty(rows, chunks, kind=real) for _ in range(2))
+        self.best = empty(rows, chunks, kind=whole)
+        # shared runs: as many items and entries as there may be, and for each entry a part of the attention
+        self.most_items = most_items(rows)
+        self.items, self.counts = empty(self.most_items, 5, kind=whole), empty(1, kind=whole)
+        self.entry_rows = empty(self.most_items, kind=whole)
+        self.row_entries, self.row_ends = empty(self.most_items, kind=whole), empty(rows + 1, kind=whole)
+        self.parts = empty(self.most_items, c.heads, c.head_dim, kind=real)
+        self.part_tops, self.part_totals = (empty(self.most_items, c.heads, kind=real) for _ in range(2))
+        self.slots = empty(slots, kind=whole)  # each is in one run, but where runs of a deep tree are not shared
+        self.group = c.heads // c.kv_heads
+
+    def share(self, made: Plan, bucket: int) -> bool:
+        """The shared runs of a plan, cut to what one program reads. True: the table of slots had to be replaced."""
+        run, per = _RUN, max(1, ROWS_AT_ONCE // self.group)
+        while True:
+            items: list[tuple[int, ...]] = []
+            entries: list[int] = []
+            slots: list[Slots] = []
+            at = 0
+            for segment in made.shared:
+                its = segment.slots
+                for first in range(0, len(its), run):
+                    slots.append(its[first : first + run])
+                    for who in range(0, len(segment.rows), per):
+                        readers = segment.rows[who : who + per]
+                        items.append((at, len(slots[-1]), segment.position + first, len(entries), len(readers)))
+                        entries += readers
+                    at += len(slots[-1])
+            if max(len(items), len(entries)) <= most_items(bucket):
+                break
+            assert run < at, "more rows share runs than there are places"
+            run *= 2  # fewer, longer runs
+        if small := at > len(self.slots):
+            self.slots = torch.zeros(2 * at, device=self.slots.device, dtype=torch.int32)
+        self.counts.fill_(len(items))
+        if items:
+            device = self.items.device
+            self.items[: len(items)].copy_(torch.tensor(items, dtype=torch.int32))
+            rows = np.asarray(entries)
+            self.entry_rows[: len(rows)].copy_(torch.from_numpy(rows.astype(np.int32)))
+            order = np.argsort(rows, kind="stable")
+            self.row_entries[: len(rows)].copy_(torch.from_numpy(order.astype(np.int32)))
+            self.slots[:at].copy_(torch.from_numpy(np.concatenate(slots)).to(device))
+            ends = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=bucket))])
+        else:
+            ends = np.zeros(bucket + 1)
+        self.row_ends[: bucket + 1].copy_(torch.from_numpy(ends.astype(np.int32)))
+        return small

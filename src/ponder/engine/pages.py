@@ -1,0 +1,140 @@
+"""Memory of a GPU that can be given back and taken again at the same address.
+
+A captured graph holds addresses. Addresses are reserved once; the pages behind them come and go, in milliseconds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import sys
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_SIZES = {1: "|u1", 2: "<i2", 4: "<i4", 8: "<i8"}
+_NO_MEMORY = 2
+
+
+class _Place(ctypes.Structure):
+    _fields_ = (("kind", ctypes.c_int), ("id", ctypes.c_int))
+
+
+class _Kind(ctypes.Structure):
+    """CUmemAllocationProp."""
+
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("handles", ctypes.c_int),
+        ("place", _Place),
+        ("metadata", ctypes.c_void_p),
+        ("flags", ctypes.c_ubyte * 8),
+    )
+
+
+class _Access(ctypes.Structure):
+    _fields_ = (("place", _Place), ("flags", ctypes.c_int))
+
+
+class Pages:
+    """Reserved addresses of one device, with or without memory behind them."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        torch.cuda.init()
+        number = device.index if device.index is not None else torch.cuda.current_device()
+        torch.empty(1, device=device)  # the device's context exists from here on
+        self._kind = _Kind(1, 0, _Place(1, number), None)  # pinned on that device
+        grain = ctypes.c_size_t()
+        _call("cuMemGetAllocationGranularity", ctypes.byref(grain), ctypes.byref(self._kind), 1)
+        self.size = -(-size // grain.value) * grain.value
+        self.address = ctypes.c_uint64()
+        self._handle: ctypes.c_uint64 | None = None
+        anywhere = ctypes.c_uint64(0)
+        _call("cuMemAddressReserve", ctypes.byref(self.address), _size(self.size), _size(0), anywhere, _long(0))
+        try:
+            self.take()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def there(self) -> bool:
+        return self._handle is not None
+
+    def take(self) -> None:
+        """Memory behind the addresses; what it holds is anything."""
+        if self.there:
+            return
+        handle = ctypes.c_uint64()
+        wanted = ctypes.byref(handle), _size(self.size), ctypes.byref(self._kind), _long(0)
+        if (failed := _try("cuMemCreate", *wanted)) == _NO_MEMORY:
+            torch.cuda.empty_cache()  # torch keeps what it does not need
+            failed = _try("cuMemCreate", *wanted)
+        if failed == _NO_MEMORY:
+            raise torch.OutOfMemoryError(f"CUDA out of memory: {self.size / 2**30:.1f} GiB were asked for")
+        _check("cuMemCreate", failed)
+        self._handle = handle
+        _call("cuMemMap", self.address, _size(self.size), _size(0), handle, _long(0))
+        access = _Access(self._kind.place, 3)  # to read and to write
+        _call("cuMemSetAccess", self.address, _size(self.size), ctypes.byref(access), _size(1))
+
+    def give_back(self) -> None:
+        if self._handle is None:
+            return
+        torch.cuda.synchronize(self._kind.place.id)  # nobody may be reading
+        _call("cuMemUnmap", self.address, _size(self.size))
+        _call("cuMemRelease", self._handle)
+        self._handle = None
+
+    def close(self) -> None:
+        self.give_back()
+        if self.address.value:
+            _call("cuMemAddressFree", self.address, _size(self.size))
+            self.address = ctypes.c_uint64()
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():  # the driver may be gone by then, and takes everything with it
+            self.close()
+
+    def tensor(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """The memory as a tensor; while one lives, so do the addresses."""
+        assert math.prod(shape) * dtype.itemsize <= self.size
+        raw: Any = _Raw(self, tuple(shape), dtype.itemsize)
+        return torch.as_tensor(raw, device=torch.device("cuda", self._kind.place.id)).view(dtype)
+
+
+class _Raw:
+    """What torch reads an address from."""
+
+    def __init__(self, pages: Pages, shape: tuple[int, ...], size: int) -> None:
+        self.pages = pages
+        self.__cuda_array_interface__ = {
+            "shape": shape,
+            "typestr": _SIZES[size],
+            "data": (pages.address.value, False),
+            "version": 3,
+        }
+
+
+_size, _long = ctypes.c_size_t, ctypes.c_ulonglong
+
+
+@cache
+def _driver() -> Any:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def _try(name: str, *given: Any) -> int:
+    return int(getattr(_driver(), name)(*given))
+
+
+def _check(name: str, code: int) -> None:
+    if code:
+        raise RuntimeError(f"{name} failed with CUDA error {code}")
+
+
+def _call(name: str, *given: Any) -> None:
+    _check(name, _try(name, *given))

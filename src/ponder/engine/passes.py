@@ -1,0 +1,186 @@
+"""A pass of a decoder as few kernels: matrix products, and those of kernels.py between them.
+
+Shapes as in kernels.py; T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ponder.engine.buffers import CHUNK, ROWS_AT_ONCE, Buffers, most_items
+from ponder.engine.cache import Cache
+from ponder.engine.schedule import Part
+from ponder.engine.weights import Layer, Linear, Weights
+
+_TILE = 64  # queries (tokens times heads of a group) that one program fills in
+
+
+def decode(
+    w: Weights, cache: Cache, b: Buffers, rows: int, drawing: bool, sharing: bool = False, trimming: bool = False
+) -> None:
+    """One more token for each row: from `newest` to `logits`, and where it is drawing, to the next `newest`."""
+    from ponder.engine import kernels as k
+
+    c, slots, group = w.config, cache.kv[0].shape[2], w.config.heads // w.config.kv_heads
+
+    def attend(i: int, layer: Layer, qkv: Tensor, mixed: Tensor) -> None:
+        cos, sin = w.turns[layer.turn]
+        q_weight, k_weight = _norms(layer, qkv)
+        kind = {"WINDOW": layer.window, **_heads(w, layer), **_tile(c.head_dim, qkv.dtype)}
+        if sharing:
+            k.shared[(most_items(rows), c.kv_heads)](
+                qkv, cache.kv[i], b.positions, cos, sin, q_weight, c.norm_eps, b.items, b.entry_rows, b.slots, b.counts,
+                b.parts, b.part_tops, b.part_totals, c.scale, slots, c.head_dim,
+                M=max(16, _power(min(max(ROWS_AT_ONCE, group), group * rows))), **kind,
+            )  # fmt: skip
+        k.attend[(rows, c.kv_heads)](
+            qkv, cache.kv[i], b.positions, b.tails, b.starts, cos, sin, q_weight, k_weight, c.norm_eps, b.row_entries,
+            b.row_ends, b.parts, b.part_tops, b.part_totals, mixed, c.scale, slots, c.head_dim, b.tails.shape[1],
+            SHARED=sharing, M=max(16, _power(group)), **kind,
+        )  # fmt: skip
+
+    hidden = _layers(w, b.newest[:rows], attend)
+    logits = b.logits[:rows]
+    if logits.dtype == hidden.dtype or not logits.is_cuda:
+        torch.mm(hidden.to(logits.dtype), w.head.T.to(logits.dtype), out=logits)
+    else:
+        torch.mm(hidden, w.head.T, out_dtype=torch.float32, out=logits)
+    if not drawing:
+        return
+    chunks = b.tops.shape[1]
+    if trimming:
+        k.trim[(rows,)](logits, b.heat, b.keep_k, b.keep_p, b.min_p, b.floor, c.vocab, N=2 * CHUNK, num_warps=8)
+    k.chunk_sums[(rows, chunks)](
+        logits, b.heat, b.floor, b.tops, b.sums, b.best, c.vocab, chunks, TRIM=trimming, N=CHUNK
+    )  # fmt: skip
+    k.pick[(rows,)](
+        logits, b.heat, b.floor, b.greedy, b.uniforms, b.tops, b.sums, b.best, b.tokens, b.logprobs, b.newest,
+        b.positions, b.step, c.vocab, chunks, b.tokens.shape[1], TRIM=trimming, N=CHUNK, C=_power(chunks),
+    )  # fmt: skip
+    b.step.add_(1)
+
+
+def fill(w: Weights, cache: Cache, parts: Sequence[Part]) -> Tensor:
+    """Keys and values of prefixes, all of them at once; returns the hidden states [T, E] after the last norm."""
+    from ponder.engine import kernels as k
+
+    c, slots, group = w.config, cache.kv[0].shape[2], w.config.heads // w.config.kv_heads
+    sizes = [part.stop - part.start for part in parts]
+    tokens_T, slots_T = (cache.put(np.concatenate([x(part) for part in parts]).astype(np.int64)) for x in _GIVEN)
+    positions_T = cache.put(np.concatenate([p.position + np.arange(n) for p, n in zip(parts, sizes, strict=True)]))
+    seen = [part.seen for part in parts]
+    table = cache.put(np.concatenate(seen).astype(np.int32))
+    per = max(1, _TILE // group)
+    items = [
+        (first + i, min(per, many - i), begin, part.position + i)
+        for first, many, begin, part in zip(_begins(sizes), sizes, _begins(map(len, seen)), parts, strict=True)
+        for i in range(0, many, per)
+    ]
+    items_I4 = cache.put(np.asarray(items, np.int32))
+    q = torch.empty(len(tokens_T), c.heads, c.head_dim, device=cache.device, dtype=w.embedding.dtype)
+
+    def attend(i: int, layer: Layer, qkv: Tensor, mixed: Tensor) -> None:
+        cos, sin = w.turns[layer.turn]
+        tile = _tile(c.head_dim, qkv.dtype)
+        k.turn[(len(q),)](
+            qkv, q, cache.kv[i], slots_T, positions_T, cos, sin, *_norms(layer, qkv), c.norm_eps, slots, c.head_dim,
+            MQ=_power(c.heads), MK=_power(c.kv_heads), D=tile["D"], **_heads(w, layer),
+        )  # fmt: skip
+        k.fill[(len(items), c.kv_heads)](
+            q, cache.kv[i], items_I4, table, mixed, c.scale, slots, c.head_dim,
+            WINDOW=layer.window, H=c.heads, K=c.kv_heads, G=group, M=max(16, _power(per * group)),
+            **(tile | {"num_warps": 4}),
+        )  # fmt: skip
+
+    return _layers(w, tokens_T, attend)
+
+
+_GIVEN: tuple[Callable[[Part], Any], ...] = (lambda part: part.tokens, lambda part: part.slots)
+
+
+def _begins(sizes: Iterable[int]) -> list[int]:
+    return [0, *np.cumsum(list(sizes))[:-1].tolist()]
+
+
+def _layers(w: Weights, tokens_T: Tensor, attend: Callable[[int, Layer, Tensor, Tensor], None]) -> Tensor:
+    """All layers over these tokens; `attend` reads queries, keys and values and writes what it mixed of them."""
+    from ponder.engine import kernels as k
+
+    c, many = w.config, len(tokens_T)
+    stream = w.embedding.index_select(0, tokens_T)
+    if c.gemma:
+        stream.mul_(torch.tensor(c.width**0.5, dtype=stream.dtype))
+    more, normed = torch.empty_like(stream), torch.empty_like(stream)
+    qkv = stream.new_empty(many, (c.heads + 2 * c.kv_heads) * c.head_dim)
+    mixed = stream.new_empty(many, c.heads * c.head_dim)
+    both, gated = stream.new_empty(many, 2 * c.hidden), stream.new_empty(many, c.hidden)
+    wide = _power(c.width)
+
+    def norm(module: Any, add: bool, source: Tensor = stream, out: Tensor = normed) -> None:
+        k.add_norm[(many,)](source, more, module.weight, out, c.width, module.eps, ADD=add, GEMMA=module.gemma, E=wide)
+
+    for i, layer in enumerate(w.layers):
+        block = layer.block
+        norm(block.input_layernorm, add=i > 0)
+        _linear(normed, layer.qkv, qkv)
+        attend(i, layer, qkv, mixed)
+        _linear(mixed, layer.out, more)
+        if c.gemma:
+            norm(block.post_attention_layernorm, add=False, source=more, out=more)
+            norm(block.pre_feedforward_layernorm, add=True)
+        else:
+            norm(block.post_attention_layernorm, add=True)
+        _linear(normed, layer.gate_up, both)
+        k.gate[(many, -(-c.hidden // 1024))](both, gated, c.hidden, GELU=block.mlp.gelu, N=1024)
+        _linear(gated, layer.down, more)
+        if c.gemma:
+            norm(block.post_feedforward_layernorm, add=False, source=more, out=more)
+    k.add_norm[(many,)](stream, more, w.norm, normed, c.width, c.norm_eps, ADD=True, GEMMA=c.gemma, E=wide)
+    return normed
+
+
+def _linear(x: Tensor, layer: Linear, out: Tensor) -> None:
+    if layer.scale is not None:
+        from ponder.engine import kernels as k
+
+        (rows, wide), width = x.shape, out.shape[1]
+        tall = min(128, max(16, _power(rows)))
+        broad = 32 if tall <= 32 else 64 if tall <= 64 else 128  # few rows: more programs, to keep all of the GPU busy
+        k.linear[(-(-width // broad), -(-rows // tall))](
+            x, layer.small, layer.scale, layer.scale if layer.bias is None else layer.bias, out, rows, width, wide,
+            BIAS=layer.bias is not None, M=tall, N=broad, K=64, num_stages=3, num_warps=4 if tall <= 64 else 8,
+        )  # fmt: skip
+    elif layer.bias is None:
+        torch.mm(x, layer.weight.T, out=out)
+    else:
+        torch.addmm(layer.bias, x, layer.weight.T, out=out)
+
+
+def _norms(layer: Layer, unused: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights of the norms of queries and keys, if the layer has such."""
+    own = layer.block.self_attn
+    return (own.q_norm.weight, own.k_norm.weight) if own.qk_norm else (unused, unused)
+
+
+def _heads(w: Weights, layer: Layer) -> dict[str, Any]:
+    c = w.config
+    return {
+        "H": c.heads, "K": c.kv_heads, "G": c.heads // c.kv_heads, "NORM": layer.block.self_attn.qk_norm,
+        "GEMMA": c.gemma,
+    }  # fmt: skip
+
+
+def _tile(size: int, dtype: torch.dtype) -> dict[str, int]:
+    """Keys at once, and the head's size: what fits a multiprocessor's own memory."""
+    wide = max(16, _power(size))
+    return {"N": 64 if wide * dtype.itemsize < 1024 else 32, "D": wide, "num_warps": 2 if wide <= 64 else 4}
+
+
+def _power(n: int) -> int:
+    """The next power of two."""
+    return 1 << (n - 1).bit_length()
