@@ -75,6 +75,7 @@ def ours(told: Any, dtype: str) -> Iterator[dict[str, float]]:
         began, worked = wait(told.device), time.process_time()
         policy.stream(0, step)
         traces = asyncio.run(solve_all(asked, strategy, policy, scorer))
+        policy.sleep()
         sampled = wait(told.device)
         sampling = most(told.device, reset=True)
         objective.credit(traces, scorer.name, {})

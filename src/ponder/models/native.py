@@ -83,6 +83,11 @@ class Native(Local):
             finally:
                 self._fresh()  # before the next pass: what it finds in the cache is of these weights
 
+    def sleep(self) -> None:
+        """Give the cache's memory to others until the next call, where it is scarce: on a GPU, for a learner."""
+        if self.net.device.type == "cuda" and not self.engine.busy:
+            self.engine.sleep()
+
     async def _continue(self, request: Request) -> list[Row]:
         self._fresh()
         return await self.engine.generate(request)
