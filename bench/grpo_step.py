@@ -65,7 +65,7 @@ def wait(device: str) -> float:
 def ours(told: Any, dtype: str) -> Iterator[dict[str, float]]:
     """The body of `ponder.pipelines.rl`'s loop, without its files; seconds of each step."""
     policy = load_policy(told.model, device=told.device, dtype=dtype)
-    policy.eos = frozenset()
+    policy.engine.eos = frozenset()
     objective, scorer = GRPO(kl=NO_KL), Drawn()
     learner = Learner(policy.net, objective, AdamW(lr=LR), micro_tokens=told.micro_tokens)
     strategy = Ensemble(told.n, Sampling(max_tokens=told.tokens))

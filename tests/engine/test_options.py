@@ -77,9 +77,20 @@ def exact(rule: Sampling, prompt: Sequence[int] = PROMPT, written: Sequence[int]
 
 
 def row(rule: Sampling, uniform: float = 0.5, written: Sequence[int] = WRITTEN) -> Row:
-    made = Row.of(Request(ids(PROMPT), rule, 1, 0), 0)
-    made.token_ids, made.uniforms = list(written), np.full(len(written) + 1, uniform)
+    (made,) = Row.of(Request(ids(PROMPT), rule, 1, 0))
+    made.token_ids, made.key = list(written), key_of(uniform, len(written))
     return made
+
+
+def key_of(uniform: float, place: int) -> int:
+    """The key that draws this number at this place: SplitMix64 backwards."""
+    mask, x = 2**64 - 1, int(uniform * 2**53) << 11
+    for shift, factor in ((31, 0x94D049BB133111EB), (27, 0xBF58476D1CE4E5B9), (30, 1)):
+        y = x
+        for _ in range(3):
+            y = x ^ (y >> shift)
+        x = y * pow(factor, -1, 2**64) & mask
+    return x - 0x9E3779B97F4A7C15 * (place + 1) & mask
 
 
 @pytest.mark.parametrize("name", OPTIONS)

@@ -178,10 +178,10 @@ def test_not_finite_logits_show_in_the_result() -> None:
 
 
 def test_what_is_drawn_past_a_stop_is_counted_as_wasted() -> None:
-    row = Row.of(Request(ids([5]), Sampling(max_tokens=20, stop=("x",)), 1, 0), 0)
+    (row,) = Row.of(Request(ids([5]), Sampling(max_tokens=20, stop=("x",)), 1, 0))
     tokens = np.asarray([[4, 7, 8, 9, 6, 3]], np.int32)
     assert not take(tokens, np.zeros((1, 6), np.float32), [row], frozenset({9}), lambda r: r.token_ids[-1] == 7)
     assert (row.token_ids, row.stop, row.wasted) == ([4, 7], "stop", 4)
-    row = Row.of(Request(ids([5]), Sampling(max_tokens=20), 1, 0), 0)
+    (row,) = Row.of(Request(ids([5]), Sampling(max_tokens=20), 1, 0))
     take(tokens, np.zeros((1, 6), np.float32), [row], frozenset({9}), lambda r: False)
     assert (row.token_ids, row.stop, row.wasted) == ([4, 7, 8, 9], "eos", 2)

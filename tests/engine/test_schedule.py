@@ -96,7 +96,7 @@ def storm(seed: int, cancel: float = 0.1, renew: float = 0.03) -> tuple[Schedule
             else:
                 most = draw.randint(1, 24 - len(prefix))
                 request = Request(ids(prefix), Sampling(max_tokens=most), draw.randint(1, 4), 0)
-                rows = [Row.of(request, j) for j in range(request.n)]
+                rows = Row.of(request)
                 schedule.add(rows)
                 live += rows
         work = schedule.next()
@@ -172,7 +172,7 @@ def run(schedule: Schedule, fake: Fake) -> None:
 
 def ask(prefix: list[int], n: int = 1, tokens: int = 4, adapter: str = "") -> list[Row]:
     request = Request(ids(prefix), Sampling(max_tokens=tokens), n, 0, adapter)
-    return [Row.of(request, j) for j in range(n)]
+    return Row.of(request)
 
 
 def test_a_group_s_prompt_is_computed_once_and_a_path_never_twice() -> None:

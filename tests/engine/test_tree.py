@@ -23,7 +23,7 @@ def consistent(tree: Tree, apart: int = 0) -> None:
     for n in nodes:
         assert len(n) == len(n.slots) > 0 and n.parent is not None and n.end == n.parent.end + len(n)
         assert n.parent.children[int(n.tokens[0])] is n
-        assert n.users >= sum(c.users for c in n.children.values())
+        assert n.users >= sum(c.users > 0 for c in n.children.values())
 
 
 def path_tokens(node: Node) -> list[int]:

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ponder.engine import passes
+from ponder.engine import chance, passes
 from ponder.engine.adapters import adapter_of
 from ponder.engine.buffers import STEPS, Buffers, arrange
 from ponder.engine.cache import Cache, bytes_per_token
@@ -128,11 +128,10 @@ class Graphs(Runner):
     ) -> Callable[[], tuple[NDArray[np.int32], NDArray[np.float32]]]:
         b = self._lay_out(rows, steps, ahead)
         places = np.asarray([self._place[row] for row in rows])
-        uniforms = np.ones((self._bucket, STEPS))
-        for place, row in zip(places, rows, strict=True):
-            at = len(row.token_ids) + ahead
-            drawn = row.uniforms[at : at + steps]  # a row past its last token draws what nobody reads
-            uniforms[place, : len(drawn)] = drawn
+        keys = np.asarray([row.key for row in rows], np.uint64)
+        begins = np.asarray([len(row.token_ids) for row in rows]) + ahead
+        uniforms = np.zeros((self._bucket, STEPS))
+        uniforms[places, :steps] = chance.uniforms(keys[:, None], begins[:, None] + np.arange(steps))
         _send(uniforms, b.uniforms[: self._bucket])
         b.step.zero_()
         for _ in range(steps):

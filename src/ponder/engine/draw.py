@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ponder.engine import sampler
+from ponder.engine import chance, sampler
 from ponder.engine.request import Row
 from ponder.errors import ModelError, PonderError, UsageError
 from ponder.types import Stop, ids
@@ -34,9 +34,8 @@ def extend(
         logits_BV = sampler.guide(logits_BV.clone() if logits_BV is own_BV else logits_BV, allowed)
     logprobs_BV = sampler.warp(logits_BV, [row.sampling for row in rows])
     at = [len(row.token_ids) for row in rows]
-    uniform = torch.tensor(
-        [row.uniforms[i] for row, i in zip(rows, at, strict=True)], dtype=torch.float64, device=device
-    )
+    keys = np.asarray([row.key for row in rows], np.uint64)
+    uniform = torch.from_numpy(chance.uniforms(keys, np.asarray(at))).to(device)
     greedy = torch.tensor([row.sampling.temperature == 0 for row in rows], device=device)
     forced: Tensor | None = None
     if any(row.sampling.forced for row in rows):

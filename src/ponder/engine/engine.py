@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -93,7 +94,7 @@ class Engine:
         eos: frozenset[int] = frozenset(),
         stopped: StopTest = lambda row: False,
         *,
-        cache_bytes: int | None = None,  # None: 2 GiB, on a GPU a quarter of what is free there
+        cache_bytes: int | None = None,  # None: PONDER_CACHE_GIB, or 2 GiB, on a GPU a quarter of what is free there
         most_rows: int = 1024,
         chunk: int = 0,
         graphs: bool = True,  # on a GPU: whole passes as CUDA graphs
@@ -102,9 +103,10 @@ class Engine:
         self.net, self.eos, self.stopped = net, eos, stopped
         self.cache_bytes, self.most_rows, self.chunk, self.graphs = cache_bytes, most_rows, chunk, graphs
         self.small = small
-        self._slots = 0
+        self._slots = self._bytes = 0
         self.adapters = Adapters(net, self.paused, self.renew)
         self.version = 0
+        self.before: Callable[[], None] = lambda: None  # called before new calls are looked at
         self.watch: Callable[[int], None] = lambda tokens: None
         self._wake = threading.Condition()  # guards all below but the schedule, which is the thread's
         self._thread: threading.Thread | None = None
@@ -192,8 +194,12 @@ class Engine:
 
     @property
     def busy(self) -> bool:
-        """Texts are in hand."""
-        return bool(self._calls or self._inbox) or not all(loop.is_closed() for loop in list(self._gathering))
+        """Texts are in hand, or about to be."""
+        return self.in_hand or not all(loop.is_closed() for loop in list(self._gathering))
+
+    @property
+    def in_hand(self) -> bool:
+        return bool(self._calls or self._inbox)
 
     @property
     def slots(self) -> int:
@@ -206,7 +212,9 @@ class Engine:
 
     @property
     def _per_token(self) -> int:
-        return bytes_per_token(self.net.config, self.net.dtype)
+        if not self._bytes:
+            self._bytes = bytes_per_token(self.net.config, self.net.dtype)
+        return self._bytes
 
     async def _ask(self, works: Any, heard: Callable[[Word], None] | None = None) -> Any:
         with self.adapters.used(works[0].adapter):
@@ -234,6 +242,7 @@ class Engine:
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
         """All calls that were ready at once come to the thread at once: what shares a pass does not depend on luck."""
+        self.before()
         with self._wake:
             self._inbox += [call for call in self._gathering.pop(loop, []) if not call.answer.done()]
             failure: Exception | None = UsageError("the engine was closed") if self._closed else None
@@ -253,7 +262,7 @@ class Engine:
         self._check(len(request.prefix) + request.sampling.max_tokens)
         if request.guide is None and (request.sampling.pattern or request.sampling.schema):
             raise UsageError("a pattern or schema needs a guide that knows the tokenizer: ask the policy instead")
-        return [Row.of(request, j) for j in range(request.n)]
+        return Row.of(request)
 
     def _check(self, tokens: int) -> None:
         if tokens > self.slots:
@@ -328,8 +337,7 @@ class Engine:
             filling = list(schedule.filling)
             runner.fill(work)
             self._share(began, filling)
-            for reading in schedule.filled(work):
-                self._done(reading)
+            self._done(*schedule.filled(work))
         elif runner.draws(rows := list(work)):
             results = runner.launch(rows, schedule.steps)
             self._flight = _Flight(rows, schedule.steps, results, self.version, began)
@@ -395,19 +403,24 @@ class Engine:
                         call.loop.call_soon_threadsafe(call.heard, (row.number, token, logprob))
         ended = [row for row in rows if row.stop is not None and row in self._calls]
         schedule.end(*ended)
-        for row in ended:
-            self._done(row)
+        self._done(*ended)
 
     def _share(self, began: float, works: Sequence[Row | Reading]) -> None:
         seconds = (time.perf_counter() - began) / len(works)
         for work in works:
             work.seconds += seconds
 
-    def _done(self, work: Row | Reading) -> None:
-        call = self._calls.pop(work)
-        call.left -= 1
-        if not call.left:
-            call.tell(call.answer.set_result, call.works)
+    def _done(self, *works: Row | Reading) -> None:
+        """Callers of one loop hear together: what they ask for next comes together too."""
+        ready: dict[asyncio.AbstractEventLoop, list[_Call]] = {}
+        for work in works:
+            call = self._calls.pop(work)
+            call.left -= 1
+            if not call.left:
+                ready.setdefault(call.loop, []).append(call)
+        for loop, calls in ready.items():
+            with suppress(RuntimeError):  # the loop is closed: nobody listens
+                loop.call_soon_threadsafe(_answer_all, calls)
 
     def _drop(self, call: _Call) -> None:
         """Let go of what a call still has in hand."""
@@ -432,7 +445,7 @@ class Engine:
         net, runner = self.net, self._runner
         if runner is not None and not self._schedule and not runner.serves(net):
             self._schedule = self._runner = runner = None  # free before others are made
-            self._slots = 0
+            self._slots = self._bytes = 0
         while self._schedule is None or runner is None:
             try:
                 if runner is None:
@@ -483,6 +496,12 @@ class Engine:
         schedule.add(works)
 
 
+def _answer_all(calls: Sequence[_Call]) -> None:
+    for call in calls:
+        if not call.answer.done():
+            call.answer.set_result(call.works)
+
+
 def _needs(work: Row | Reading) -> int:
     """Tokens of the cache, at its end."""
     if isinstance(work, Reading):
@@ -491,6 +510,12 @@ def _needs(work: Row | Reading) -> int:
 
 
 def _room(device: torch.device) -> int:
+    """Bytes for a cache, where nobody said how many."""
+    if told := os.environ.get("PONDER_CACHE_GIB"):
+        try:
+            return int(float(told) * 2**30)
+        except ValueError:
+            raise UsageError(f"PONDER_CACHE_GIB is {told!r}; it must be a number, such as 4 or 0.5") from None
     if device.type != "cuda":
         return _CPU_CACHE
     free = torch.cuda.mem_get_info(device)[0]

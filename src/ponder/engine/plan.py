@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ponder.engine.request import Row
-from ponder.engine.tree import Slots
+from ponder.engine.tree import Node, Slots
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Segment:
     """Slots in the order of their tokens, the first of which stands at `position`."""
 
@@ -37,25 +37,35 @@ class Plan:
 
 def plan(rows: Sequence[Row]) -> Plan:
     """Runs of one path that the same rows read are one segment."""
-    readers: dict[int, list[int]] = {}
+    readers: dict[Node, list[int]] = {}  # of all runs on the rows' paths, those below each
     for r, row in enumerate(rows):
-        assert row.node is not None
-        for node in row.node.path():
-            readers.setdefault(id(node), []).append(r)
-    segments: dict[tuple[int, ...], Segment] = {}
+        node = row.node
+        assert node is not None
+        while node.parent is not None and node not in readers:
+            readers[node] = []
+            node = node.parent
+        if row.node in readers:
+            readers[row.node].append(r)
+    runs = sorted(readers, key=lambda n: n.end)  # none before its parent: no run is empty
+    for node in reversed(runs):
+        if node.parent in readers:
+            readers[node.parent] += readers[node]
+    segments: dict[Node, Segment] = {}  # by each of their runs
+    alone: dict[int, list[Slots]] = {}
+    for node in runs:
+        who = readers[node]
+        if len(who) == 1:
+            alone.setdefault(who[0], []).append(node.slots)
+            continue
+        above = segments.get(node.parent) if node.parent is not None else None
+        if above is None or len(above.rows) != len(who):
+            above = Segment(sorted(who), node.end - len(node))
+        above.parts.append(node.slots)
+        segments[node] = above
     tails, starts = [], []
     for r, row in enumerate(rows):
         assert row.node is not None
-        alone: list[Slots] = []
-        for node in row.node.path():
-            who = readers[id(node)]
-            if len(who) == 1:
-                alone.append(node.slots)
-            elif who[0] == r:
-                key = tuple(who)
-                segment = segments.setdefault(key, Segment(who, node.end - len(node)))
-                segment.parts.append(node.slots)
         own = np.asarray(row.own, np.int32)
-        tails.append(np.concatenate([*alone, own]))
+        tails.append(np.concatenate([*alone[r], own]) if r in alone else own)
         starts.append(row.node.end + len(own) - len(tails[-1]))
-    return Plan(list(segments.values()), tails, starts)
+    return Plan(list(dict.fromkeys(segments.values())), tails, starts)

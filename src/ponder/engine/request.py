@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ponder.engine import chance
 from ponder.engine.tree import Node
 from ponder.types import Floats, Ids, Sampling, Stop
 
@@ -43,7 +44,7 @@ class Row:
 
     request: Request
     number: int  # which of the request's n
-    uniforms: NDArray[np.float64]
+    key: int  # of its random numbers
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
@@ -61,11 +62,12 @@ class Row:
     order: tuple[int, int] = (0, 0)
 
     @classmethod
-    def of(cls, request: Request, number: int) -> Row:
-        uniforms = np.random.default_rng([request.seed, number]).random(request.sampling.max_tokens)
-        s = request.sampling
-        plain = not (s.edits or s.forced or s.measures or s.alternatives or request.guide or request.adapter)
-        return cls(request, number, uniforms, guide=request.guide() if request.guide else None, plain=plain)
+    def of(cls, request: Request) -> list[Row]:
+        """All that are asked for."""
+        s, guide = request.sampling, request.guide
+        plain = not (s.edits or s.forced or s.measures or s.alternatives or guide or request.adapter)
+        keys = enumerate(chance.keys(request.seed, request.n))
+        return [cls(request, j, key, guide=guide() if guide else None, plain=plain) for j, key in keys]
 
     @property
     def sampling(self) -> Sampling:
@@ -77,6 +79,8 @@ class Row:
 
     @property
     def tokens(self) -> Ids:
+        if not self.token_ids:
+            return self.request.prefix
         return np.append(self.request.prefix, np.asarray(self.token_ids, np.int32))
 
     @property

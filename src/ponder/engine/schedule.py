@@ -105,7 +105,7 @@ class Schedule:
         read: list[Reading] = []
         for work in self.filling:
             assert work.node is not None
-            if any(n.filled < len(n) for n in work.node.path()):
+            if not work.node.whole:
                 still.append(work)
             elif isinstance(work, Row):
                 self.decoding.append(work)
@@ -141,13 +141,26 @@ class Schedule:
 
     def _admit(self) -> None:
         rows = len(self.decoding) + sum(isinstance(w, Row) for w in self.filling)
+        last: Work | None = None  # who was placed before
+        ready = False  # all that he needs is computed
         while self.waiting:
             work = self.waiting[0][1]
-            if (isinstance(work, Row) and rows >= self.most_rows) or not self._place(work, rows):
+            if isinstance(work, Row) and rows >= self.most_rows:
+                return
+            if isinstance(work, Row) and isinstance(last, Row) and _alike(work, last):
+                if self.memory.free + self.tree.idle < _MARGIN * (rows + 1):
+                    return
+                assert last.node is not None
+                work.node = self.tree.hold(last.node)
+            elif self._place(work, rows):
+                assert work.node is not None
+                ready = isinstance(work, Row) and work.node.whole
+            else:
                 return
             heapq.heappop(self.waiting)
             rows += isinstance(work, Row)
-            if isinstance(work, Row) and all(n.filled == len(n) for n in work.node.path()):  # type: ignore[union-attr]
+            last = work
+            if isinstance(work, Row) and ready:
                 self.decoding.append(work)
             else:
                 self.filling.append(work)
@@ -242,11 +255,15 @@ class Schedule:
             work.own = None
             if filled < len(tokens):
                 work.hidden = []  # what was read so far is read again
-        whole = all(n.filled == len(n) for n in node.path())
-        if tree.dead or not whole:
+        if tree.dead or not node.whole:
             self.memory.give(kept)
         else:
             self.memory.give(kept[filled:])
             tree.keep(node, tokens[:filled], kept[:filled])
         tree.release(node)
         work.node = None
+
+
+def _alike(a: Row, b: Row) -> bool:
+    """Both begin, with the same prefix."""
+    return a.request is b.request and not a.token_ids and not b.token_ids

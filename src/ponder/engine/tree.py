@@ -26,19 +26,26 @@ class Full(Exception):
 
 
 class Node:
-    """A run of tokens. `filled` of them have their keys and values; `users` hold this node or one below it."""
+    """A run of tokens. `filled` of them have their keys and values, if any then all before them too; `users` are those
+    who hold this node, and those of its children that have users."""
 
-    __slots__ = ("children", "end", "filled", "parent", "queued", "slots", "tokens", "tree", "used", "users")
+    __slots__ = ("children", "end", "filled", "key", "parent", "queued", "slots", "tokens", "tree", "used", "users")
 
     def __init__(self, tree: Tree, parent: Node | None, tokens: Ids, slots: Slots, filled: int) -> None:
         self.tree = tree
-        self.parent, self.tokens, self.slots, self.filled = parent, tokens, slots, filled
+        self.parent, self.slots, self.filled = parent, slots, filled
+        self.tokens, self.key = tokens, tokens.tobytes()
         self.children: dict[int, Node] = {}
         self.users, self.used, self.queued = 0, 0, False
         self.end: int = len(tokens) + (parent.end if parent else 0)  # tokens from the root to here
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def whole(self) -> bool:
+        """All tokens up to the end of this run have their keys and values."""
+        return self.filled == len(self.tokens)
 
     def path(self) -> list[Node]:
         """From the first run of the prefix to this one."""
@@ -80,10 +87,15 @@ class Tree:
 
     def match(self, tokens: Ids, adapter: str = "") -> Node:
         """The node in which the longest known prefix of these tokens ends, cut there if need be."""
-        node, at = self.roots.setdefault(adapter, Node(self, None, _NONE, _NONE, 0)), 0
+        if adapter not in self.roots:
+            self.roots[adapter] = Node(self, None, _NONE, _NONE, 0)
+        node, at, whole = self.roots[adapter], 0, tokens.tobytes()
         while at < len(tokens) and (child := node.children.get(int(tokens[at]))) is not None:
-            same = _common(child.tokens, tokens[at:])
-            node = child if same == len(child) else self._cut(child, same)
+            if whole.startswith(child.key, at * tokens.itemsize):  # nearly always: one look at the whole run
+                node, same = child, len(child.tokens)
+            else:
+                same = _common(child.tokens, tokens[at:])
+                node = self._cut(child, same)
             at += same
         return node
 
@@ -117,23 +129,30 @@ class Tree:
 
     def hold(self, node: Node) -> Node:
         assert node.tree is self and not self.dead
-        for n in node.path():
+        n: Node | None = node
+        while n is not None and n.parent is not None:
             n.users += 1
-            if n.users == 1:
-                self.idle -= len(n)
+            if n.users > 1:
+                break
+            self.idle -= len(n.tokens)
+            n = n.parent
         return node
 
     def release(self, node: Node) -> None:
         assert node.tree is self
         now = next(self._clock)
-        for n in reversed(node.path()):
+        n: Node | None = node
+        while n is not None and n.parent is not None:
             n.users -= 1
+            if n.users:
+                break
             n.used = now
-            if n.users == 0 and self.dead:
+            if self.dead:
                 self.memory.give(n.slots)
-            elif n.users == 0:
-                self.idle += len(n)
+            else:
+                self.idle += len(n.tokens)
                 self._rest(n)
+            n = n.parent
 
     def evict(self, number: int) -> bool:
         """Free slots until so many are free. False if that cannot be; then nothing is lost."""
@@ -167,10 +186,11 @@ class Tree:
         """Cut a run in two; the node stays its lower part, so that whoever holds it still does. Returns the upper."""
         assert 0 < at < len(node) and node.parent is not None
         upper = Node(self, node.parent, node.tokens[:at], node.slots[:at], min(node.filled, at))
-        upper.users, upper.used = node.users, node.used
+        upper.users, upper.used = int(node.users > 0), node.used
         node.parent.children[int(node.tokens[0])] = upper
         node.parent, node.filled = upper, max(0, node.filled - at)
         node.tokens, node.slots = node.tokens[at:], node.slots[at:]
+        node.key = node.tokens.tobytes()
         upper.children[int(node.tokens[0])] = node
         return upper
 

@@ -28,6 +28,7 @@ class Native(Local):
         self.engine = Engine(net, frozenset(tokenizer.eos), self._stopped, cache_bytes=cache_bytes)
         super().__init__(tokenizer, net.config.vocab, net.config.context, seed)
         self.engine.watch = lambda tokens: self.watch(tokens)
+        self.engine.before = self._fresh
         self._weights: list[nn.Parameter] = []
         self._stamp: tuple[int, ...] = ()
 
@@ -45,7 +46,6 @@ class Native(Local):
     ) -> AsyncIterator[tuple[int, int] | Completion]:
         """Each token as it is drawn, as (continuation, token); then the completions."""
         request = self.request(prefix, sampling, n, adapter)
-        self._fresh()
         async for word in self.engine.stream(request):
             if isinstance(word, tuple):
                 yield word[:2]
@@ -59,7 +59,6 @@ class Native(Local):
         self._readable(tokens)
         if not 0 <= begin < len(tokens):
             raise UsageError(f"begin is {begin}; the text has {len(tokens)} tokens")
-        self._fresh()
         return await self.engine.read(tokens, begin, adapter)
 
     async def score(self, prefix: Ids, text: Ids, adapter: str = "") -> Floats:
@@ -68,7 +67,6 @@ class Native(Local):
         self._readable(tokens)
         if not len(prefix) or not len(text):
             raise UsageError("a score needs at least one token before the text, and one of the text")
-        self._fresh()
         hidden = await self.engine.read(tokens[:-1], len(prefix) - 1, adapter)
         with torch.inference_mode():
             said = logprobs(self.net, hidden, torch.from_numpy(ids(text).astype(np.int64)).to(hidden.device))
@@ -89,7 +87,6 @@ class Native(Local):
             self.engine.sleep()
 
     async def _continue(self, request: Request) -> list[Row]:
-        self._fresh()
         return await self.engine.generate(request)
 
     def _flops(self, context: int) -> float:
@@ -105,7 +102,7 @@ class Native(Local):
         """Forget what was computed with older weights: another version, or a tensor written to since. Writing past
         torch's own count (`p.data.copy_`, torch's fused optimisers) is not seen: raise `version`, or `engine.renew()`.
         """
-        if not self.engine.busy:
+        if not self.engine.in_hand:
             self._weights = list(self.net.parameters())
         written = (0 if w.is_inference() else w._version for w in self._weights)
         stamp = (self.version, *written, *(w.data_ptr() for w in self._weights))

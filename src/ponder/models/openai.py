@@ -29,8 +29,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
-import numpy as np
-
 from ponder.engine.request import Request, Row
 from ponder.errors import ModelError, UnknownName, UsageError
 from ponder.models import chat, dialects, heard, spoken
@@ -307,4 +305,4 @@ def _choose(http: Http, model: str | None) -> tuple[str | None, Mapping[str, Any
 
 
 def _answer(request: Request, number: int) -> _Answer:
-    return _Answer(request, number, np.empty(0))  # the server draws its own numbers
+    return _Answer(request, number, 0)  # the server draws its own numbers

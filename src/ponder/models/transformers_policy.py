@@ -132,12 +132,12 @@ class Transformers(Local):
         alone = _recurrent(self.model)
         rows: list[Row] = []
         for request in sorted(requests, key=lambda r: len(r.prefix)):
-            for j in range(request.n):
+            for row in Row.of(request):
                 other = rows and alone and len(rows[-1].request.prefix) != len(request.prefix)
                 if other or len(rows) == most:
                     yield rows
                     rows = []
-                rows.append(Row.of(request, j))
+                rows.append(row)
         if rows:
             yield rows
 

@@ -112,7 +112,7 @@ class VLLM(Local):
         name = f"ponder-{next(self._names)}"
         found = await self._there(self._written(request.prefix.tolist(), params, name))
         (said,), top = found.outputs, request.sampling.alternatives
-        row = Row(request, number, np.empty(0), token_ids=list(said.token_ids))
+        row = Row(request, number, 0, token_ids=list(said.token_ids))
         row.logprobs = [told[token].logprob for token, told in zip(row.token_ids, said.logprobs, strict=True)]
         row.versions = [self.version] * len(row.token_ids)
         if said.finish_reason not in ("stop", "length"):
