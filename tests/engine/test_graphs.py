@@ -162,7 +162,7 @@ def test_asleep_it_holds_no_cache_and_awake_it_writes_the_same() -> None:
 def test_a_cache_that_does_not_fit_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     net = tiny("llama").to(DEVICE)
     free = torch.cuda.mem_get_info()[0]
-    monkeypatch.setattr(engine, "_room", lambda device: 3 * free)
+    monkeypatch.setattr(engine, "room", lambda device: 3 * free)
     machine = Engine(net)
     assert len(asyncio.run(machine.generate(request([5, 6], max_tokens=5)))[0].token_ids) == 5
     assert machine.slots * machine._per_token <= free

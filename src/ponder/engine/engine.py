@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import Any
 from weakref import WeakSet
 
@@ -26,17 +24,15 @@ from ponder.engine.adapters import Adapters
 from ponder.engine.cache import bytes_per_token
 from ponder.engine.draw import StopTest, extend, take
 from ponder.engine.request import Reading, Request, Row
+from ponder.engine.resources import LEAST, make_runner, room
 from ponder.engine.runner import Results, Runner
 from ponder.engine.schedule import Part, Schedule
 from ponder.errors import ModelError, PonderError, UsageError
-from ponder.nets import lora
 from ponder.nets.decoder import Decoder
 
 _LINGER = 1.0  # seconds that an idle thread waits for more work
 _CHUNK = {"cpu": 512, "mps": 1024}  # tokens of prefixes filled in one pass; on a GPU more fit in the same time
 _CHUNK_GPU = 8192
-_CPU_CACHE = 2 << 30
-_LEAST = 64 << 20  # bytes of a cache that shrinks no more
 
 Word = tuple[int, int, float]  # which continuation, its next token, the token's log-probability
 
@@ -207,7 +203,7 @@ class Engine:
         if self.cache_bytes is not None:
             return max(1, self.cache_bytes // self._per_token)
         if not self._slots:
-            self._slots = max(1, _room(self.net.device) // self._per_token)
+            self._slots = max(1, room(self.net.device) // self._per_token)
         return self._slots
 
     @property
@@ -242,20 +238,26 @@ class Engine:
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
         """All calls that were ready at once come to the thread at once: what shares a pass does not depend on luck."""
-        self.before()
+        failure: Exception | None = None
+        try:
+            self.before()
+        except Exception as reason:  # nobody may be left waiting
+            failure = reason
         with self._wake:
-            self._inbox += [call for call in self._gathering.pop(loop, []) if not call.answer.done()]
-            failure: Exception | None = UsageError("the engine was closed") if self._closed else None
-            if not self._closed and (self._thread is None or not self._thread.is_alive()):  # a fork loses threads
+            calls = [call for call in self._gathering.pop(loop, []) if not call.answer.done()]
+            if self._closed:
+                failure = UsageError("the engine was closed")
+            elif failure is None and (self._thread is None or not self._thread.is_alive()):  # a fork loses threads
                 self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
                 try:
                     self._thread.start()
                 except RuntimeError as reason:  # the system gives no more threads
                     failure = reason
-            if failure is not None:
-                for call in self._inbox:
+            if failure is None:
+                self._inbox += calls
+            else:
+                for call in calls:
                     call.tell(call.answer.set_exception, failure)
-                self._inbox = []
             self._wake.notify_all()
 
     def _rows(self, request: Request) -> list[Row]:
@@ -464,7 +466,7 @@ class Engine:
     def _shrink(self, why: BaseException) -> None:
         """Others use the device's memory too: do with half of the cache."""
         size = self.slots * self._per_token
-        if self.cache_bytes is not None or size < _LEAST:
+        if self.cache_bytes is not None or size < LEAST:
             raise ModelError(
                 f"a cache of {size / 2**20:.0f} MiB and the work in hand do not fit the device's memory: free some of "
                 "it, ask for fewer or shorter texts at once, or give the engine less (cache_bytes)"
@@ -507,31 +509,6 @@ def _needs(work: Row | Reading) -> int:
     if isinstance(work, Reading):
         return work.length
     return len(work.request.prefix) + work.sampling.max_tokens
-
-
-def _room(device: torch.device) -> int:
-    """Bytes for a cache, where nobody said how many."""
-    if told := os.environ.get("PONDER_CACHE_GIB"):
-        try:
-            return int(float(told) * 2**30)
-        except ValueError:
-            raise UsageError(f"PONDER_CACHE_GIB is {told!r}; it must be a number, such as 4 or 0.5") from None
-    if device.type != "cuda":
-        return _CPU_CACHE
-    free = torch.cuda.mem_get_info(device)[0]
-    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return max(_LEAST, free // 4)
-
-
-def make_runner(net: Decoder, slots: int, most_rows: int, graphs: bool, small: str) -> Runner:
-    """With adapters attached, the network has layers that graphs know nothing of."""
-    if graphs and net.device.type == "cuda" and not lora.attached(net) and find_spec("triton"):
-        from ponder.engine.cuda import Graphs
-
-        return Graphs(net, slots, most_rows, small)
-    if small:
-        raise UsageError(f"{small} weights are for an NVIDIA GPU with triton, and for a network without adapters")
-    return Runner(net, slots)
 
 
 def logprobs(net: Decoder, hidden_TE: Tensor, tokens_T: Tensor) -> Tensor:

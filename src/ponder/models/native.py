@@ -22,10 +22,12 @@ from ponder.types import Completion, Floats, Ids, Sampling, ids
 class Native(Local):
     """A `Policy` over a `Decoder`, by continuous batching."""
 
-    def __init__(self, net: Decoder, tokenizer: Tokenizer, seed: int = 0, cache_bytes: int | None = None) -> None:
+    def __init__(
+        self, net: Decoder, tokenizer: Tokenizer, seed: int = 0, cache_bytes: int | None = None, small: str = ""
+    ) -> None:
         tokenizer.fits(net.config)
         self.net = net
-        self.engine = Engine(net, frozenset(tokenizer.eos), self._stopped, cache_bytes=cache_bytes)
+        self.engine = Engine(net, frozenset(tokenizer.eos), self._stopped, cache_bytes=cache_bytes, small=small)
         super().__init__(tokenizer, net.config.vocab, net.config.context, seed)
         self.engine.watch = lambda tokens: self.watch(tokens)
         self.engine.before = self._fresh
