@@ -153,7 +153,7 @@ def test_ends_and_versions_are_recorded(llama: Path, twins: tuple[Native, Transf
 
 def test_a_foreign_architecture_writes(foreign: Transformers) -> None:
     assert isinstance(foreign, Policy)
-    sampling = Sampling(seed=2, max_tokens=12)
+    sampling = Sampling(seed=4, max_tokens=12)
     together = written(foreign, sampling, n=3)
     alone = [written(foreign, sampling, n=3, prefixes=[p])[0] for p in PREFIXES]
     same(together, alone)  # padding and neighbours change nothing

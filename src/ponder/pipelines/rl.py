@@ -18,10 +18,12 @@ from ponder.models.native import Native
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
 from ponder.pipelines.curriculum import Curriculum, History, Uniform
-from ponder.pipelines.keeping import Keeper, State, same_kind, valued
+from ponder.pipelines.keeping import Keeper, State
 from ponder.pipelines.preflight import preflight
 from ponder.pipelines.solve import solve_all
 from ponder.pipelines.summary import live, summary
+from ponder.pipelines.teachers import same_kind, valued
+from ponder.pipelines.weights import weights_of
 from ponder.protocols import Silent, Strategy, Task, Watch
 from ponder.reason.strategies import Ensemble
 from ponder.runs import Run
@@ -100,7 +102,7 @@ class RL:
 
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> Native:
         job = pinned(self, folder)
-        with Run(folder, job) as run:
+        with Run(folder, job, weights_of(job)) as run:
             return asyncio.run(train(job, run, watch or Silent()))
 
 
@@ -124,6 +126,7 @@ async def train(job: RL, run: Run, watch: Watch) -> Native:
                 sampled = time.perf_counter()
 
                 watch.phase("learn")
+                policy.sleep()  # its memory is the learner's now
                 if job.objective.kl.where == "reward":
                     learner.note_reference(traces)
                 if critic:
@@ -176,7 +179,7 @@ def build(job: RL, policy: Native) -> tuple[Learner, ValueLearner | None]:
     sizes: Any = {"micro_tokens": job.micro_tokens, "passes": job.passes, "minibatches": job.minibatches}
     if isinstance(job.objective, PPO):
         start = job.objective.critic.model
-        begun = net if start is None else valued(start, net)
+        begun = net if start is None else valued(start, policy)
         critic = ValueLearner(
             begun, job.objective.critic, frozen_layers=job.frozen_layers, recompute=job.recompute, **sizes
         )
@@ -185,6 +188,6 @@ def build(job: RL, policy: Native) -> tuple[Learner, ValueLearner | None]:
     learner = Learner(
         net, job.objective, job.optimiser, temperature=job.temperature, frozen_layers=job.frozen_layers,
         recompute=job.recompute,
-        reference=None if job.teacher is None else same_kind(job.teacher, net), **sizes,
+        reference=None if job.teacher is None else same_kind(job.teacher, policy), **sizes,
     )  # fmt: skip
     return learner, critic
