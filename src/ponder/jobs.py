@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,15 @@ def decode(data: Any) -> Any:
         return kind(**plain)
     except TypeError as why:
         raise RunError(f"job.json was written by another version: {data[_TYPE]} {why}") from None
+
+
+def each_text(data: Any, change: Callable[[str], str]) -> Any:
+    """The same encoded job, with every text in it changed."""
+    if isinstance(data, dict):
+        return {k: each_text(v, change) for k, v in data.items()}
+    if isinstance(data, list):
+        return [each_text(v, change) for v in data]
+    return change(data) if isinstance(data, str) else data
 
 
 def differences(a: Any, b: Any, path: str = "") -> list[str]:

@@ -1,7 +1,7 @@
 """The run directory, the one record of a job; everything that shows or measures runs reads only this.
 
     job.json            the whole job, re-runnable
-    environment.json    versions, machine, commit
+    environment.json    versions, machine, commit, fingerprints of the models that it began with
     metrics.jsonl       one line per step, with what ails the run
     traces.jsonl        one line per trace: everything that was thought
     checkpoints/        step-000020/ ... weights, optimiser, state
@@ -19,6 +19,7 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -34,15 +35,20 @@ from ponder.types import Trace
 
 _FIRST = ("lock", "environment.json", "environment.json.new", "job.json.new")  # all that a start cut short leaves
 FINDINGS = "findings"
+_BESIDE = "{run}/.."  # in a stage's job.json: the folder that its run directory lies in
 _LIBRARIES = ("ponder", "torch", "numpy", "safetensors", "tokenizers", "transformers")
 
 
 class Run:
-    """A run directory opened for writing. Use as a context manager: the lock is held until it closes."""
+    """A run directory opened for writing. Use as a context manager: the lock is held until it closes.
 
-    def __init__(self, folder: str | Path, job: Any) -> None:
+    `weights`: fingerprints of the models that the job names, by where it does; a run does not go on with others.
+    """
+
+    def __init__(self, folder: str | Path, job: Any, weights: Mapping[str, str] | None = None) -> None:
         self.folder = Path(folder)
         self.job = jobs.encode(job)
+        self.weights = dict(weights or {})
         self._files: dict[str, IO[str]] = {}
 
     def __enter__(self) -> Run:
@@ -82,13 +88,22 @@ class Run:
                 raise RunError(
                     f"{self.folder} belongs to another job ({changed}): give another --run, or the same flags"
                 )
+            began = _began_with(self.folder)
+            for where in self.weights.keys() & began.keys():
+                if self.weights[where] != began[where]:
+                    raise RunError(
+                        f"the weights that {self.folder} began with are gone: {where} was trained anew or replaced in "
+                        "the same place; give another --run to begin again with the new ones"
+                    )
+            self.job = _stored(self.folder)  # in the words that its checkpoints know it by
             return
+        self.job = _unplaced(self.job, self.folder)
         others = [p.name for p in self.folder.iterdir() if p.name not in _FIRST]
         if others:
             raise RunError(
                 f"{self.folder} is not a run directory and not empty (it holds {others[0]}): give another --run"
             )
-        write_json(self.folder / "environment.json", environment())
+        write_json(self.folder / "environment.json", environment() | {"weights": self.weights})
         write_json(path, self.job)
 
     def metrics(self, step: int, values: Mapping[str, float], findings: Sequence[str] = ()) -> None:
@@ -144,7 +159,21 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def read_job(folder: str | Path) -> Any:
-    """The encoded job of a run directory."""
+    """The encoded job of a run directory, with paths as they are now."""
+    here = str(Path(folder).resolve().parent)
+    return jobs.each_text(_stored(folder), lambda text: text.replace(_BESIDE, here))
+
+
+def _unplaced(job: Any, folder: Path) -> Any:
+    """A stage's job as it is stored: where other stages lie is said from here, so that all can be moved together."""
+    home = folder.resolve().parent
+    if not (home / "job.json").is_file():
+        return job
+    inside = re.compile(rf"(?<![\w.~/-]){re.escape(str(home))}(?=/)")
+    return jobs.each_text(job, lambda text: inside.sub(lambda _: _BESIDE, text))
+
+
+def _stored(folder: str | Path) -> Any:
     path = Path(folder) / "job.json"
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -152,6 +181,15 @@ def read_job(folder: str | Path) -> Any:
         raise RunError(f"{folder} is not a run directory: {path.name}: {why.strerror}") from None
     except ValueError:
         raise RunError(f"{path} is damaged: it is not JSON") from None
+
+
+def _began_with(folder: Path) -> dict[str, Any]:
+    """A run's fingerprints; none where an earlier version wrote it, or nobody can read it any more."""
+    try:
+        found = json.loads((folder / "environment.json").read_text(encoding="utf-8"))["weights"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def read_metrics(folder: str | Path) -> list[dict[str, float]]:

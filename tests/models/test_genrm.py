@@ -19,7 +19,7 @@ from ponder.models import chat
 from ponder.models.genrm import GenRM, lesson, prompt, read_word
 from ponder.models.load import Fresh
 from ponder.models.native import Native
-from ponder.pipelines.sft import read_conversations
+from ponder.pipelines.conversations import read_conversations
 from ponder.protocols import Scorer
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Step, Trace, ids, user
 

@@ -263,3 +263,22 @@ def test_a_budget_for_all_problems_together(tmp_path: Path) -> None:
     found = ran(replace(job, together=True), tmp_path / "all", policy)
     assert found.cost.generated_tokens == policy.written == 4 and found.spent == 6
     assert (found.single.right, found.single.total) == (1, 10), "no answer for want of budget is wrong"
+
+
+def test_a_guide_is_measured_too() -> None:
+    """By hand: of the four pairs of a right and a wrong answer the guide orders three, and ties in one."""
+    traces = [judged([1.0, 0.0], ["1", "2"]), judged([1.0, 0.0], ["1", "2"]), judged([None, 1.0], ["", "1"])]
+    marks = [[0.9, 0.1], [0.5, 0.5], [0.7, None]]
+    for trace, row in zip(traces, marks, strict=True):
+        for step, mark in zip(trace.steps[1:], row, strict=True):
+            step.scores["orm"] = Score(mark)
+    found = report(traces, "wanted", None, "orm").guide
+    assert found is not None and (found.area, found.right, found.wrong) == (3.5 / 4, 2, 2)
+    assert 0 <= found.low <= found.area <= found.high <= 1
+    assert any(
+        line.startswith("guide           a right answer") for line in report(traces, "wanted", None, "orm").lines()
+    )
+    for guide in ("", "wanted", "unknown"):
+        assert report(traces, "wanted", None, guide).guide is None
+    assert report(traces[:1], "wanted", None, "orm").guide is None, "one problem has no interval"
+    assert report([judged([0.5, 1.0], ["1", "2"])] * 2, "wanted", None, "wanted").guide is None

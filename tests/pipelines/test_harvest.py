@@ -12,11 +12,12 @@ from fakes import Digits, group
 from ponder import jobs
 from ponder.errors import RunError, TaskError, UnknownName, UsageError
 from ponder.funnel import Funnel
+from ponder.models.genrm import prompt as judge_prompt
 from ponder.pipelines import harvest as pipeline
+from ponder.pipelines.conversations import read_conversations
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.harvest import Harvest, only_scorer
 from ponder.pipelines.rows import write_rows
-from ponder.pipelines.sft import read_conversations
 from ponder.runs import Run
 from ponder.tasks import Addition, Algebra
 from ponder.types import Problem, Score, Step, Trace, ids, user
@@ -265,3 +266,36 @@ def test_rows_are_written_whole_or_not_at_all(tmp_path: Path):
     with pytest.raises(ValueError):
         write_rows(tmp_path / "x.jsonl", [{"a": 1}, {"a": float("nan")}])
     assert not (tmp_path / "x.jsonl").exists()
+
+
+def test_verdicts_are_lessons_for_a_generative_judge(run: Path, tmp_path: Path):
+    """Each judged answer once, in the very form in which a judge is asked."""
+    funnel = Funnel()
+    rows = Harvest((str(run),), what="verdicts").rows(funnel)
+    told = [(r["messages"][0]["content"], r["messages"][1]["content"], r["from"]["steps"][-1]) for r in rows]
+    asked = [
+        ("3+4", "7", 1),
+        ("3+4", "seven 7", 3),
+        ("3+4", "8", 4),
+        ("3+4", "9", 5),
+        ("5+2", "7", 1),
+        ("5+2", "77", 3),
+    ]
+    for (prompt, word, step), (question, answer, at) in zip(told, asked, strict=True):
+        assert prompt == judge_prompt(question, answer, False)[0]["content"]
+        assert word == ("Yes" if "7" in answer and answer != "77" else "No") and step == at
+    assert funnel.stages["judged"] == 7 and funnel.stages["unique"] == 6
+    write_rows(tmp_path / "verdicts.jsonl", rows)
+    assert [p.answer for p in read_conversations(str(tmp_path / "verdicts.jsonl"))] == [word for _, word, _ in told]
+
+
+def test_a_verdict_may_come_after_another_right_answer(tmp_path: Path):
+    with Run(tmp_path / "run", Harvest(("x",))) as opened:
+        opened.traces(0, [trace("3+4", {"7": 1.0, "is 7": 1.0, "8": 0.0}), trace("1+1", {"3": 0.0}, "p/1")])
+        opened.traces(0, [trace("2+5", {"7": 1.0}, "p/2")])
+    funnel = Funnel()
+    rows = Harvest((str(tmp_path / "run"),), what="rationales").rows(funnel)
+    said = [row["messages"][1]["content"] for row in rows]
+    assert said == ["is 7\nVerdict: Yes", "7\nVerdict: Yes", "7\nVerdict: No", "7\nVerdict: Yes"]
+    assert rows[0]["messages"][0] == judge_prompt("3+4", "7", True)[0]
+    assert funnel.lost["with a rationale"] == {"no right answer to check it by": 1}

@@ -18,9 +18,10 @@ from ponder.models.load import Fresh, load_policy
 from ponder.models.native import Native
 from ponder.nets.lora import LoRA
 from ponder.pipelines.checks import Check
+from ponder.pipelines.conversations import read_conversations
 from ponder.pipelines.preflight import PreflightFailed, examine_given, preflight
 from ponder.pipelines.rl import RL, build
-from ponder.pipelines.sft import FineTune, read_conversations
+from ponder.pipelines.sft import FineTune
 from ponder.protocols import Scorer
 from ponder.reason.strategies import Ensemble
 from ponder.runs import read_metrics

@@ -148,7 +148,7 @@ def test_transformers_reads_the_same_reward(tmp_path: Path) -> None:
         assert score.value == pytest.approx(found / learned.reader.head.temperature, rel=1e-4, abs=1e-5)
 
 
-@pytest.mark.parametrize("where", [("share", 3), ("phase", 5), ("step", 3), ("step", 4)])
+@pytest.mark.parametrize("where", [("share", 3), ("phase", 4), ("phase", 5), ("phase", 6), ("step", 3), ("step", 4)])
 def test_an_interrupted_run_goes_on_to_the_bit(where: tuple[str, int], tmp_path: Path) -> None:
     job = replace(JOB, data=(made(tmp_path / "d.jsonl", "stepwise"),), objective=PRM(), steps=5, save_every=2)
     expected = job(tmp_path / "whole")

@@ -20,10 +20,10 @@ from ponder.models.native import Native
 from ponder.nets import hf
 from ponder.nets.lora import LoRA
 from ponder.nets.valued import Valued
-from ponder.pipelines.keeping import valued
 from ponder.pipelines.rl import RL
 from ponder.pipelines.solve import pick
 from ponder.pipelines.summary import summary
+from ponder.pipelines.teachers import valued
 from ponder.reason.strategies import Chain, Ensemble
 from ponder.runs import Run, checkpoints, newest_checkpoint, read_findings, read_job, read_metrics, read_traces
 from ponder.train.imitation import SFT, Distill
@@ -350,10 +350,10 @@ def test_a_critic_is_taken_from_a_run_but_not_from_a_neighbour(tmp_path: Path) -
     other = Valued.of(policy.net)
     torch.nn.init.ones_(other.score.weight)
     hf.save(other, tmp_path / "critic")
-    assert not valued(str(tmp_path / "model"), policy.net).score.weight.any(), "a folder beside it is not its critic"
+    assert not valued(str(tmp_path / "model"), policy).score.weight.any(), "a folder beside it is not its critic"
     job = replace(JOB, objective=PPO(), steps=1)
     job(tmp_path / "run")
-    assert valued(str(tmp_path / "run"), policy.net).score.weight.any(), "a run's is what it learned"
+    assert valued(str(tmp_path / "run"), policy).score.weight.any(), "a run's is what it learned"
 
 
 def test_a_sick_run_says_so_in_its_metrics(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from ponder.errors import Interrupted, RunError, TaskError, UsageError
 from ponder.models.load import Fresh
 from ponder.models.native import Native
 from ponder.models.tokenizer import Tokenizer
-from ponder.pipelines.sft import PREFERRED, FineTune, check_tokens, given, imitation, read_conversations
+from ponder.pipelines.conversations import read_conversations
+from ponder.pipelines.sft import PREFERRED, FineTune, check_tokens, given, imitation
 from ponder.pipelines.solve import pick
 from ponder.runs import newest_checkpoint, read_metrics, read_traces
 from ponder.train.imitation import DPO, SFT, Distill, RejectionSampling

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ponder import jobs, runs
-from ponder.errors import UnknownName, UsageError
+from ponder.errors import Interrupted, UnknownName, UsageError
 from ponder.models.load import Fresh
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.report import Report
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages
+from ponder.protocols import Silent
 from ponder.reason.strategies import Chain
 from ponder.tasks import Addition
 from ponder.train.optimiser import AdamW
-from ponder.types import Sampling
+from ponder.types import Cost, Sampling
 
 TASK = Addition(digits=1, test_size=4)
 SFT = FineTune(
@@ -85,3 +88,76 @@ def test_it_goes_on_from_another_folder(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert BOTH("../run")["accuracy"] == first["accuracy"] == BOTH(tmp_path / "run")["accuracy"]
+
+
+MORE = Stage("more", replace(SFT, model="stage:sft", save_every=1))
+ONE_BY_ONE = replace(EVAL, batch=1)
+THREE = Stages(
+    (BOTH.stages[0], Stage("accuracy", ONE_BY_ONE), MORE, Stage("end", replace(ONE_BY_ONE, model="stage:more")))
+)
+
+
+class Stop(Silent):
+    """Interrupts the second step of a stage."""
+
+    def __init__(self, stage: str) -> None:
+        self.stage, self.at = stage, ""
+
+    def phase(self, name: str) -> None:
+        self.at = name if name in {s.name for s in THREE.stages} else self.at
+
+    def step(self, step: int, *_: Any) -> None:
+        if self.at == self.stage and step == 2:
+            raise Interrupted("enough")
+
+
+@pytest.mark.parametrize("stage", ["accuracy", "more", "end"])
+def test_half_a_run_that_was_moved_goes_on(stage: str, tmp_path: Path) -> None:
+    """All of its folder is moved, and nothing of the old place is left: the same end, and nothing done twice."""
+    whole = THREE(tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        THREE(tmp_path / "old" / "run", Stop(stage))
+    (tmp_path / "new").mkdir()
+    shutil.move(tmp_path / "old" / "run", tmp_path / "new" / "elsewhere")
+    (tmp_path / "old").rmdir()
+    moved = tmp_path / "new" / "elsewhere"
+    trained = (moved / "sft" / "metrics.jsonl").read_text()
+    found = THREE(moved)
+    for name in ("accuracy", "end"):
+        assert replace(found[name], cost=Cost()) == replace(whole[name], cost=Cost())
+    assert [m["loss"] for m in runs.read_metrics(moved / "more")] == [
+        m["loss"] for m in runs.read_metrics(tmp_path / "whole" / "more")
+    ]
+    assert [r["step"] for r in runs.read_metrics(moved / "more")] == [0, 1, 2]
+    assert (moved / "sft" / "metrics.jsonl").read_text().startswith(trained)
+    assert runs.read_job(moved / "more")["model"] == str(moved / "sft" / "checkpoints" / "step-000003" / "model")
+    assert jobs.decode(runs.read_job(moved / "end")).model.startswith(str(moved))
+    assert str(tmp_path) not in (moved / "more" / "job.json").read_text()
+
+
+def test_a_run_from_before_goes_on_where_it_is(tmp_path: Path) -> None:
+    """Its stages say where the others lie in whole paths, by which their checkpoints know them too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "_unplaced", lambda job, folder: job)
+        with pytest.raises(Interrupted):
+            THREE(tmp_path / "run", Stop("more"))
+    assert str(tmp_path) in (tmp_path / "run" / "more" / "job.json").read_text()
+    assert THREE(tmp_path / "run")["end"] == THREE(tmp_path / "run")["end"]
+    assert [r["step"] for r in runs.read_metrics(tmp_path / "run" / "more")] == [0, 1, 2]
+
+
+def test_only_paths_beneath_the_run_are_said_from_there(tmp_path: Path) -> None:
+    home = tmp_path / "run"
+    home.mkdir()
+    (home / "job.json").write_text("{}")
+    texts = {
+        f"{home}/a": "{run}/../a",
+        f"reward:{home}/b/checkpoints": "reward:{run}/../b/checkpoints",
+        f"{home}2/a": f"{home}2/a",
+        f"/mnt{home}/a": f"/mnt{home}/a",
+        str(home): str(home),
+        "plain": "plain",
+    }
+    for text, kept in texts.items():
+        assert runs._unplaced([text], home / "stage") == [kept]
+    assert runs._unplaced([f"{home}/a"], tmp_path / "alone") == [f"{home}/a"], "no stage of anything"

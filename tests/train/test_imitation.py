@@ -71,6 +71,12 @@ def ipo(w: World, now: Now, beta: float) -> Any:
     return sum(each) / len(each)
 
 
+def irpo(w: World, now: Now, beta: float, nll: float) -> Any:
+    """DPO, and so much of the preferred answer's mean -log p (Pang et al. 2024, equations 1 and 2)."""
+    each = [sum(-now.lp[t] for t in best.rows) / len(best.rows) for best, _ in pairs(w)]
+    return dpo(w, now, beta) + nll * sum(each) / len(each)
+
+
 def distil(w: World, now: Now, kind: str, mix: float = 0.5) -> Any:
     """Mean over all tokens of the divergence between whole distributions, word by word."""
 
@@ -97,6 +103,7 @@ CASES: dict[str, tuple[Any, Reference]] = {
     "dpo": (DPO(), lambda w, n: dpo(w, n, 0.1)),
     "dpo, smoothing": (DPO(beta=0.3, smoothing=0.2), lambda w, n: dpo(w, n, 0.3, 0.2)),
     "dpo, ipo": (DPO(beta=0.2, kind="ipo"), lambda w, n: ipo(w, n, 0.2)),
+    "dpo, nll": (DPO(beta=0.2, nll=0.7), lambda w, n: irpo(w, n, 0.2, 0.7)),
     "distill": (Distill(), lambda w, n: distil(w, n, "forward")),
     "distill, reverse": (Distill("reverse"), lambda w, n: distil(w, n, "reverse")),
     "distill, jsd": (Distill("jsd"), lambda w, n: distil(w, n, "jsd")),
@@ -154,6 +161,7 @@ MISTAKES = [
     (BySequence(), "sft"), (Twice(), "rejection"), (RejectionSampling(most=1), "rejection"),
     (RejectionSampling(most=2), "rejection, two"), (NoReference(), "dpo"), (MeanMargin(), "dpo"),
     (DPO(beta=0.11), "dpo"), (DPO(beta=0.3), "dpo, smoothing"), (DPO(beta=0.2), "dpo, ipo"),
+    (DPO(beta=0.2), "dpo, nll"),
     (MeanMargin(beta=0.2, kind="ipo"), "dpo, ipo"),
     (Swapped(), "distill"), (Distill("jsd", 0.1), "distill, jsd 0.9"), (Distill("jsd"), "distill, reverse"),
 ]  # fmt: skip
@@ -236,6 +244,8 @@ def test_impossible_settings_are_refused() -> None:
             DPO(**settings)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no label smoothing"):
         DPO(kind="ipo", smoothing=0.1)
+    with pytest.raises(UsageError, match="nll is -1"):
+        DPO(nll=-1)
     for settings in ({"mix": 0.0}, {"mix": 1.0}, {"kind": "sideways"}):
         with pytest.raises(UsageError, match="distillation is"):
             Distill(**settings)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from ponder.errors import UnknownName, UsageError
 from ponder.jobs import decode, encode
 from ponder.protocols import Scorer
 from ponder.types import Problem, Step, Trace, ids, user
-from ponder.verify import CosineLength, FinalNumber, Language, Overlong, Repetition, StepArithmetic, evaluate
+from ponder.verify import CosineLength, FinalNumber, Language, Overlong, Repetition, StepArithmetic, evaluate, weighted
 from ponder.verify.form.language import consistency, detect
 from ponder.verify.form.length import overlong
 from ponder.verify.form.repetition import repeated_share
@@ -193,6 +193,28 @@ def test_the_language_of_the_question_is_kept():
     assert score.value is None and score.reason.startswith("bad data: the language of the question is unclear")
     with pytest.raises(UnknownName):
         Language("english")
+
+
+@pytest.mark.parametrize(
+    ("written", "least", "most"),
+    [
+        (SAME["en"], 1.0, 1.0),
+        ("7+8=15, 15+9=24, #### 24", 1.0, 1.0),
+        (f"<think>{SAME['en']} {SAME['zh']}</think><answer>26</answer>", 0.3, 0.8),
+        (f"<think>{SAME['zh']}</think><answer>26</answer>", 0.0, 0.0),
+        (f"<think>{SAME['de']}</think><answer>26</answer>", 0.0, 0.3),
+    ],
+)
+def test_reasoning_in_several_languages_is_worth_less(written, least, most):
+    """As a reward beside the verifier's, for a question that is in no language."""
+    t = Trace(Problem("p", user("12*3-10="), "26"), [Step(None, "", ids([])), Step(0, written, ids([]))])
+    reward = weighted({"accuracy": 1.0, "language:en": 0.1}, FinalNumber())
+    (score,) = asyncio.run(reward(t, [1]))
+    share = t.steps[1].scores["language"].value
+    assert least <= share <= most
+    assert score.value == pytest.approx(t.steps[1].scores["accuracy"].value + 0.1 * share)
+    with pytest.raises(UnknownName):
+        weighted({"accuracy": 1.0, "language:klingon": 0.1}, FinalNumber())
 
 
 # --- arithmetic in the working -------------------------------------------------------------------------------------

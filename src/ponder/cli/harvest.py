@@ -19,6 +19,8 @@ USED_BY = {
     "siblings": "ponder sft --algorithm dpo --data {out}",
     "labels": "ponder reward --kind prm --data {out}",
     "values": "ponder reward --kind value --data {out}",
+    "verdicts": "ponder sft --data {out}, then --guide genrm:RUN",
+    "rationales": "ponder sft --data {out}, then --guide genrm+8:RUN",
 }
 
 
@@ -36,13 +38,14 @@ def _flags(
     *,
     out: Annotated[Path, "the JSONL file to write"],
     what: Annotated[
-        Literal["chains", "journeys", "pairs", "siblings", "labels", "values", "operators"],
+        Literal["chains", "journeys", "pairs", "siblings", "labels", "values", "verdicts", "rationales", "operators"],
         "right answers; right answers with wrong turns; better and worse answers; better and worse steps;"
-        " labelled steps; values of prefixes; which operator was applied where",
+        " labelled steps; values of prefixes; whether answers are right, for a generative judge; the same after a"
+        " right answer, which it learns to write first; which operator was applied where",
     ] = "chains",
     scorer: Annotated[str, "by whose scores; default: the only one there is, or the run's verifier"] = "",
     bar: Annotated[float, "the score from which an answer is right"] = 1.0,
-    each: Annotated[int | None, "rows of a problem, at most (default 4; of labels, values and operators all)"] = None,
+    each: Annotated[int | None, "rows of a problem, at most (default 4 chains, journeys or pairs, else all)"] = None,
     by: Annotated[Literal["shortest", "diverse", "first"], "which of a problem's are kept"] = "shortest",
     longest: Annotated[int | None, "leave out answers of more tokens"] = None,
     margin: Annotated[float, "least difference between the scores of a pair"] = 0.5,

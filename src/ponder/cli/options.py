@@ -31,7 +31,9 @@ Recompute = Annotated[bool, "keep no activations inside layers: less memory, a t
 States = Annotated[Literal["float32", "int8", "cpu"], "how the optimiser's states are kept"]
 Strategy = Annotated[str | None, "chain, vote, best-of, beam, mcts ... or a preset (ponder strategies lists them)"]
 Effort = Annotated[str | None, "none, minimal, low, medium, high or max: bounds on answers and tokens"]
-Guide = Annotated[str, "what guides a search: likelihood, p_true, reward:FOLDER, module:object; oracle (eval only)"]
+Guide = Annotated[
+    str, "what guides a search: likelihood, p_true, reward:FOLDER, genrm:MODEL, module:object; oracle (eval only)"
+]
 Tokens = Annotated[int | None, "tokens to write at most, for each problem"]
 Prices = Annotated[Path | None, "a JSON table of dollars per million tokens; the row with the model's name counts"]
 Seconds = Annotated[float | None, "seconds after which nothing new is begun, for each problem"]

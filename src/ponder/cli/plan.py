@@ -148,10 +148,10 @@ def chosen(job: Any) -> tuple[Any, str]:
 def make(found: Plan, scan: int, probe: int, seen: Progress) -> None:
     """Try the job out. The probe comes first: the memory it takes is then the run's own."""
     from ponder.models.load import load_policy
+    from ponder.pipelines.conversations import read_conversations
     from ponder.pipelines.preflight import examine, examine_given
     from ponder.pipelines.rehearse import fine_tuner
     from ponder.pipelines.rl import RL, build
-    from ponder.pipelines.sft import read_conversations
     from ponder.train.imitation import DPO
 
     job = found.job

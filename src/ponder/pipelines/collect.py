@@ -13,6 +13,7 @@ from ponder.pipelines.evaluate import think_about
 from ponder.pipelines.guides import ORACLE, guide_named
 from ponder.pipelines.report import Report, report
 from ponder.pipelines.solve import pick
+from ponder.pipelines.weights import pin_guide, weights_of
 from ponder.protocols import Silent, Strategy, Task, Watch
 from ponder.reason.budget import Budget
 from ponder.reason.strategies import Ensemble
@@ -43,14 +44,14 @@ class Collect:
 
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> Report:
         watch = watch or Silent()
-        job = replace(self, model=pin(self.model))
+        job = replace(self, model=pin(self.model), guide=pin_guide(self.guide, folder))
         chosen = {p.id: p for p in pick(self.task.train, self.seed, self.first, self.problems)}
-        with Run(folder, job) as run:
+        with Run(folder, job, weights_of(job)) as run:
             watch.phase("load")
             policy = load_any(job.model, template=self.template, device=self.device, dtype=self.dtype)
             policy.watch = watch.tokens
             policy.stream(self.seed, self.first)
-            guide = guide_named(self.guide, policy, self.task, self.device, self.dtype)
+            guide = guide_named(job.guide, policy, self.task, self.device, self.dtype)
             work = think_about(
                 list(chosen.values()), self.strategy, policy, self.task.verifier, run, watch, self.batch,
                 guide=guide, budget=self.budget, oracle=self.guide == ORACLE,

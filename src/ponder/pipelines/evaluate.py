@@ -11,9 +11,11 @@ from typing import Any
 
 from ponder.errors import Interrupted, ModelError, TaskError, UsageError
 from ponder.models.load import load_any, pin
+from ponder.pipelines import unchanged
 from ponder.pipelines.guides import ORACLE, guide_named
 from ponder.pipelines.report import Report, report, so_far
 from ponder.pipelines.solve import attempt
+from ponder.pipelines.weights import pin_guide, weights_of
 from ponder.protocols import Policy, Scorer, Silent, Strategy, Task, Watch
 from ponder.reason.budget import Budget, Purse
 from ponder.reason.strategies import Chain
@@ -46,13 +48,13 @@ class Evaluate:
 
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> Report:
         watch = watch or Silent()
-        job = replace(self, model=pin(self.model))
-        with Run(folder, job) as run:
+        job = replace(self, model=pin(self.model), guide=pin_guide(self.guide, folder))
+        with Run(folder, job, weights_of(job)) as run:
             watch.phase("load")
             policy = load_any(job.model, template=self.template, device=self.device, dtype=self.dtype)
             policy.watch = watch.tokens
             policy.stream(self.seed)
-            guide = guide_named(self.guide, policy, self.task, self.device, self.dtype)
+            guide = guide_named(job.guide, policy, self.task, self.device, self.dtype)
             return asyncio.run(evaluate(job, policy, run, watch, guide))
 
 
@@ -68,7 +70,7 @@ async def evaluate(job: Evaluate, policy: Policy, run: Run, watch: Watch, guide:
         problems, job.strategy, policy, verifier, run, watch, job.batch,
         guide=guide, budget=budget, oracle=job.guide == ORACLE,
     )  # fmt: skip
-    return report(traces, verifier.name, getattr(verifier, "read", None))
+    return report(traces, verifier.name, getattr(verifier, "read", None), "" if guide is None else guide.name)
 
 
 async def think_about(
@@ -76,7 +78,9 @@ async def think_about(
     **more: Any,
 ) -> list[Trace]:  # fmt: skip
     """A trace of each problem: those the run has, and new ones, kept as they are done. `more`: as `solve`."""
-    traces = {trace.problem.id: trace for _, trace in read_traces(run.folder) if not trace.failed}
+    kept = [trace for _, trace in read_traces(run.folder)]
+    unchanged.check(run, kept, problems)
+    traces = {trace.problem.id: trace for trace in kept if not trace.failed}
     left, fresh, often = [p for p in problems if p.id not in traces], list[Trace](), max(1, batch // 4)
 
     async def think(problem: Problem) -> Trace:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from ponder import jobs
 from ponder.errors import PonderError, RunError, TaskError, UnknownName, UsageError
 from ponder.funnel import Funnel
+from ponder.models.genrm import lesson
 from ponder.pipelines.rows import FUNNEL, told, write_rows
 from ponder.protocols import Scorer, Silent, Task, Watch
 from ponder.reason import harvest as reap
@@ -24,12 +25,12 @@ from ponder.types import Ids, Problem, Score, Step, Trace, ids, prompt_trace
 if TYPE_CHECKING:
     from ponder.models.tokenizer import Tokenizer
 
-What = Literal["chains", "journeys", "pairs", "siblings", "labels", "values", "operators"]
+What = Literal["chains", "journeys", "pairs", "siblings", "labels", "values", "verdicts", "rationales", "operators"]
 WHAT: tuple[What, ...] = get_args(What)
 ESTIMATES = ("labels", "values")  # shares of answers that are right: wrong where the gold answer led the search
 WITH_TOKENS = ("chains", "journeys")
 EACH = 4
-MANY = ("labels", "values", "operators")
+MANY = ("labels", "values", "verdicts", "rationales", "operators")
 DATA = "data.jsonl"
 
 
@@ -155,6 +156,8 @@ class Harvest:
                 yield from reap.step_labels(trace, scorer, funnel, origin, self.bar)
             case "values":
                 yield from reap.values(trace, scorer, funnel, origin, self.least)
+            case "verdicts" | "rationales":
+                yield from _verdicts(trace, scorer, funnel, origin, self)
             case "operators":
                 yield from reap.supervision(trace, scorer, funnel, origin)
 
@@ -242,6 +245,23 @@ def _named(scorer: Mapping[str, str]) -> str:
     listed = ", ".join(repr(name) for name in dict.fromkeys(scorer.values()))
     others = "" if set(scorer.values()) & set(names) else f" (the answers were scored by: {', '.join(sorted(names))})"
     return f"the scorer {listed}{others}"
+
+
+def _verdicts(trace: Trace, scorer: str, funnel: Funnel, origin: Origin, job: Harvest) -> Iterator[Found]:
+    """Rows from which a generative judge learns: an answer, and whether it is right. With rationales another, right
+    answer to the same question stands before that: the judge learns to solve it first."""
+    ends = [(end, trace.score(end, scorer) or 0.0) for end in reap.usable(trace, scorer, funnel, job.longest)]
+    right = [end for end, score in ends if score >= job.bar]
+    for at, (end, score) in enumerate(ends):
+        others = [other for other in right if other != end] or right
+        why = "no right answer to check it by"
+        if job.what == "rationales" and not funnel.passes("with a rationale", bool(others), why):
+            continue
+        text, size = trace.text(end), reap.size(trace, end)
+        first = trace.text(others[at % len(others)]) if job.what == "rationales" else None
+        row = lesson(trace.problem.question, text, score >= job.bar, first)
+        row |= {"score": score, "tokens": size, "from": origin.of(trace, steps=trace.path(end))}
+        yield Found(reap.key(trace.problem), text, size, row)
 
 
 def _with_tokens(one: Found, trace: Trace, reads: Reads) -> Found:

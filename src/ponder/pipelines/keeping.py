@@ -11,14 +11,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from ponder.errors import Interrupted, UsageError
+from ponder.errors import Interrupted
 from ponder.measure import diagnose
-from ponder.models.load import find, load_policy
 from ponder.models.native import Native
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import hf, lora
@@ -156,27 +155,3 @@ def _model(net: Decoder, tokenizer: Tokenizer, copy: bool) -> Callable[[Path], N
         tokenizer.save(folder)
 
     return write
-
-
-def same_kind(model: str, net: Decoder) -> Decoder:
-    """Another model's network, where and in the type this one is, reading the same tokens."""
-    return _fits(
-        load_policy(model, device=str(net.device), dtype=str(net.dtype).removeprefix("torch.")).net, model, net
-    )
-
-
-def valued(model: str, net: Decoder) -> Valued:
-    """A value or reward model, likewise; of a run directory its critic, where it has one."""
-    folder = find(model)
-    ours = (folder.parent / checkpoint.MANIFEST).is_file() and folder.with_name("critic").is_dir()
-    return _fits(hf.load_valued(folder.with_name("critic") if ours else folder, net.dtype, net.device), model, net)
-
-
-Net = TypeVar("Net", bound=Decoder)
-
-
-def _fits(other: Net, model: str, net: Decoder) -> Net:
-    if other.config.vocab != net.config.vocab:
-        both = f"{other.config.vocab} tokens, the model that learns {net.config.vocab}"
-        raise UsageError(f"{model} has a vocabulary of {both}: both must read the same ones")
-    return other

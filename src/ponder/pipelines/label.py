@@ -10,16 +10,18 @@ from pathlib import Path
 from ponder.errors import Interrupted, TaskError, UsageError
 from ponder.models.load import load_any, pin
 from ponder.models.local import Local
+from ponder.pipelines import unchanged
 from ponder.pipelines.judged import same_tokens
 from ponder.pipelines.rollouts import Labelling, Shepherd, label_all
 from ponder.pipelines.solve import solve_all
+from ponder.pipelines.unchanged import name
+from ponder.pipelines.weights import weights_of
 from ponder.protocols import Silent, Strategy, Task, Watch
-from ponder.reason.harvest.found import key
 from ponder.reason.strategies import Ensemble
 from ponder.runs import Run, read_job, read_traces
 from ponder.tasks.steps import LABEL
 from ponder.tasks.steps.cut import split
-from ponder.types import Cost, Problem, Trace
+from ponder.types import Cost, Trace
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Label:
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> list[Trace]:
         watch = watch or Silent()
         job = replace(self, model=pin(self.model))
-        with Run(folder, job) as run:
+        with Run(folder, job, weights_of(job)) as run:
             watch.phase("load")
             policy = load_any(job.model, job.template, job.device, job.dtype)
             policy.watch = watch.tokens
@@ -72,19 +74,21 @@ class Label:
 
 
 async def label(job: Label, policy: Local, run: Run, watch: Watch) -> list[Trace]:
-    given = {_name(t.problem): t for place in job.data for t in _thought(place)}
+    given = {name(t.problem): t for place in job.data for t in _thought(place)}
     problems = [t.problem for t in given.values()] if job.data else list(job.task.train[: job.limit])
     problems = problems[: job.limit]
     if not problems:
         raise TaskError(f"{', '.join(job.data) or job.task.name} has no problems to label answers of")
-    done = {_name(trace.problem): trace for _, trace in read_traces(run.folder)}
-    left = [p for p in problems if _name(p) not in done]
+    kept = [trace for _, trace in read_traces(run.folder)]
+    unchanged.check(run, kept, problems)
+    done = {name(trace.problem): trace for trace in kept}
+    left = [p for p in problems if name(p) not in done]
     watch.phase("solve")
     for begin in range(0, len(left), job.batch):
         part = left[begin : begin + job.batch]
         try:
             if job.data:
-                traces = [given[_name(p)] for p in part]
+                traces = [given[name(p)] for p in part]
                 for trace in traces:
                     same_tokens(trace, policy)
             else:
@@ -93,7 +97,7 @@ async def label(job: Label, policy: Local, run: Run, watch: Watch) -> list[Trace
                 traces = [split(trace, policy.text, job.separator) for trace in traces]
             await label_all(traces, job.rule, policy, job.task.verifier)
             run.traces(0, traces)
-            done |= {_name(trace.problem): trace for trace in traces}
+            done |= {name(trace.problem): trace for trace in traces}
             told = shares(done.values())
             run.metrics(len(done) - 1, told)
             watch.step(len(done), len(problems), told, traces)
@@ -102,12 +106,7 @@ async def label(job: Label, policy: Local, run: Run, watch: Watch) -> list[Trace
                 raise
             so_far = f"stopped after {len(done)} of {len(problems)} problems"
             raise Interrupted(f"{so_far}; the same command goes on") from None
-    return [done[_name(p)] for p in problems]
-
-
-def _name(problem: Problem) -> tuple[str, str]:
-    """An id alone is not enough: two runs may draw other problems under one."""
-    return problem.id, key(problem)
+    return [done[name(p)] for p in problems]
 
 
 def _thought(place: str) -> list[Trace]:

@@ -18,10 +18,10 @@ from ponder.models.native import Native
 from ponder.nets import lora
 from ponder.nets.compute import pick_device
 from ponder.pipelines.curriculum import History
-from ponder.pipelines.keeping import same_kind
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.solve import solve_all
+from ponder.pipelines.teachers import same_kind
 from ponder.pipelines.witness import Witness
 from ponder.protocols import Watch
 from ponder.train.learner import Learner
@@ -146,5 +146,5 @@ def fine_tuner(job: FineTune, policy: Native) -> Learner:
         lora.attach(policy.net, job.lora, job.seed)
     return Learner(
         policy.net, job.objective, job.optimiser, micro_tokens=job.micro_tokens, recompute=job.recompute,
-        frozen_layers=job.frozen_layers, reference=None if job.teacher is None else same_kind(job.teacher, policy.net),
+        frozen_layers=job.frozen_layers, reference=None if job.teacher is None else same_kind(job.teacher, policy),
     )  # fmt: skip

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ponder.measure import Accuracy, Mean, mean_of
+from ponder.measure import Accuracy, Auroc, Mean, auroc, mean_of
 from ponder.reason.operators import majority
 from ponder.types import Cost, Trace
 
@@ -28,6 +28,7 @@ class Report:
     failed: int = 0  # problems of which an error ended the thinking; they are undecided
     spent: int = 0  # problems that ran out of budget
     oracle: bool = False
+    guide: Auroc | None = None  # how well what guided the search tells right answers from wrong ones
 
     def lines(self) -> list[str]:
         c = self.cost
@@ -38,6 +39,8 @@ class Report:
             rows[f"majority of {self.samples}"] = self.majority
         if self.coverage is not None:
             rows[f"any of {self.samples}"] = self.coverage
+        if self.guide is not None:
+            rows["guide"] = f"a right answer scores above a wrong one with probability {self.guide}"
         if self.undecided:
             rows["undecided"] = f"{self.undecided} samples: the verifier could not judge them"
         if self.failed:
@@ -51,13 +54,14 @@ class Report:
         return [f"{name:<15} {value}" for name, value in rows.items()]
 
 
-def report(traces: Sequence[Trace], scorer: str, read: Read | None) -> Report:
-    """`read` finds the answer that votes are counted on (None: no vote)."""
+def report(traces: Sequence[Trace], scorer: str, read: Read | None, guide: str = "") -> Report:
+    """`read` finds the answer that votes are counted on (None: no vote); `guide` scored answers beside the verifier."""
     scores = [[t.score(i, scorer) for i in t.answers()] for t in traces]
     samples = max(map(len, scores), default=0)
     undecided = sum(s is None for group in scores for s in group)
     cost = sum((t.cost for t in traces), Cost())
     ended = sum(bool(t.failed) for t in traces), sum(t.spent for t in traces), any(t.oracle for t in traces)
+    area = _told_apart(traces, scorer, guide)
     judged = [[s for s in group if s is not None] for group in scores]
     chose = any(t.chosen is not None for t in traces)
     if samples <= 1 or chose:
@@ -65,10 +69,10 @@ def report(traces: Sequence[Trace], scorer: str, read: Read | None) -> Report:
     else:
         single = mean_of([sum(group) / len(group) if group else None for group in judged])
     if samples <= 1:
-        return Report(len(traces), samples, single, None, None, undecided, cost, *ended)
+        return Report(len(traces), samples, single, None, None, undecided, cost, *ended, area)
     coverage = _rate([max(group) if group else None for group in judged])
     voted = None if read is None else _rate([_vote(t, scorer, read) for t in traces])
-    return Report(len(traces), samples, single, voted, coverage, undecided, cost, *ended)
+    return Report(len(traces), samples, single, voted, coverage, undecided, cost, *ended, area)
 
 
 def outcome(trace: Trace, scorer: str) -> float | None:
@@ -78,6 +82,16 @@ def outcome(trace: Trace, scorer: str) -> float | None:
     if step is not None:
         return trace.score(step, scorer)
     return None if trace.failed else 0.0
+
+
+def _told_apart(traces: Sequence[Trace], scorer: str, guide: str) -> Auroc | None:
+    """Over answers with both scores, with an interval over problems; None where there are none of a kind."""
+    both = [(t.score(i, guide), t.score(i, scorer), n) for n, t in enumerate(traces) for i in t.answers()]
+    known = [(x, y, n) for x, y, n in both if x is not None and y is not None] if guide not in ("", scorer) else []
+    scores, right, problems = zip(*known, strict=True) if known else ((), (), ())
+    if set(right) != {0.0, 1.0} or len(set(problems)) < 2:
+        return None
+    return auroc(scores, right, problems)
 
 
 def so_far(traces: Iterable[Trace], scorer: str) -> float:

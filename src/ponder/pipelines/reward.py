@@ -22,6 +22,7 @@ from ponder.nets.valued import Valued
 from ponder.pipelines.judged import fingerprint, labelled
 from ponder.pipelines.keeping import Keeper
 from ponder.pipelines.solve import stream
+from ponder.pipelines.weights import weights_of
 from ponder.protocols import Silent, Watch
 from ponder.runs import Run, read_metrics
 from ponder.tasks.steps.judging import categorical_temperature, pairs_right, temperature
@@ -76,7 +77,7 @@ class RewardModel:
 
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> Native:
         job = pinned(self, folder)
-        with Run(folder, job) as run:
+        with Run(folder, job, weights_of(job)) as run:
             return train_judge(job, run, watch or Silent())
 
     def closing(self, folder: Path) -> list[str]:
@@ -129,7 +130,6 @@ def train_judge(job: RewardModel, run: Run, watch: Watch) -> Native:
                 metrics = job.objective.credit(traces, labels.scorer, state.memory)
                 metrics |= keeper.learn(learner, traces, watch.share)
                 if labels.test and ((step + 1) % job.save_every == 0 or step + 1 == job.steps):
-                    watch.phase("measure")
                     metrics |= measured(learner, labels.test, labels.scorer)
                     state.memory["temperature"] = metrics["test/temperature"]
                     net.head = replace(net.head, temperature=metrics["test/temperature"])

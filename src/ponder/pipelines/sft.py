@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ponder.errors import ModelError, RunError, TaskError, UsageError
-from ponder.models.load import Fresh, load_policy, pinned, tokenizer_of
+from ponder.models.load import Fresh, load_policy, pinned
 from ponder.models.native import Native
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
-from ponder.pipelines.keeping import Keeper, same_kind
+from ponder.pipelines.conversations import Written, fingerprint, read_conversations
+from ponder.pipelines.keeping import Keeper
 from ponder.pipelines.solve import pick
+from ponder.pipelines.teachers import same_kind
+from ponder.pipelines.weights import weights_of
 from ponder.protocols import Silent, Task, Watch
 from ponder.runs import Run
 from ponder.train import checkpoint
@@ -29,7 +29,7 @@ from ponder.train.imitation import DPO, SFT, Distill
 from ponder.train.learner import Learner
 from ponder.train.objective import Objective
 from ponder.train.optimiser import AdamW
-from ponder.types import Ids, Message, Problem, Score, Step, Trace, ids, prompt_trace, user
+from ponder.types import Ids, Problem, Score, Step, Trace, ids, prompt_trace
 
 PREFERRED = "preferred"  # the scorer's name under which a pair is marked
 
@@ -39,7 +39,9 @@ class FineTune:
     """The job. `data` is a task, whose own gold answers are imitated, or a JSONL file of conversations; those with
     token ids (`ponder harvest --tokens`) are learned in these, and not tokenised again.
 
-    With `objective=DPO()` the file's rows have `chosen` and `rejected`; with `Distill()` a `teacher` is named.
+    With `objective=DPO()` the file's rows have `chosen` and `rejected`; with `Distill()` a `teacher` is named, which
+    has the same vocabulary. One with another teaches by its texts: what it wrote, harvested without token ids, is
+    tokenised anew for whoever learns.
     """
 
     data: Task | str
@@ -74,7 +76,7 @@ class FineTune:
 
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> Native:
         job = pinned(self, folder)
-        with Run(folder, job) as run:
+        with Run(folder, job, weights_of(job)) as run:
             return fine_tune(job, run, watch or Silent())
 
 
@@ -86,13 +88,12 @@ def fine_tune(job: FineTune, run: Run, watch: Watch) -> Native:
     for problem in problems if isinstance(job.data, str) else ():
         if isinstance(problem.answer, Written):
             check_tokens(policy, problem.id, problem.answer)
-    if job.teacher is not None:
-        check_teacher(job.teacher, policy.tokenizer)
+    teacher = None if job.teacher is None else same_kind(job.teacher, policy)
     if job.lora is not None:
         lora.attach(policy.net, job.lora, job.seed)
     learner = Learner(
         policy.net, job.objective, job.optimiser, micro_tokens=job.micro_tokens, recompute=job.recompute,
-        frozen_layers=job.frozen_layers, reference=None if job.teacher is None else same_kind(job.teacher, policy.net),
+        frozen_layers=job.frozen_layers, reference=teacher,
     )  # fmt: skip
 
     with Keeper(run, job, watch, policy, {"policy": learner}) as keeper:
@@ -113,15 +114,6 @@ def fine_tune(job: FineTune, run: Run, watch: Watch) -> Native:
                 metrics |= {"num_tokens": state.tokens, "step_time": time.perf_counter() - began}
                 keeper.record(state, metrics, traces)
     return policy
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """An answer in the tokens that it was written with, and for each whether it is to be learned. A tool's are not."""
-
-    text: str
-    token_ids: tuple[int, ...]
-    learned: tuple[bool, ...]
 
 
 def given(policy: Native, problem: Problem, answers: str | Sequence[str] | Written) -> Trace:
@@ -201,27 +193,6 @@ def check_tokens(policy: Native, name: str, answer: Written) -> None:
         )
 
 
-def check_teacher(teacher: str, tokenizer: Tokenizer) -> None:
-    """Refuse a teacher that means other texts by the same ids: what it finds likely would teach nonsense."""
-    vocabularies = (t.inner.get_vocab() for t in (tokenizer, tokenizer_of(teacher)))
-    ours, theirs = ({index: word for word, index in words.items()} for words in vocabularies)
-    other = sorted(index for index in ours.keys() & theirs.keys() if ours[index] != theirs[index])
-    if other:
-        one = f"{other[0]} is {theirs[other[0]]!r} to it and {ours[other[0]]!r} to the model that learns"
-        raise UsageError(
-            f"the teacher {teacher} has another vocabulary ({len(other)} tokens differ: {one}); take one with the same,"
-            " or learn from its answers as text: collect, harvest, and fine-tune with SFT"
-        )
-
-
-def fingerprint(problems: Sequence[Problem]) -> float:
-    """A number that other conversations would hardly have; whole, and small enough for a float."""
-    name = hashlib.blake2b(digest_size=6)
-    for problem in problems:
-        name.update(repr((problem.messages, problem.answer)).encode())
-    return float(int.from_bytes(name.digest()))
-
-
 def end_token(tokenizer: Tokenizer) -> int:
     """The end-of-sequence token that the chat template writes after an answer, else the first there is."""
     if not tokenizer.eos:
@@ -232,81 +203,3 @@ def end_token(tokenizer: Tokenizer) -> int:
 
 def answer(data: Task | str, problem: Problem) -> str | Sequence[str] | Written:
     return problem.answer if isinstance(data, str) else data.gold(problem)
-
-
-def read_conversations(path: str, pairs: bool = False) -> Sequence[Problem]:
-    """JSONL with `messages` that end in the assistant's answer, or with `prompt` and `completion`; `token_ids` are the
-    answer's, and `learned` (else `sampled`) says which of them to learn.
-
-    Pairs have `prompt` (a text, or messages), `chosen` and `rejected`.
-    """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")  # splitlines would cut inside a text at U+2028
-    except OSError as why:
-        raise TaskError(f"cannot read the conversations in {path}: {why.strerror}") from None
-    except UnicodeDecodeError as why:
-        raise TaskError(f"cannot read the conversations in {path}: it is not UTF-8 text ({why})") from None
-    read = _pair if pairs else _conversation
-    problems = [_row(read, path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
-    if not problems:
-        raise TaskError(f"{path} holds no conversations: one JSON object per line is expected")
-    return problems
-
-
-def _row(read: Callable[[Any, str], Problem], path: str, number: int, line: str) -> Problem:
-    try:
-        row = json.loads(line)
-        if not isinstance(row, dict):
-            raise ValueError("not a JSON object")
-        needed = ("prompt", "chosen", "rejected") if read is _pair else ("prompt", "completion")
-        if ("messages" not in row or read is _pair) and (missing := [name for name in needed if name not in row]):
-            has = ", ".join(row) or "none"
-            raise ValueError(f"it has no column {' or '.join(map(repr, missing))}; its columns: {has}")
-        return read(row, f"{path}:{number}")
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as why:
-        wanted = "'prompt', 'chosen' and 'rejected'" if read is _pair else "'messages', or 'prompt' and 'completion'"
-        raise TaskError(f"{path}, line {number} is not a conversation ({why}): give {wanted}") from None
-
-
-def _conversation(row: Any, name: str) -> Problem:
-    if "messages" in row:
-        *asked, last = row["messages"]
-        if not asked or last["role"] != "assistant":
-            raise ValueError("the last message must be the assistant's, after at least one other")
-        return Problem(name, _asked(asked), _answered(row, _said(last["content"])))
-    return Problem(name, _asked(row["prompt"]), _answered(row, _said(row["completion"])))
-
-
-def _answered(row: Any, text: str) -> str | Written:
-    tokens = row.get("token_ids")
-    if tokens is None:
-        return text
-    learned = row.get("learned", row.get("sampled", [1] * len(tokens)))
-    if not all(type(t) is int and 0 <= t < 2**31 for t in tokens):
-        raise ValueError("'token_ids' must be whole numbers, 0 or more")
-    if len(learned) != len(tokens) or not all(flag in (0, 1) for flag in learned):
-        raise ValueError(f"'learned' or 'sampled' must be 0 or 1 for each of the {len(tokens)} token ids")
-    if tokens and not any(learned):
-        raise ValueError("no token is to be learned: 'learned' or 'sampled' is 0 for all")
-    return Written(text, tuple(tokens), tuple(map(bool, learned)))
-
-
-def _pair(row: Any, name: str) -> Problem:
-    chosen, rejected = (
-        _said(row[k][-1]["content"] if isinstance(row[k], list) else row[k]) for k in ("chosen", "rejected")
-    )
-    if chosen == rejected:
-        raise ValueError("the chosen answer is the rejected one")
-    return Problem(name, _asked(row["prompt"]), (chosen, rejected))
-
-
-def _asked(prompt: Any) -> tuple[Message, ...]:
-    if isinstance(prompt, list):
-        return tuple({**m, "role": str(m["role"]), "content": _said(m["content"])} for m in prompt)
-    return user(_said(prompt))
-
-
-def _said(text: Any) -> str:
-    if not isinstance(text, str | int | float) or isinstance(text, bool):
-        raise ValueError(f"a text is {'null' if text is None else type(text).__name__}")
-    return str(text)

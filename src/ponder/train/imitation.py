@@ -63,17 +63,21 @@ class RejectionSampling(SFT):
 class DPO(Plain):
     """Direct preference optimisation: of each trace's answers the best is preferred to the worst.
 
-    `kind="ipo"` is Azar et al. 2023; `smoothing` is the conservative variant (Mitchell 2023).
+    `kind="ipo"` is Azar et al. 2023; `smoothing` is the conservative variant (Mitchell 2023). `nll` adds so much of the
+    preferred answer's mean -log p, so that it does not become less likely too (Pang et al. 2024, arXiv:2404.19733).
     """
 
     paper: ClassVar[str] = "Rafailov et al. 2023, arXiv:2305.18290"
     beta: float = 0.1
     kind: Literal["sigmoid", "ipo"] = "sigmoid"
     smoothing: float = 0.0
+    nll: float = 0.0
 
     def __post_init__(self) -> None:
         if not (self.beta > 0 and 0 <= self.smoothing < 0.5) or self.kind not in ("sigmoid", "ipo"):
             raise UsageError("DPO needs beta > 0, smoothing in [0, 0.5) and kind 'sigmoid' or 'ipo'")
+        if not self.nll >= 0:
+            raise UsageError(f"nll is {self.nll}; the weight of imitation is 0 or more")
         if self.kind == "ipo" and self.smoothing:
             raise UsageError("IPO has no label smoothing: use kind='sigmoid', or smoothing=0")
 
@@ -113,7 +117,10 @@ class DPO(Plain):
         else:
             loss_P = losses.preference(margin_P, self.beta, self.smoothing)
         margin_N = margin_P.detach()[tokens.tree_N]
-        return loss_P[tokens.tree_N], {"rewards/margins": self.beta * margin_N, "rewards/accuracies": margin_N > 0}
+        loss_N = loss_P[tokens.tree_N]
+        if self.nll:  # half of the answers are preferred ones, and each has its share of the mean over all
+            loss_N = loss_N + 2 * self.nll * losses.reinforce(tokens.logprobs_N, tokens.advantage_N.clamp(min=0))
+        return loss_N, {"rewards/margins": self.beta * margin_N, "rewards/accuracies": margin_N > 0}
 
 
 @dataclass(frozen=True)

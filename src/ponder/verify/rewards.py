@@ -22,13 +22,19 @@ REWARDS: dict[str, Callable[[], Scorer]] = {
 
 
 def weighted(weights: Mapping[str, float], verifier: Scorer) -> Weighted:
-    """The verifier by its own name, others from `REWARDS`, from `module:object`, or from a plug-in."""
+    """The verifier by its own name, others from `REWARDS`, from `module:object`, or from a plug-in.
+
+    `language:en` asks for a language whatever the question is in, as where it is a formula.
+    """
     return Weighted(tuple((_named(name, verifier), float(weight)) for name, weight in weights.items()))
 
 
 def _named(name: str, verifier: Scorer) -> Scorer:
     if name == verifier.name:
         return verifier
+    kind, _, setting = name.partition(":")
+    if kind == "language" and setting:
+        return Language(setting)
     found = find("reward", name, REWARDS | {verifier.name: lambda: verifier})
     scorer = found() if isinstance(found, type) else found
     if not isinstance(scorer, Scorer):

@@ -3,8 +3,8 @@
 Each gives what it found together with a row for a file; a `Funnel` counts what was left out, and why.
 """
 
-from ponder.reason.harvest.chains import chain, chains, right, tokens_of
-from ponder.reason.harvest.found import Found, Origin, keep, key, pick
+from ponder.reason.harvest.chains import chain, chains, right, tokens_of, usable
+from ponder.reason.harvest.found import Found, Origin, keep, key, pick, size
 from ponder.reason.harvest.journeys import as_trace, check_tokens, journeys, tell, wrong_turns
 from ponder.reason.harvest.operators import operators, supervision
 from ponder.reason.harvest.outcomes import Outcome, ends, outcomes
@@ -13,6 +13,6 @@ from ponder.reason.harvest.targets import merged, step_labels, values, woven
 
 __all__ = [
     "Found", "Origin", "Outcome", "answer_pairs", "as_trace", "chain", "chains", "check_tokens", "ends", "journeys",
-    "keep", "key", "merged", "operators", "outcomes", "pick", "right", "sibling_pairs", "step_labels", "supervision",
-    "tell", "tokens_of", "values", "woven", "wrong_turns",
+    "keep", "key", "merged", "operators", "outcomes", "pick", "right", "sibling_pairs", "size", "step_labels",
+    "supervision", "tell", "tokens_of", "usable", "values", "woven", "wrong_turns",
 ]  # fmt: skip

@@ -29,7 +29,8 @@ _NOT_PROSE = re.compile(
 
 @dataclass(frozen=True)
 class Language:
-    """The share of a text that is in the language asked for, 0 to 1: the language consistency reward of DeepSeek-R1.
+    """The share of a text that is in the language asked for, 0 to 1, after the language consistency reward of
+    DeepSeek-R1: the share of the target language's words. That counts the thinking alone, this all that was written.
 
     `language` is a code such as "en" or "zh"; None takes the problem's tag "language", else the language of its
     question. Mathematics, code and single letters count for no language. A text without words breaks no rule and has 1.

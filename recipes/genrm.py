@@ -1,0 +1,94 @@
+"""A generative judge against a discriminative one, on the same samples: which tells right answers from wrong ones?
+
+The base model works out last digits (`3*7+5:16;=6`); drawn hot, its answers slip. An outcome reward model learns from
+whether they are right; so does a generative judge (Zhang et al. 2024, arXiv:2408.15240), by fine-tuning on the word Yes
+or No, at once (`genrm`) or after another, right answer to the same question (`genrm-cot`, which then writes its own).
+All score the same answers to held-out questions: the line `guide` of each `by-` stage is the area under the ROC curve.
+
+Measured with seeds 0, 1 and 2 (some ten minutes each on one busy Neoverse-N1 class core; genrm-cot for seed 0 only), on
+8 answers to each of 200 held-out problems, of which 38, 23 and 39 % were right:
+
+    seed            0                       1                       2
+    by-orm          0.823 [0.804, 0.845]    0.773 [0.748, 0.799]    0.790 [0.764, 0.814]
+    by-genrm        0.782 [0.758, 0.806]    0.752 [0.717, 0.784]    0.812 [0.788, 0.832]
+    by-genrm-cot    0.751 [0.726, 0.773]
+
+So a generative judge learns the signal about as well as an outcome model from the same samples, if it is trained for a
+thousand steps: in the first hundred it learns the form, and its loss is that of the base rate. Its own working does
+not help it here. Of 8 answers the judges' best is right in 46, 22 and 41 % (orm) and 36, 25 and 44 % (genrm); one drawn
+from the different answers would be in 18, 13 and 18 %, since right ones are all alike; a vote is in 85 % (seed 0).
+"""
+
+from _clock import TEMPLATE, Clock
+
+from ponder.models.load import Fresh
+from ponder.models.tokenizer import Tokenizer
+from ponder.pipelines.collect import Collect
+from ponder.pipelines.evaluate import Evaluate
+from ponder.pipelines.harvest import Harvest
+from ponder.pipelines.reward import RewardModel
+from ponder.pipelines.sft import FineTune
+from ponder.pipelines.stages import Stage, Stages
+from ponder.reason.strategies import BestOf, Ensemble
+from ponder.train.optimiser import AdamW
+from ponder.train.reward import ORM
+from ponder.types import Sampling
+
+ALPHABET = "0123456789+*=;:?\n \\VYN" + "abcdefghijklmnopqrstuvwxyz"
+# What GenRM asks, without the words that this model has never read: 3*7+5:16;=6?
+ASKED = (
+    r"{{ bos_token }}{{ (messages[-1].content.split('PROBLEM: ') | last).split('\n\n') | first"
+    r" | replace('\nSOLUTION: ', '') | replace('\"', '') }}?"
+)
+
+
+def slips(temperature: float, length: int) -> Sampling:
+    """Hot, and only what an answer is made of: the wrong ones are wrong in a digit."""
+    tokenizer = Tokenizer.characters(ALPHABET)
+    allowed = tokenizer.encode("0123456789=:;", special=False).tolist()
+    return Sampling(temperature=temperature, max_tokens=length, allowed=(*tokenizer.eos, *allowed))
+
+
+def recipe(
+    operations: int = 3, base_steps: int = 600, problems: int = 4096, samples: int = 4, orm_steps: int = 500,
+    steps: int = 1000, batch: int = 64, lr: float = 1e-3, temperature: float = 2.0, n: int = 8, rationales: int = 4,
+    seed: int = 0,
+) -> Stages:  # fmt: skip
+    task, draw = Clock(operations, "worked", test_size=200), slips(temperature, operations + 5)
+
+    def adam(lr: float, steps: int) -> AdamW:
+        return AdamW(lr=lr, warmup=20, decay_steps=steps)
+
+    def judge(data: str) -> FineTune:
+        return FineTune(
+            f"stage:{data}/data.jsonl", "stage:base", ASKED, optimiser=adam(lr, steps), steps=steps, batch=batch,
+            save_every=steps, seed=seed,
+        )  # fmt: skip
+
+    def best(guide: str) -> Evaluate:
+        return Evaluate(task, "stage:base", TEMPLATE, BestOf(n, sampling=draw), guide, seed=seed)
+
+    base = FineTune(
+        task, Fresh(ALPHABET, width=64, layers=2, context=256, seed=seed), TEMPLATE, optimiser=adam(3e-3, base_steps),
+        steps=base_steps, batch=64, save_every=base_steps, seed=seed,
+    )  # fmt: skip
+    orm = RewardModel(
+        ("stage:sample",), "stage:base", ORM(), TEMPLATE, optimiser=adam(lr, orm_steps), steps=orm_steps,
+        batch=batch, save_every=orm_steps, seed=seed,
+    )  # fmt: skip
+    return Stages(
+        (
+            Stage("base", base),
+            Stage(
+                "sample", Collect(task, "stage:base", TEMPLATE, Ensemble(samples, draw), problems=problems, seed=seed)
+            ),
+            Stage("orm", orm),
+            Stage("verdicts", Harvest(("stage:sample",), "verdicts")),
+            Stage("rationales", Harvest(("stage:sample",), "rationales")),
+            Stage("genrm", judge("verdicts")),
+            Stage("genrm-cot", judge("rationales")),
+            Stage("by-orm", best("reward:stage:orm")),
+            Stage("by-genrm", best("genrm:stage:genrm")),
+            Stage("by-genrm-cot", best(f"genrm+{rationales}:stage:genrm-cot")),
+        )
+    )

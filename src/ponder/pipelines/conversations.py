@@ -1,0 +1,108 @@
+"""Conversations to learn from, in JSONL: questions with an answer, or with a better and a worse one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ponder.errors import TaskError
+from ponder.types import Message, Problem, user
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An answer in the tokens that it was written with, and for each whether it is to be learned. A tool's are not."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    learned: tuple[bool, ...]
+
+
+def read_conversations(path: str, pairs: bool = False) -> Sequence[Problem]:
+    """JSONL with `messages` that end in the assistant's answer, or with `prompt` and `completion`; `token_ids` are the
+    answer's, and `learned` (else `sampled`) says which of them to learn.
+
+    Pairs have `prompt` (a text, or messages), `chosen` and `rejected`.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").split("\n")  # splitlines would cut inside a text at U+2028
+    except OSError as why:
+        raise TaskError(f"cannot read the conversations in {path}: {why.strerror}") from None
+    except UnicodeDecodeError as why:
+        raise TaskError(f"cannot read the conversations in {path}: it is not UTF-8 text ({why})") from None
+    read = _pair if pairs else _conversation
+    problems = [_row(read, path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not problems:
+        raise TaskError(f"{path} holds no conversations: one JSON object per line is expected")
+    return problems
+
+
+def _row(read: Callable[[Any, str], Problem], path: str, number: int, line: str) -> Problem:
+    try:
+        row = json.loads(line)
+        if not isinstance(row, dict):
+            raise ValueError("not a JSON object")
+        needed = ("prompt", "chosen", "rejected") if read is _pair else ("prompt", "completion")
+        if ("messages" not in row or read is _pair) and (missing := [name for name in needed if name not in row]):
+            has = ", ".join(row) or "none"
+            raise ValueError(f"it has no column {' or '.join(map(repr, missing))}; its columns: {has}")
+        return read(row, f"{path}:{number}")
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as why:
+        wanted = "'prompt', 'chosen' and 'rejected'" if read is _pair else "'messages', or 'prompt' and 'completion'"
+        raise TaskError(f"{path}, line {number} is not a conversation ({why}): give {wanted}") from None
+
+
+def _conversation(row: Any, name: str) -> Problem:
+    if "messages" in row:
+        *asked, last = row["messages"]
+        if not asked or last["role"] != "assistant":
+            raise ValueError("the last message must be the assistant's, after at least one other")
+        return Problem(name, _asked(asked), _answered(row, _said(last["content"])))
+    return Problem(name, _asked(row["prompt"]), _answered(row, _said(row["completion"])))
+
+
+def _answered(row: Any, text: str) -> str | Written:
+    tokens = row.get("token_ids")
+    if tokens is None:
+        return text
+    learned = row.get("learned", row.get("sampled", [1] * len(tokens)))
+    if not all(type(t) is int and 0 <= t < 2**31 for t in tokens):
+        raise ValueError("'token_ids' must be whole numbers, 0 or more")
+    if len(learned) != len(tokens) or not all(flag in (0, 1) for flag in learned):
+        raise ValueError(f"'learned' or 'sampled' must be 0 or 1 for each of the {len(tokens)} token ids")
+    if tokens and not any(learned):
+        raise ValueError("no token is to be learned: 'learned' or 'sampled' is 0 for all")
+    return Written(text, tuple(tokens), tuple(map(bool, learned)))
+
+
+def _pair(row: Any, name: str) -> Problem:
+    chosen, rejected = (
+        _said(row[k][-1]["content"] if isinstance(row[k], list) else row[k]) for k in ("chosen", "rejected")
+    )
+    if chosen == rejected:
+        raise ValueError("the chosen answer is the rejected one")
+    return Problem(name, _asked(row["prompt"]), (chosen, rejected))
+
+
+def _asked(prompt: Any) -> tuple[Message, ...]:
+    if isinstance(prompt, list):
+        return tuple({**m, "role": str(m["role"]), "content": _said(m["content"])} for m in prompt)
+    return user(_said(prompt))
+
+
+def _said(text: Any) -> str:
+    if not isinstance(text, str | int | float) or isinstance(text, bool):
+        raise ValueError(f"a text is {'null' if text is None else type(text).__name__}")
+    return str(text)
+
+
+def fingerprint(problems: Sequence[Problem]) -> float:
+    """A number that other conversations would hardly have; whole, and small enough for a float."""
+    name = hashlib.blake2b(digest_size=6)
+    for problem in problems:
+        name.update(repr((problem.messages, problem.answer)).encode())
+    return float(int.from_bytes(name.digest()))

@@ -1,0 +1,57 @@
+"""Other models beside the one that learns: who teaches it or holds it back, and where a critic begins.
+
+Both must mean the same text by every token. What one finds likely says nothing about the other's tokens otherwise, and
+there is no exact way to tell it: a learned distribution over pieces of text has no counterpart over other pieces.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from ponder.errors import UsageError
+from ponder.models.load import find, load_policy, tokenizer_of
+from ponder.models.native import Native
+from ponder.models.tokenizer import Tokenizer
+from ponder.nets import hf
+from ponder.nets.decoder import Decoder
+from ponder.nets.valued import Valued
+from ponder.train import checkpoint
+
+Net = TypeVar("Net", bound=Decoder)
+_INSTEAD = (
+    "take one with the same, or learn from its answers as text, which any tokenizer reads: a run of "
+    "Collect, `ponder harvest` without --tokens, `ponder sft`"
+)
+
+
+def same_kind(model: str, policy: Native) -> Decoder:
+    """Another model's network, where and in the type the policy's is, reading the same tokens."""
+    same_words(model, policy.tokenizer)
+    net = policy.net
+    other = load_policy(model, device=str(net.device), dtype=str(net.dtype).removeprefix("torch."))
+    return _fits(other.net, model, net)
+
+
+def valued(model: str, policy: Native) -> Valued:
+    """A value or reward model, likewise; of a run directory its critic, where it has one."""
+    same_words(model, policy.tokenizer)
+    folder, net = find(model), policy.net
+    ours = (folder.parent / checkpoint.MANIFEST).is_file() and folder.with_name("critic").is_dir()
+    return _fits(hf.load_valued(folder.with_name("critic") if ours else folder, net.dtype, net.device), model, net)
+
+
+def same_words(model: str, tokenizer: Tokenizer) -> None:
+    """Refuse a model that means other texts by the same tokens: what it finds likely would teach nonsense."""
+    vocabularies = (t.inner.get_vocab() for t in (tokenizer, tokenizer_of(model)))
+    ours, theirs = ({index: word for word, index in words.items()} for words in vocabularies)
+    other = sorted(index for index in ours.keys() & theirs.keys() if ours[index] != theirs[index])
+    if other:
+        one = f"{other[0]} is {theirs[other[0]]!r} to it and {ours[other[0]]!r} to the model that learns"
+        raise UsageError(f"{model} has another vocabulary ({len(other)} tokens differ: {one}); {_INSTEAD}")
+
+
+def _fits(other: Net, model: str, net: Decoder) -> Net:
+    if other.config.vocab != net.config.vocab:
+        both = f"{other.config.vocab} tokens, the model that learns {net.config.vocab}"
+        raise UsageError(f"{model} has a vocabulary of {both}; {_INSTEAD}")
+    return other

@@ -1,0 +1,41 @@
+"""A run that goes on problem by problem goes on with the problems it began with.
+
+An id is not enough: the file behind it may have another question or another answer now, and what was thought before
+would pass for an answer to it. A trace keeps its problem whole, so nothing else needs keeping.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+from ponder.errors import RunError
+from ponder.runs import Run
+from ponder.types import Problem, Trace
+
+Name = tuple[str, str, str]
+
+
+def name(problem: Problem) -> Name:
+    """What makes it that problem: its id, what is asked, and what is right. Tags are remarks, as where it was read."""
+    return problem.id, _plain([dict(m) for m in problem.messages]), _plain(problem.answer)
+
+
+def check(run: Run, traces: Iterable[Trace], problems: Sequence[Problem]) -> None:
+    """Raise where a run holds traces of problems that are others now, or are gone."""
+    names = {name(p) for p in problems}
+    others = [t.problem for t in traces if name(t.problem) not in names]
+    if not others:
+        return
+    now, was = {p.id: name(p) for p in problems}, name(others[0])
+    how = "is gone" if was[0] not in now else f"has another {'question' if now[was[0]][1] != was[1] else 'answer'}"
+    count = len({p.id for p in others})
+    raise RunError(
+        f"the data changed since {run.folder} began: {count} of its problems {'is' if count == 1 else 'are'} not what "
+        f"was asked then ({was[0]} {how}). Bring the old data back, or give another --run to ask them all as they are"
+    )
+
+
+def _plain(value: object) -> str:
+    """As a run directory keeps it: a tuple comes back as a list."""
+    return json.dumps(value, sort_keys=True, default=str)

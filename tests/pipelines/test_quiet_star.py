@@ -1,0 +1,104 @@
+"""Thoughts between tokens as a job: it runs, goes on to the bit, measures itself, and says what does not work."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fakes import ASK, Digits, Watcher, characters, wait
+from ponder import jobs
+from ponder.errors import Interrupted, UsageError
+from ponder.models.load import Fresh
+from ponder.pipelines.quiet_star import QuietStar, begin_as, text, think
+from ponder.runs import read_metrics, read_traces
+from ponder.train.optimiser import AdamW
+from ponder.train.quiet import Text
+from ponder.types import ids
+
+MODEL = Fresh("0123456789=:[]", width=16, layers=1, heads=2, context=24)
+JOB = QuietStar(
+    Digits(), MODEL, template=ASK, like=(":", "="), length=3, steps=4, batch=3, limit=5, save_every=2, keep=2,
+    optimiser=AdamW(lr=1e-2), device="cpu", dtype="float32",
+)  # fmt: skip
+
+
+def told(folder: Path) -> list[dict[str, float]]:
+    return [{k: v for k, v in m.items() if "time" not in k} for m in read_metrics(folder)]
+
+
+def test_it_learns_and_measures_itself(tmp_path: Path) -> None:
+    job = replace(JOB, steps=60, batch=10, save_every=60, optimiser=AdamW(lr=2e-2))
+    job(tmp_path / "run")
+    rows = read_metrics(tmp_path / "run")
+    assert rows[0]["nll"] > 1.5 and rows[-1]["nll"] < 0.3 and rows[-1]["test/talk"] < 0.3
+    assert rows[-1]["right/talk"] == 1.0 and 0 < rows[-1]["weight"] < 1
+    kept = json.loads((tmp_path / "run" / "measured.json").read_text())
+    assert kept["test/talk"]["mean"] == pytest.approx(rows[-1]["test/talk"]) and kept["test/talk"]["problems"] == 5
+    said = "\n".join(job.closing(tmp_path / "run"))
+    assert "without thoughts" in said and "with thoughts" in said and "100.0% of answers" in said
+    plain = replace(job, thoughts=0)
+    plain(tmp_path / "plain")
+    (last,) = read_metrics(tmp_path / "plain")[-1:]
+    assert last["test/talk"] == last["test/plain"] and last["num_tokens"] < rows[-1]["num_tokens"] / 3
+    assert "with thoughts" not in "\n".join(plain.closing(tmp_path / "plain")).replace("without thoughts", "")
+
+
+@pytest.mark.parametrize("where", [("phase", 6), ("tokens", 3), ("share", 3), ("step", 2)])
+def test_an_interrupted_run_goes_on_to_the_bit(where: tuple[str, int], tmp_path: Path) -> None:
+    expected = JOB(tmp_path / "whole")
+    with pytest.raises(Interrupted, match="goes on"):
+        JOB(tmp_path / "run", Watcher(*where))
+    policy = JOB(tmp_path / "run")
+    assert told(tmp_path / "run") == told(tmp_path / "whole")
+    for name, weight in expected.net.state_dict().items():
+        assert torch.equal(weight, policy.net.state_dict()[name])
+
+
+def test_thoughts_are_kept_to_be_looked_at(tmp_path: Path) -> None:
+    JOB(tmp_path / "run")
+    traces = [t for _, t in read_traces(tmp_path / "run")]
+    assert len(traces) == 2 * JOB.steps
+    for trace in traces:
+        asides = [s for s in trace.steps if s.aside]
+        assert len(asides) == 2 * 2 and all(1 <= len(s.token_ids) <= 3 for s in asides), "two places, two thoughts each"
+        (end,) = trace.answers()
+        assert trace.text(end).startswith(str(trace.problem.answer))
+
+
+def test_where_and_how_one_thinks() -> None:
+    policy = characters(context=16)
+    one, two = Text(ids([3, 4, 5, 6]), 2), Text(ids([3, 4, 7]), 2)
+    start = int(policy.tokens("?")[0])
+    thoughts = wait(think(policy, [one, two], start, 3, 4))
+    assert [[len(here) for here in by_place] for by_place in thoughts] == [[3, 3], [3]]
+    same = [t.tolist() for t in thoughts[0][0]], [t.tolist() for t in thoughts[1][0]]
+    assert same[0] != same[1], "texts that begin alike have thoughts of their own"
+    assert all(len(t) <= 4 for by_place in thoughts for here in by_place for t in here)
+    assert wait(think(policy, [one], start, 0, 4)) == [[[], []]]
+    begin_as(policy, (3, 4), (8, 9))
+    table = policy.net.embed_tokens.weight
+    assert torch.equal(table[3], table[8]) and torch.equal(table[4], table[9])
+
+
+def test_what_cannot_work_is_said() -> None:
+    for change, why in [
+        ({"thoughts": 1}, "no others"), ({"steps": 0}, "at least 1"), ({"beta": -1.0}, "0 or more"),
+        ({"marks": ("[", "[")}, "must differ"), ({"beta": np.nan}, "0 or more"),
+    ]:  # fmt: skip
+        with pytest.raises(UsageError, match=why):
+            replace(JOB, **change)  # type: ignore[arg-type]
+    assert replace(JOB, thoughts=1, beta=0.0).thoughts == 1
+    assert jobs.decode(jobs.encode(JOB)) == JOB
+    policy = characters(context=8)
+    with pytest.raises(UsageError, match="context of 8: think shorter"):
+        text(replace(JOB, length=4), policy, Digits().train[0])
+
+
+def test_a_mark_is_one_token(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="a mark must be one"):
+        replace(JOB, marks=("[:", "]"))(tmp_path / "run")

@@ -1,0 +1,84 @@
+"""The recipes of a generative judge and of quiet thoughts, at the smallest size: to their end, and not twice."""
+
+from __future__ import annotations
+
+import importlib
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ponder import jobs
+from ponder.cli import recipes, start
+from ponder.models import chat
+from ponder.models.genrm import prompt
+from ponder.models.native import Native
+from ponder.models.tokenizer import Tokenizer
+from ponder.pipelines.stages import Stages
+from ponder.runs import read_metrics, read_traces
+from ponder.train.learner import Learner
+
+SMALL: dict[str, dict[str, Any]] = {
+    "genrm": {"base_steps": 60, "problems": 300, "orm_steps": 2, "steps": 2, "batch": 4, "n": 2, "operations": 1},
+    "quiet_star": {"base_steps": 2, "steps": 2, "batch": 2, "more": 2},
+}
+
+
+def made(name: str, **settings: Any) -> Stages:
+    found = recipes.job(recipes.load(recipes.shipped()[name]), settings)
+    assert isinstance(found, Stages) and jobs.decode(jobs.encode(found)) == found
+    return found
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_it_runs_to_its_end_and_not_twice(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = made(name, **SMALL[name])
+    first = stages(tmp_path / "run")
+    told = "\n".join(start.report(stages, tmp_path / "run", first))
+    assert all(f"== {stage.name}\n" in told for stage in stages.stages)
+
+    def again(*_: Any, **__: Any) -> None:
+        raise AssertionError("that was done before")
+
+    monkeypatch.setattr(Learner, "step", again)
+    monkeypatch.setattr(Native, "generate", again)
+    assert stages(tmp_path / "run").keys() == first.keys()
+    if name == "genrm":
+        for stage in ("by-orm", "by-genrm", "by-genrm-cot"):
+            scores = [s.scores for _, t in read_traces(tmp_path / "run" / stage) for s in t.steps[1:]]
+            assert scores and all({"accuracy", "orm" if stage == "by-orm" else "genrm"} <= set(s) for s in scores)
+    else:
+        rows = {stage: read_metrics(tmp_path / "run" / stage)[-1] for stage in ("quiet", "without")}
+        assert rows["quiet"]["num_tokens"] > rows["without"]["num_tokens"] > 0
+
+
+def test_a_judge_reads_what_the_model_can_read() -> None:
+    """The template leaves of GenRM's question what this model has read: the problem and its solution."""
+    made = recipes.load(recipes.shipped()["genrm"]).__globals__
+    judge = chat.adopt(Tokenizer.characters(made["ALPHABET"]), made["ASKED"])
+    for rationale in (False, True):
+        tokens = chat.encode(judge, prompt("3*7+5", ":16;=6", rationale))
+        assert judge.decode(tokens, keep_special=True) == "<bos>3*7+5:16;=6?"
+    assert made["slips"](2.0, 8).allowed[0] == judge.eos[0]
+
+
+def test_the_clock_is_worked_out_from_left_to_right() -> None:
+    recipes.reach(recipes.folders())
+    clock = importlib.import_module("_clock").Clock
+    plain, worked = clock(3), clock(3, "worked")
+    item = (3, (("*", 7), ("+", 5), ("*", 9)))
+    problem = worked.problem(item, "p")
+    assert problem.question == "3*7+5*9" and worked.gold(problem) == ":164;=4"
+    assert plain.gold(plain.problem(item, "p")) == "=4"
+    rng = random.Random(0)
+    for item in (plain.draw(rng) for _ in range(200)):
+        text = plain.key(item)
+        total = 0
+        for sign, digit in zip("+" + text[1::2], text[::2], strict=True):
+            total = total * int(digit) if sign == "*" else total + int(digit)
+        assert plain.problem(item, "p").answer == f"={total % 10}"
+        assert plain._tests(item) == worked._tests(item), "no held-out problem is learned in the other form"
+    for task in (plain, worked):
+        assert task.verifier.verdict(task.gold(task.test[0]), task.test[0].answer).value == 1.0
+        assert task.verifier.verdict(task.gold(task.test[1]) + "1", task.test[1].answer).value == 0.0

@@ -1,0 +1,159 @@
+"""A run means the weights it began with: trained anew in the same folder, they are others."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fakes import ALPHABET, ASK, Digits, Watcher
+from ponder.errors import Interrupted, RunError
+from ponder.models.load import Fresh
+from ponder.nets import hf
+from ponder.nets.valued import Valued
+from ponder.pipelines import weights
+from ponder.pipelines.collect import Collect
+from ponder.pipelines.evaluate import Evaluate
+from ponder.pipelines.reward import RewardModel
+from ponder.pipelines.rewarded import Rewarded
+from ponder.pipelines.rl import RL
+from ponder.pipelines.sft import FineTune
+from ponder.pipelines.weights import fingerprint, pin_guide, weights_of
+from ponder.reason.strategies import BestOf, Ensemble
+from ponder.runs import read_job, read_traces
+from ponder.train.objective import NO_KL
+from ponder.train.optimiser import AdamW
+from ponder.train.policy_gradient import GRPO
+from ponder.train.reward import ORM
+from ponder.types import Sampling
+
+HERE: dict[str, Any] = {"device": "cpu", "dtype": "float32"}
+DRAW = Sampling(max_tokens=2)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A policy, what it sampled, and a judge of that."""
+    home = tmp_path_factory.mktemp("world")
+    fresh = Fresh(ALPHABET, width=16, layers=1, heads=2, context=32)
+    FineTune(Digits(), fresh, ASK, optimiser=AdamW(lr=1e-2), steps=8, batch=5, **HERE)(home / "policy")
+    Collect(Digits(), str(home / "policy"), ASK, Ensemble(8, DRAW), problems=10, **HERE)(home / "sample")
+    judge(home, seed=0)(home / "judge")
+    return home
+
+
+def judge(home: Path, **changes: Any) -> RewardModel:
+    job = RewardModel((str(home / "sample"),), str(home / "policy"), ORM(), ASK, held_out=0, steps=2, batch=4, **HERE)
+    return replace(job, **changes)
+
+
+@pytest.fixture
+def home(world: Path, tmp_path: Path) -> Path:
+    """A copy to spoil."""
+    shutil.copytree(world, tmp_path / "world")
+    return tmp_path / "world"
+
+
+def guided(home: Path) -> Evaluate:
+    return Evaluate(
+        Digits(), str(home / "policy"), ASK, BestOf(2, sampling=DRAW), f"reward:{home / 'judge'}", batch=1, **HERE
+    )
+
+
+@pytest.mark.parametrize("kind", ["evaluate", "collect"])
+def test_a_search_does_not_go_on_with_another_judge(kind: str, home: Path) -> None:
+    job: Any = guided(home)
+    if kind == "collect":
+        job = Collect(job.task, job.model, ASK, job.strategy, job.guide, problems=10, batch=1, **HERE)
+    folder = home / "run"
+    with pytest.raises(Interrupted):
+        job(folder, Watcher("step", 3))
+    kept = (folder / "traces.jsonl").read_bytes()
+    assert read_job(folder)["guide"] == f"reward:{home / 'judge' / 'checkpoints' / 'step-000002' / 'model'}"
+
+    shutil.move(home / "judge", home / "first")
+    again = judge(home, optimiser=AdamW(lr=1e-2))
+    again(home / "judge")  # in the same place, to the same step
+    with pytest.raises(RunError, match=r"began with are gone: guide was trained anew .* another --run"):
+        job(folder)
+    replace(again, steps=3)(home / "longer")
+    shutil.rmtree(home / "judge")
+    shutil.move(home / "longer", home / "judge")  # in the same place, to another step
+    with pytest.raises(RunError, match=r"another job \(guide: .*step-000002.*step-000003"):
+        job(folder)
+    assert (folder / "traces.jsonl").read_bytes() == kept
+    shutil.rmtree(home / "judge")
+    shutil.move(home / "first", home / "judge")
+    job(folder)
+    assert len(list(read_traces(folder))) == 10
+
+
+def test_nor_with_another_policy_under_the_same_name(home: Path) -> None:
+    job = guided(home)
+    with pytest.raises(Interrupted):
+        job(home / "run", Watcher("step", 3))
+    shutil.rmtree(home / "policy")
+    fresh = Fresh(ALPHABET, width=16, layers=1, heads=2, context=32, seed=9)
+    FineTune(Digits(), fresh, ASK, steps=8, batch=5, **HERE)(home / "policy")
+    with pytest.raises(RunError, match="model was trained anew"):
+        job(home / "run")
+
+
+def test_a_reward_inside_a_task_is_held_too(home: Path) -> None:
+    job = RL(
+        Rewarded(Digits(), f"reward:{home / 'judge'}"), str(home / "policy"), ASK, Ensemble(2, DRAW),
+        GRPO(kl=NO_KL), steps=3, prompts=2, preflight=False, save_every=1, **HERE,
+    )  # fmt: skip
+    with pytest.raises(Interrupted):
+        job(home / "run", Watcher("step", 2))
+    shutil.rmtree(home / "judge")
+    judge(home, optimiser=AdamW(lr=1e-2))(home / "judge")
+    with pytest.raises(RunError, match=r"task\.by was trained anew"):
+        job(home / "run")
+
+
+def test_a_run_from_before_goes_on(home: Path) -> None:
+    """It has no fingerprints, and names its guide by the folder alone."""
+    job = guided(home)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ponder.pipelines.evaluate.pin_guide", lambda guide, folder: guide)
+        patch.setattr("ponder.pipelines.evaluate.weights_of", lambda job: {})
+        with pytest.raises(Interrupted):
+            job(home / "run", Watcher("step", 3))
+    told = home / "run" / "environment.json"
+    told.write_text(json.dumps({k: v for k, v in json.loads(told.read_text()).items() if k != "weights"}))
+    assert job(home / "run").problems == 10
+    told.write_text("not JSON")
+    assert job(home / "run").problems == 10
+
+
+def test_what_is_no_learned_guide_stays(tmp_path: Path) -> None:
+    for guide in ("", "likelihood", "oracle", "reward:", "fakes:Wanted"):
+        assert pin_guide(guide, tmp_path) == guide
+    assert pin_guide(f"reward:{tmp_path}", tmp_path / "run") == f"reward:{tmp_path}", "a plain folder is what it is"
+    assert weights_of(Evaluate(Digits(), "smollm2", guide=f"reward:{tmp_path / 'gone'}")) == {}
+    assert weights_of(Evaluate(Digits(), "openai:http://localhost:1/v1")) == {}
+
+
+@pytest.mark.parametrize("whole", [1 << 20, 4096])
+def test_a_fingerprint_shows_a_head_alone(whole: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a file is too large to be read whole."""
+    monkeypatch.setattr(weights, "WHOLE", whole)
+    monkeypatch.setattr(weights, "BLOCK", 16)
+    monkeypatch.setattr(weights, "ENDS", 2048)
+    net, _ = Fresh(ALPHABET, width=32, layers=2, heads=2).build(torch.float32, torch.device("cpu"))
+    judge = Valued.of(net, ORM().head, 0)
+    hf.save(judge, tmp_path / "a")
+    hf.save(judge, tmp_path / "b")
+    assert fingerprint(tmp_path / "a") == fingerprint(tmp_path / "b")
+    shutil.copytree(tmp_path / "a", tmp_path / "copied")
+    assert fingerprint(tmp_path / "a") == fingerprint(tmp_path / "copied"), "not a matter of when it was written"
+    with torch.no_grad():
+        judge.score.weight.add_(1e-3)
+    hf.save(judge, tmp_path / "c")
+    assert fingerprint(tmp_path / "a") != fingerprint(tmp_path / "c")
