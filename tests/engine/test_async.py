@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import plain_logits, tiny, wait, weights64
+from fakes import characters, plain_logits, tiny, wait, weights64
 from ponder.engine import cache
 from ponder.engine import engine as module
 from ponder.engine.engine import Engine, logprobs
@@ -203,6 +204,108 @@ def test_no_token_is_lost_where_several_are_drawn_at_once(monkeypatch: pytest.Mo
     settled(engine)
 
 
+class Ahead(Flying):
+    def steps(self, rows: Sequence[Row], ahead: int = 0) -> int:
+        return 4
+
+    def follows(self, rows: Sequence[Row], steps: int) -> bool:
+        return True
+
+
+def test_who_is_filled_in_does_not_wait_for_who_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "make_runner", lambda net, slots, *_: Ahead(net, slots))
+    engine = machine(tiny(), slots=6000, chunk=4)
+
+    async def both() -> Row:
+        long = asyncio.ensure_future(engine.generate(request([5, 6], max_tokens=5000)))
+        while not (engine._calls and next(iter(engine._calls)).token_ids):  # type: ignore[union-attr]
+            await asyncio.sleep(0.001)
+        row = next(iter(engine._calls))
+        await engine.read(ids([7] * 60))
+        assert not long.done(), "fifteen passes fill it in: more than may come before others have their turn"
+        long.cancel()
+        return row  # type: ignore[return-value]
+
+    assert len(wait(both()).token_ids) < 2500
+
+
+def test_where_memory_is_short_texts_go_on_with_a_smaller_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is lost or told twice, and the old cache is given up before the new one is made."""
+    net, made = tiny(), list[weakref.ref[Runner]]()
+    expected = wait(machine(net).generate(request([7, 7], n=3)))
+    passes = [0]
+
+    class Poor(Runner):
+        def decode(self, rows: Sequence[Row]) -> torch.Tensor:
+            passes[0] += 1
+            if passes[0] in (1, 4, 8):
+                kind = torch.OutOfMemoryError if passes[0] != 8 else RuntimeError
+                raise kind("CUDA error: out of memory")
+            return super().decode(rows)
+
+    def make(net: Decoder, slots: int, *_: Any) -> Runner:
+        assert all(old() is None for old in made)
+        runner = Poor(net, slots)
+        made.append(weakref.ref(runner))
+        return runner
+
+    monkeypatch.setattr(module, "make_runner", make)
+    monkeypatch.setattr(module, "room", lambda device: 800 * cache.bytes_per_token(net.config, net.dtype))
+    monkeypatch.setattr(module, "LEAST", 0)
+    engine = Engine(net)
+
+    async def listen() -> list[Any]:
+        words = [word async for word in engine.stream(request([7, 7], n=3))]
+        assert engine.slots == 100 and len(made) == 4
+        return words
+
+    *heard, rows = wait(listen())
+    for row, wanted in zip(rows, expected, strict=True):
+        assert row.token_ids == wanted.token_ids
+        assert [w[1] for w in heard if w[0] == row.number] == wanted.token_ids
+    settled(engine)
+
+
+def test_weights_that_move_under_texts_in_hand() -> None:
+    """A runner that does not serve the network any more is replaced, and the texts go on."""
+    net = tiny()
+    engine = machine(net)
+
+    async def move() -> list[Row]:
+        call = asyncio.ensure_future(engine.generate(request([5, 9], n=2, max_tokens=200)))
+        while not (engine._calls and len(next(iter(engine._calls)).token_ids) > 5):  # type: ignore[union-attr]
+            await asyncio.sleep(0.001)
+        with engine.paused():
+            net.to(torch.float64)
+            engine.renew()
+        late = await engine.generate(request([5, 9], max_tokens=3))
+        return [*(await call), *late]
+
+    *rows, late = wait(move())
+    assert [len(row.token_ids) for row in rows] == [200, 200] and len(late.token_ids) == 3
+    assert [row.token_ids for row in rows] == [
+        row.token_ids for row in wait(machine(tiny()).generate(request([5, 9], n=2, max_tokens=200)))
+    ]
+    settled(engine)
+
+
+def test_parameters_that_others_take_the_place_of_under_texts_in_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, renewed = characters(), list[int]()
+
+    async def swap() -> None:
+        call = asyncio.ensure_future(policy.generate(ids([5]), Sampling(max_tokens=60)))
+        while not policy.engine._calls:
+            await asyncio.sleep(0.001)
+        monkeypatch.setattr(policy.engine, "renew", lambda: renewed.append(policy.engine._paused))
+        with policy.paused():
+            assert policy.engine.in_hand
+            policy.net.load_state_dict(characters(seed=4).net.state_dict(), assign=True)
+        await call
+
+    wait(swap())
+    assert renewed == [1], "a pass after the pause would find keys of the old weights"
+
+
 def test_a_listener_that_leaves_cancels() -> None:
     engine = machine(tiny())
 
@@ -294,6 +397,7 @@ def test_a_system_without_threads_is_an_error_and_no_hang(monkeypatch: pytest.Mo
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="can't start"):
         patch.setattr(threading.Thread, "start", none_left)
         wait(engine.generate(request([7, 7])))
+    assert engine._thread is None, "one that never began could not be waited for"
     assert len(wait(engine.generate(request([7, 7])))) == 1
 
 

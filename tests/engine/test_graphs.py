@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ GPU = torch.cuda.is_available()
 if not GPU and not os.environ.get("TRITON_INTERPRET"):
     pytest.skip("needs a CUDA device, or TRITON_INTERPRET=1", allow_module_level=True)
 
-from ponder.engine import buffers, cuda, weights  # noqa: E402
+from ponder.engine import buffers, cuda, passes, weights  # noqa: E402
 
 PROMPTS = [[5], [9, 3, 22, 40, 17], [33] * 11, [9, 3, 22, 7], [12, 12, 50, 9, 30, 4, 61, 22]]
 DEVICE = "cuda" if GPU else "cpu"
@@ -116,6 +117,18 @@ def test_rows_that_draw_from_the_likeliest_tokens() -> None:
     same("llama", [request(PROMPTS[1], seed=i, max_tokens=4, **rule) for i, rule in enumerate(rules)])
 
 
+@pytest.mark.parametrize("kind", ["llama", "gemma"])
+def test_odd_sizes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads and groups that are no powers of two, and a vocabulary that is cut in chunks, the last one smaller."""
+    odd = replace(CONFIGS[kind], vocab=61, width=36, heads=6, kv_heads=2, head_dim=12, hidden=50)
+    monkeypatch.setitem(CONFIGS, kind, odd)
+    for module in (buffers, passes):
+        monkeypatch.setattr(module, "CHUNK", 16)
+    rules: list[dict[str, Any]] = [{}, {"temperature": 0.0}, {"top_p": 0.6}, {"top_k": 3, "temperature": 1.5}]
+    same(kind, [request(PROMPTS[1], seed=i, max_tokens=2, **rule) for i, rule in enumerate(rules)])
+    same(kind, [request(list(range(3, 30)), n=3, seed=4, max_tokens=2, temperature=1e-4)])
+
+
 @pytest.mark.parametrize("small", list(weights.SMALL))
 def test_weights_of_one_byte_are_those_they_were_rounded_to(small: str) -> None:
     """What is sampled from the rounded copies is what a network with those very weights gives."""
@@ -169,6 +182,25 @@ def test_a_cache_that_does_not_fit_is_made_smaller(monkeypatch: pytest.MonkeyPat
     machine.close()
     with pytest.raises(ModelError, match="do not fit the device's memory"):
         asyncio.run(Engine(net, cache_bytes=3 * free).generate(request([5, 6], max_tokens=5)))
+
+
+@pytest.mark.skipif(not GPU, reason="needs a CUDA device")
+def test_two_engines_capture_at_once() -> None:
+    """torch allows one capture in a process at a time."""
+    nets = [tiny("llama", seed).to(DEVICE) for seed in range(2)]
+    engines = [Engine(net, cache_bytes=1 << 26) for net in nets]
+
+    async def ask(n: int) -> list[list[Row]]:
+        return await asyncio.gather(*(e.generate(request(PROMPTS[1], n=n, max_tokens=20)) for e in engines))
+
+    asyncio.run(ask(1))
+    for machine in engines:
+        assert isinstance(machine._runner, cuda.Graphs) and machine._runner.ready.wait(60)
+    for n in cuda.BUCKETS[:8]:
+        assert [len(rows) for rows in asyncio.run(ask(n))] == [n, n]
+    for machine in engines:
+        assert isinstance(machine._runner, cuda.Graphs) and len(machine._runner._graphs) >= 8
+        machine.close()
 
 
 def test_long_tails_are_cut_and_tables_filled_again(monkeypatch: pytest.MonkeyPatch) -> None:

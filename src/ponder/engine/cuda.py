@@ -26,7 +26,7 @@ from ponder.engine import chance, passes
 from ponder.engine.adapters import adapter_of
 from ponder.engine.buffers import STEPS, Buffers, arrange
 from ponder.engine.cache import Cache, bytes_per_token
-from ponder.engine.pages import Pages
+from ponder.engine.pages import Pages, capture
 from ponder.engine.plan import plan
 from ponder.engine.request import Row
 from ponder.engine.runner import Runner
@@ -58,7 +58,8 @@ class Graphs(Runner):
         self._sharing = self._trimming = False
         self._lengths = self._starts = np.empty(0, np.int64)  # of what each row reads alone, by place
         self.ready = threading.Event()  # until then, all is computed as on any device
-        self._compiling = threading.Thread(target=self._compile, name="compile", daemon=True)
+        # no daemon: one that the interpreter's end meets inside torch aborts the process
+        self._compiling = threading.Thread(target=self._compile, name="compile", daemon=False)
         self._compiling.start()
 
     @torch.inference_mode()
@@ -91,7 +92,12 @@ class Graphs(Runner):
         c, net = self.net.config, self.net
         if net.device.type != "cuda":
             return Cache(c, slots, net.device, net.dtype)
-        self._pages = Pages(slots * bytes_per_token(c, net.dtype), net.device)
+        try:
+            self._pages = Pages(slots * bytes_per_token(c, net.dtype), net.device)
+        except torch.OutOfMemoryError:
+            raise
+        except (OSError, RuntimeError):  # a device or driver without such memory: then the cache cannot sleep
+            return Cache(c, slots, net.device, net.dtype)
         kv = self._pages.tensor((c.layers, 2, c.kv_heads, slots, c.head_dim), net.dtype)
         kv[:, :, :, slots - 1] = 0
         return Cache(c, slots, net.device, net.dtype, list(kv))
@@ -214,6 +220,10 @@ class Graphs(Runner):
         if self._sharing and b.share(made, bucket):
             self._graphs = {k: g for k, g in self._graphs.items() if not k[2]}  # they read a table no more in use
 
+    def forget(self) -> None:
+        super().forget()
+        self._place = {}
+
     def serves(self, net: Decoder) -> bool:
         """Also: are its weights still those that the graphs read?"""
         return super().serves(net) and self.weights.where == where(net)
@@ -255,7 +265,7 @@ class Graphs(Runner):
                 side = torch.cuda.current_stream()
             torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            with capture, torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 once()
             self._pool = self._pool or graph.pool()
             self._graphs[key] = graph

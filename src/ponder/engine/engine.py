@@ -11,6 +11,7 @@ import asyncio
 import atexit
 import threading
 import time
+import traceback
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -252,7 +253,7 @@ class Engine:
                 try:
                     self._thread.start()
                 except RuntimeError as reason:  # the system gives no more threads
-                    failure = reason
+                    self._thread, failure = None, reason
             if failure is None:
                 self._inbox += calls
             else:
@@ -283,13 +284,14 @@ class Engine:
         while self._next():
             try:
                 self._pass()
-            except torch.OutOfMemoryError as why:
-                try:
-                    self._again(why)
-                except BaseException as failure:
-                    self._fail(failure)
             except BaseException as failure:  # of a pass or of the watch: nobody may be left waiting
-                self._fail(failure)
+                try:
+                    short = isinstance(failure, RuntimeError) and "out of memory" in str(failure)  # torch, or Triton
+                    if not short:
+                        raise
+                    self._again(failure)
+                except BaseException as why:
+                    self._fail(why)
             finally:
                 with self._wake:
                     self._busy = False
@@ -316,7 +318,13 @@ class Engine:
             stale, self._stale = self._stale, False
             for call in inbox:  # from here on, whatever fails, its caller hears of it
                 self._calls |= dict.fromkeys(call.works, call)
+        if stale and self._runner is not None and not self._runner.serves(self.net):  # the weights lie elsewhere now
+            self._begin_anew()
+            self._slots = self._bytes = 0
+            inbox = list(dict.fromkeys(self._calls.values()))
         schedule, runner = self._ready()
+        for call in left:
+            self._drop(call)
         flight, self._flight = self._flight, None
         if flight is not None and not (stale or inbox or left):
             self._flight = self._ahead(flight)
@@ -329,11 +337,10 @@ class Engine:
             runner.renew()
         for call in inbox:
             self._add(schedule, call)
-        for call in left:
-            self._drop(call)
         began = time.perf_counter()
         work = schedule.next(runner.steps)
         if not work:
+            runner.forget()  # who decoded has stepped back, and may come again with other slots
             return
         if isinstance(work[0], Part):
             filling = list(schedule.filling)
@@ -354,7 +361,7 @@ class Engine:
         None where that cannot be: nobody goes on, memory is short, or others could join."""
         schedule, runner = self._schedule, self._runner
         assert schedule is not None and runner is not None
-        if flight.ended and (schedule.waiting or schedule.filling):
+        if schedule.filling or (flight.ended and schedule.waiting):
             return None
         rows = [r for r in flight.rows if r.stop is None and r in self._calls]
         rows = [r for r in rows if r.sampling.max_tokens - len(r.token_ids) > flight.steps]
@@ -476,17 +483,24 @@ class Engine:
 
     def _again(self, why: BaseException) -> None:
         """A pass found no memory. Texts in hand keep what they have, and go on with a smaller cache."""
-        self._schedule = self._runner = self._flight = None
+        traceback.clear_frames(why.__traceback__)  # they hold the runner, whose memory is needed
+        self._begin_anew()
         self._shrink(why)
+        schedule, _ = self._ready()
+        for call in dict.fromkeys(self._calls.values()):
+            self._add(schedule, call)
+
+    def _begin_anew(self) -> None:
+        """Without a cache. Texts in hand keep what they have."""
+        if self._runner is not None:
+            self._runner.close()  # what still goes on in it holds its memory
+        self._schedule = self._runner = self._flight = None
         for work in self._calls:
             work.node = None
             if isinstance(work, Row):
                 work.own = []
             else:
                 work.own, work.hidden = None, []
-        schedule, _ = self._ready()
-        for call in dict.fromkeys(self._calls.values()):
-            self._add(schedule, call)
 
     def _add(self, schedule: Schedule, call: _Call) -> None:
         works = [work for work in call.works if work in self._calls]

@@ -15,7 +15,7 @@ import triton.language as tl
 @triton.jit
 def add_norm(stream, more, weight, out, width, eps, ADD: tl.constexpr, GEMMA: tl.constexpr, E: tl.constexpr):
     """stream += more; out = RMS norm of stream. One program a row."""
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, E)
     real = at < width
     x = tl.load(stream + row * width + at, mask=real, other=0.0)
@@ -252,7 +252,7 @@ def fill(
 @triton.jit
 def gate(both, out, hidden, GELU: tl.constexpr, N: tl.constexpr):
     """silu (or tanh gelu) of the first half times the second. `both` is [B, 2 hidden]."""
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * N + tl.arange(0, N)
     real = at < hidden
     a = tl.load(both + row * 2 * hidden + at, mask=real, other=0.0)
@@ -276,7 +276,7 @@ def linear(
     total = tl.zeros([M, N], tl.float32)
     for first in range(0, wide, K):
         k = first + tl.arange(0, K)
-        a = tl.load(x + m[:, None] * wide + k, mask=(m < rows)[:, None] & (k < wide), other=0.0)
+        a = tl.load(x + m[:, None].to(tl.int64) * wide + k, mask=(m < rows)[:, None] & (k < wide), other=0.0)
         b = tl.load(weight + n[:, None].to(tl.int64) * wide + k, mask=(n < width)[:, None] & (k < wide), other=0.0)
         total = tl.dot(a, tl.trans(b.to(a.dtype)), total, input_precision="ieee")
     total = total * tl.load(scale + n, mask=n < width, other=0.0)[None, :]

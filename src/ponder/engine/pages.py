@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
+import threading
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -17,6 +18,9 @@ from torch import Tensor
 
 _SIZES = {1: "|u1", 2: "<i2", 4: "<i4", 8: "<i8"}
 _NO_MEMORY = 2
+
+# Held while a graph is captured: of all threads together only one may, and none may wait for the whole device then.
+capture = threading.RLock()
 
 
 class _Place(ctypes.Structure):
@@ -84,7 +88,8 @@ class Pages:
     def give_back(self) -> None:
         if self._handle is None:
             return
-        torch.cuda.synchronize(self._kind.place.id)  # nobody may be reading
+        with capture:
+            torch.cuda.synchronize(self._kind.place.id)  # nobody may be reading
         _call("cuMemUnmap", self.address, _size(self.size))
         _call("cuMemRelease", self._handle)
         self._handle = None

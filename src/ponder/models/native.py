@@ -81,6 +81,7 @@ class Native(Local):
             try:
                 yield
             finally:
+                self._weights = list(self.net.parameters())  # others may have taken their place
                 self._fresh()  # before the next pass: what it finds in the cache is of these weights
 
     def sleep(self) -> None:

@@ -1,0 +1,212 @@
+"""The tables that captured passes read, followed in plain torch: right whatever comes, ends early, is given up or steps
+back while passes are under way."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fakes import tiny, wait
+from ponder.engine import buffers, cache, cuda, engine, sampler
+from ponder.engine.buffers import Buffers
+from ponder.engine.cache import Cache, Filling
+from ponder.engine.cuda import Graphs
+from ponder.engine.engine import Engine
+from ponder.engine.request import Request
+from ponder.engine.schedule import Part
+from ponder.engine.weights import Weights
+from ponder.nets.decoder import Decoder
+from ponder.types import Sampling, ids
+
+_STEPS = 3
+
+
+class Reference:
+    """What `passes` computes, for a network on any device."""
+
+    def __init__(self, net: Decoder, short: int) -> None:
+        self.net, self.short = net, short  # how often there will be no memory
+        self.chance = random.Random(0)
+
+    def _enough(self) -> None:
+        if self.short and threading.current_thread().name == "engine" and self.chance.random() < 0.02:
+            self.short -= 1
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def decode(
+        self, w: Weights, kv: Cache, b: Buffers, rows: int, drawing: bool, sharing: bool = False, trimming: bool = False
+    ) -> None:
+        self._enough()
+        at, starts = b.positions[:rows], b.starts[:rows]
+        runs = [[(int(starts[r]), b.tails[r, : int(at[r] - starts[r]) + 1])] for r in range(rows)]
+        if sharing:
+            for r in range(rows):
+                for entry in b.row_entries[int(b.row_ends[r]) : int(b.row_ends[r + 1])].tolist():
+                    items = b.items[: int(b.counts)].tolist()
+                    (item,) = [i for i in items if i[3] <= entry < i[3] + i[4]]
+                    assert int(b.entry_rows[entry]) == r
+                    runs[r].append((item[2], b.slots[item[0] : item[0] + item[1]]))
+        slots, seen = [], []
+        for r in range(rows):
+            if runs[r][0][1][-1] == kv.kv[0].shape[2] - 1:  # nobody is there: what it reads is all the same
+                runs[r] = runs[r][:1]
+            place = torch.cat([first + torch.arange(len(s)) for first, s in runs[r]])
+            assert sorted(place.tolist()) == list(range(int(at[r]) + 1)), "each token before it, and none twice"
+            order = place.argsort()
+            slots.append(torch.cat([s for _, s in runs[r]])[order].long())
+            seen.append(slots[-1][-1])
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None) -> Tensor:
+            kv.write(layer, torch.stack(seen), k, v)
+            out = []
+            for r in range(rows):
+                keys, values = kv.kv[layer].index_select(2, slots[r][-window:] if window else slots[r])
+                many = q.shape[1] // keys.shape[0]
+                keys, values = keys.repeat_interleave(many, 0), values.repeat_interleave(many, 0)
+                weight = ((q[r][:, None] * keys).sum(-1) * scale).softmax(-1)
+                out.append((weight[..., None] * values).sum(1))
+            return torch.stack(out)
+
+        hidden = self.net(b.newest[:rows], at, attend)
+        b.logits[:rows] = self.net.logits(hidden)
+        if not drawing:
+            return
+        now = int(b.step)
+        rules = [
+            Sampling(temperature=0.0) if b.greedy[r] else Sampling(
+                temperature=float(b.heat[r]), top_k=int(b.keep_k[r]) if trimming else 0,
+                top_p=float(b.keep_p[r]) if trimming else 1.0, min_p=float(b.min_p[r]) if trimming else 0.0,
+            )
+            for r in range(rows)
+        ]  # fmt: skip
+        said = sampler.warp(b.logits[:rows], rules)
+        token, logprob = sampler.draw(said, b.uniforms[:rows, now], b.greedy[:rows] != 0)
+        b.tokens[:rows, now], b.logprobs[:rows, now], b.newest[:rows] = token.int(), logprob, token
+        b.positions[:rows] += 1
+        b.step.add_(1)
+
+    def fill(self, w: Weights, kv: Cache, parts: Sequence[Part]) -> Tensor:
+        self._enough()
+        attend = Filling(kv, parts)
+        tokens = np.concatenate([part.tokens for part in parts]).astype(np.int64)
+        hidden: Tensor = self.net(kv.put(tokens), attend.positions_T, attend)
+        return hidden
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Engine]:
+    """Engines whose passes are captured ones, but for the kernels."""
+    monkeypatch.setattr(buffers, "_LONG", 12)
+    monkeypatch.setattr(buffers, "_RUN", 4)
+    monkeypatch.setattr(buffers, "_FEW", 3)
+    monkeypatch.setattr(buffers, "_SAVED", 600)
+    for module in (buffers, cuda):
+        monkeypatch.setattr(module, "STEPS", _STEPS)
+
+    def made(net: Decoder, slots: int, late: float = 0.0, short: int = 0, **more: Any) -> Engine:
+        monkeypatch.setattr(cuda, "passes", Reference(net, short))
+        size = slots * cache.bytes_per_token(net.config, net.dtype)
+        monkeypatch.setattr(engine, "room", lambda device: size << short)
+        monkeypatch.setattr(engine, "LEAST", 0)
+
+        def runner(net: Decoder, slots: int, most_rows: int, *_: Any) -> Graphs:
+            it = Graphs(net, slots, most_rows)
+            it.close()
+            if late:
+                it.ready.clear()
+                threading.Timer(late, it.ready.set).start()
+            return it
+
+        monkeypatch.setattr(engine, "make_runner", runner)
+        return Engine(net, **more)
+
+    return made
+
+
+RULES: list[dict[str, Any]] = [
+    {}, {"temperature": 0.0}, {"temperature": 1.4}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.1, "temperature": 0.8},
+    {}, {}, {"presence": 0.5}, {"min_tokens": 1}, {"stop_tokens": (11, 40)},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "storm"), [("llama", 0), ("window", 1), ("gemma", 3), ("llama", 4)])
+def test_whatever_comes_each_text_is_what_it_is_alone(graphs: Callable[..., Engine], kind: str, storm: int) -> None:
+    net, chance = tiny(kind), random.Random(storm)
+    eos = frozenset(chance.sample(range(3, 64), chance.choice([0, 3, 6])))
+    trunk = [chance.randrange(3, 64) for _ in range(30)]
+    asked = []
+    for i in range(20):
+        prompt = trunk[: chance.randrange(1, 30)] + chance.choices(range(3, 64), k=chance.choice([0, 0, 2]))
+        rule = {"max_tokens": chance.choice([1, 2, 5, 9, 30]), **chance.choice(RULES)}
+        asked.append(Request(ids(prompt), Sampling(**rule), chance.choice([1, 1, 2, 5]), i))
+    alone = Engine(net, eos, cache_bytes=1 << 22)
+
+    async def plainly() -> list[Any]:
+        return [await alone.generate(request) for request in asked]
+
+    expected = wait(plainly(), 60)
+    late, rows, chunk = chance.choice([0.0, 0.3]), chance.choice([5, 16]), chance.choice([6, 40])
+    slots, short = chance.choice([70, 110, 900]), chance.choice([0, 2])
+    machine = graphs(net, slots, late, short, eos=eos, most_rows=rows, chunk=chunk)
+    gone = {i for i in range(len(asked)) if chance.random() < 0.15}
+
+    async def one(i: int) -> None:
+        await asyncio.sleep(chance.random() * 0.6)
+        if i in gone:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(machine.generate(asked[i]), 0.05)
+            return
+        for ours, theirs in zip(await machine.generate(asked[i]), expected[i], strict=True):
+            assert ours.token_ids == theirs.token_ids and ours.stop == theirs.stop
+            assert np.allclose(ours.logprobs, theirs.logprobs, atol=2e-5)
+
+    async def read() -> None:
+        text = ids(trunk[: chance.randrange(2, 30)])
+        await asyncio.sleep(chance.random() * 0.6)
+        assert torch.allclose(await machine.read(text, 1), await alone.read(text, 1), atol=1e-4)
+
+    async def disturb() -> None:
+        for _ in range(6):
+            await asyncio.sleep(chance.random() * 0.2)
+            with machine.paused():
+                machine.renew()  # the weights are what they were: so is all that is written
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*(one(i) for i in range(len(asked))), *(read() for _ in range(4)), disturb())
+
+    wait(all_of_them(), 60)
+    machine.close()
+    alone.close()
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_a_row_that_comes_back_alone_reads_where_it_is_now(graphs: Callable[..., Engine], captured: bool) -> None:
+    """The only one that decodes steps back for a reading that is older; the weights are renewed; it comes again."""
+    net = tiny()
+    size = cache.bytes_per_token(net.config, net.dtype)
+    asked = [Request(ids([5]), Sampling(max_tokens=40), 1, 3) for _ in range(2)]
+    (expected,) = wait(Engine(net, cache_bytes=1 << 22).generate(asked[0]))
+    machine = graphs(net, 230, chunk=1) if captured else Engine(net, cache_bytes=230 * size, chunk=1)
+
+    async def both() -> Any:
+        reading = asyncio.ensure_future(machine.read(ids([7] * 205)))
+        writing = asyncio.ensure_future(machine.generate(asked[1]))
+        while machine._schedule is None or not machine._schedule.stepped_back:
+            await asyncio.sleep(0.001)
+            assert not reading.done()
+        with machine.paused():
+            assert not reading.done() and not writing.done()
+            machine.renew()
+        await reading
+        return (await writing)[0]
+
+    assert wait(both()).token_ids == expected.token_ids
