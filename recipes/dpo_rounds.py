@@ -1,38 +1,35 @@
 """DPO rounds: right against wrong answers of the newest model to the same problem, preferred by DPO, and again.
 
-Measured once (seed 0) on two Neoverse-N1 class cores, samples at temperature 1 on 123 held-out problems: 45.4 %
-[42.0, 48.9] at first, 34.0 % after one round, 16.4 % after two. These settings make it worse; they are to be tuned.
+With `--nll` right answers are imitated a little, too (Pang et al. 2024, arXiv 2404.19733): without, DPO may make both
+less likely, the wrong one only more so.
+
+What it gave, with three seeds, hardware and time: docs/results.md.
 """
 
-from _tiny import DRAW, TASK, TEMPLATE, measure, start
+from dataclasses import replace
 
-from ponder.pipelines.collect import Collect
+from _bases import Lr, On, Problems, Start, Steps, base
+
 from ponder.pipelines.harvest import Harvest
-from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Ensemble
-from ponder.train.imitation import DPO
-from ponder.train.optimiser import AdamW
 
 
 def recipe(
-    rounds: int = 2, problems: int = 1024, n: int = 8, steps: int = 60, lr: float = 5e-5, seed: int = 0
-) -> Stages:
-    stages = [Stage("base", start(seed)), Stage("base-accuracy", measure("stage:base", seed))]
-    newest = "stage:base"
+    on: On = "tiny", rounds: int = 2, problems: Problems = None, n: int = 8, steps: Steps = None,
+    beta: float | None = None, nll: float | None = None, lr: Lr = None, start: Start = None, seed: int = 0,
+) -> Stages:  # fmt: skip
+    b = base(on)
+    stages, newest = b.begin(seed, start)
+    given = {name: value for name, value in (("beta", beta), ("nll", nll)) if value is not None}
+    problems = problems or b.answers // (rounds * n)
     for k in range(1, rounds + 1):
-        sample = Collect(
-            TASK, newest, strategy=Ensemble(n, DRAW), problems=problems, first=(k - 1) * problems, seed=seed
-        )
-        prefer = FineTune(
-            f"stage:pairs-{k}/data.jsonl", newest, TEMPLATE, objective=DPO(), optimiser=AdamW(lr=lr), steps=steps,
-            batch=32, save_every=steps, seed=seed,
-        )  # fmt: skip
+        pairs, dpo = f"stage:pairs-{k}/data.jsonl", replace(b.prefer, **given)
         stages += [
-            Stage(f"sample-{k}", sample),
-            Stage(f"pairs-{k}", Harvest((f"stage:sample-{k}",), "pairs", each=2)),
-            Stage(f"prefer-{k}", prefer),
-            Stage(f"accuracy-{k}", measure(f"stage:prefer-{k}", seed)),
+            Stage(f"sample-{k}", b.sample(newest, Ensemble(n, b.draw), problems, seed, first=(k - 1) * problems)),
+            Stage(f"pairs-{k}", Harvest((f"stage:sample-{k}",), "pairs", each=4)),
+            Stage(f"prefer-{k}", b.tune(pairs, newest, seed, steps, lr, objective=dpo, batch=128)),
+            Stage(f"accuracy-{k}", b.measure(f"stage:prefer-{k}", seed)),
         ]
         newest = f"stage:prefer-{k}"
     return Stages(tuple(stages))

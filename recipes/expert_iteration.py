@@ -1,55 +1,47 @@
 """Expert iteration with search: MCTS with the policy and a value model, both trained on what it found, and again.
 
 The gold answer judges the ends of training searches (their traces say `oracle`); the value model is what guides the
-search at test time, where there is none (Besta et al. 2025; Silver et al. 2018).
+search at test time, where there is none (Besta et al. 2025; Silver et al. 2018). With `--by sampling` the expert is
+independent samples of about as many tokens instead, and there is no value model: what the search itself adds.
+
+What it gave, with three seeds, hardware and time: docs/results.md.
 """
 
-from _tiny import DRAW, TASK, TEMPLATE, measure, start
+from typing import Literal
 
-from ponder.pipelines.collect import Collect
+from _bases import Lr, On, Problems, Start, Steps, base
+
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.harvest import Harvest
-from ponder.pipelines.reward import RewardModel
-from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.operators.cut import CUTS
-from ponder.reason.strategies import MCTS
-from ponder.train.optimiser import AdamW
+from ponder.reason.strategies import MCTS, Ensemble
 from ponder.train.reward import Value
 
 
 def recipe(
-    rounds: int = 2, problems: int = 256, simulations: int = 16, steps: int = 100, lr: float = 3e-4, seed: int = 0
-) -> Stages:
-    search = MCTS(simulations=simulations, width=4, sampling=DRAW, cut=CUTS["line"], rollouts=1, parallel=4)
-    guided = MCTS(simulations=simulations, width=4, sampling=DRAW, cut=CUTS["line"], parallel=4)
-    stages = [Stage("base", start(seed)), Stage("base-accuracy", measure("stage:base", seed))]
-    newest = "stage:base"
+    on: On = "tiny", by: Literal["search", "sampling"] = "search", rounds: int = 2, problems: Problems = None,
+    simulations: int = 16, n: int = 8, steps: Steps = None, lr: Lr = None, start: Start = None, seed: int = 0,
+) -> Stages:  # fmt: skip
+    b = base(on)
+    stages, newest = b.begin(seed, start)
+    problems = problems or b.answers // (2 * rounds * n)  # searches take their time
+    search = MCTS(simulations=simulations, width=4, sampling=b.draw, cut=CUTS["line"], rollouts=1, parallel=4)
+    guided = MCTS(simulations=simulations, width=4, sampling=b.draw, cut=CUTS["line"], parallel=4)
     for k in range(1, rounds + 1):
-        tune = FineTune(
-            f"stage:chains-{k}/data.jsonl", newest, TEMPLATE, optimiser=AdamW(lr=lr, decay_steps=steps), steps=steps,
-            batch=64, save_every=steps, seed=seed,
-        )  # fmt: skip
-        value = RewardModel(
-            (f"stage:values-{k}/data.jsonl",), f"stage:tune-{k}", Value(), TEMPLATE, optimiser=AdamW(lr=lr),
-            steps=steps, batch=64, save_every=steps, seed=seed,
-        )  # fmt: skip
+        way, guide = (search, "oracle") if by == "search" else (Ensemble(n, b.draw), "")
         stages += [
-            Stage(
-                f"search-{k}",
-                Collect(TASK, newest, strategy=search, guide="oracle", problems=problems,
-                        first=(k - 1) * problems, seed=seed),
-            ),
-            Stage(f"chains-{k}", Harvest((f"stage:search-{k}",), "chains", each=2, model=newest)),
-            Stage(f"values-{k}", Harvest((f"stage:search-{k}",), "values", oracle=True)),
-            Stage(f"tune-{k}", tune),
-            Stage(f"value-{k}", value),
-            Stage(f"accuracy-{k}", measure(f"stage:tune-{k}", seed)),
-            Stage(
-                f"search-accuracy-{k}",
-                Evaluate(TASK, f"stage:tune-{k}", strategy=guided, guide=f"reward:stage:value-{k}", limit=100,
-                         seed=seed),
-            ),
-        ]  # fmt: skip
+            Stage(f"sample-{k}", b.sample(newest, way, problems, seed, (k - 1) * problems, guide)),
+            Stage(f"harvest-{k}", Harvest((f"stage:sample-{k}",), "chains", each=4, model=newest)),
+            Stage(f"tune-{k}", b.tune(f"stage:harvest-{k}/data.jsonl", newest, seed, steps, lr)),
+            Stage(f"accuracy-{k}", b.measure(f"stage:tune-{k}", seed)),
+        ]
+        if by == "search":
+            think = {"strategy": guided, "guide": f"reward:stage:value-{k}", "limit": 100, "seed": seed}
+            stages += [
+                Stage(f"values-{k}", Harvest((f"stage:sample-{k}",), "values", oracle=True)),
+                Stage(f"value-{k}", b.judged(f"stage:values-{k}/data.jsonl", f"stage:tune-{k}", Value(), seed, steps)),
+                Stage(f"search-accuracy-{k}", Evaluate(b.task, f"stage:tune-{k}", **think)),
+            ]
         newest = f"stage:tune-{k}"
     return Stages(tuple(stages))

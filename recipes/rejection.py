@@ -1,31 +1,26 @@
-"""Rejection-sampling fine-tuning: sample often, keep up to four different right answers to each problem, fine-tune.
+"""Rejection-sampling fine-tuning: sample often, keep a few different right answers to each problem, fine-tune.
 
-Measured once (seed 0) on two Neoverse-N1 class cores, samples at temperature 1 on 123 held-out problems: 45.4 %
-[42.0, 48.9] before, 50.0 % [46.1, 53.9] after. The settings are not tuned.
+What it gave, with three seeds, hardware and time: docs/results.md.
 """
 
-from _tiny import DRAW, TASK, TEMPLATE, measure, start
+from _bases import Lr, On, Problems, Start, Steps, base
 
-from ponder.pipelines.collect import Collect
 from ponder.pipelines.harvest import Harvest
-from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Ensemble
-from ponder.train.optimiser import AdamW
 
 
-def recipe(problems: int = 2048, n: int = 8, steps: int = 150, lr: float = 3e-4, seed: int = 0) -> Stages:
-    tune = FineTune(
-        "stage:harvest/data.jsonl", "stage:base", TEMPLATE, optimiser=AdamW(lr=lr, decay_steps=steps), steps=steps,
-        batch=64, save_every=steps, seed=seed,
-    )  # fmt: skip
-    return Stages(
-        (
-            Stage("base", start(seed)),
-            Stage("base-accuracy", measure("stage:base", seed)),
-            Stage("sample", Collect(TASK, "stage:base", strategy=Ensemble(n, DRAW), problems=problems, seed=seed)),
-            Stage("harvest", Harvest(("stage:sample",), "chains", each=4, model="stage:base")),
-            Stage("tune", tune),
-            Stage("accuracy", measure("stage:tune", seed)),
-        )
-    )
+def recipe(
+    on: On = "tiny", problems: Problems = None, n: int = 8, each: int = 4, steps: Steps = None,
+    lr: Lr = None, start: Start = None, seed: int = 0,
+) -> Stages:  # fmt: skip
+    b = base(on)
+    stages, first = b.begin(seed, start)
+    problems = problems or b.answers // n
+    stages += [
+        Stage("sample", b.sample(first, Ensemble(n, b.draw), problems, seed)),
+        Stage("harvest", Harvest(("stage:sample",), "chains", each=each, model=first)),
+        Stage("tune", b.tune("stage:harvest/data.jsonl", first, seed, steps, lr)),
+        Stage("accuracy", b.measure("stage:tune", seed)),
+    ]
+    return Stages(tuple(stages))

@@ -1,46 +1,34 @@
 """RLHF: imitation, a reward model from pairs, then PPO on the reward model with a KL to the start.
 
 The pairs are right against wrong answers, so the verifier says afterwards what the learned reward was worth.
+
+What it gave, with three seeds, hardware and time: docs/results.md.
 """
 
-from _tiny import DRAW, TASK, TEMPLATE, measure, start
+from _bases import Lr, On, Problems, Start, base
 
-from ponder.pipelines.collect import Collect
-from ponder.pipelines.reward import RewardModel
 from ponder.pipelines.rewarded import Rewarded
-from ponder.pipelines.rl import RL
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Ensemble
 from ponder.train.optimiser import AdamW
-from ponder.train.ppo import PPO
+from ponder.train.ppo import PPO, Critic
 from ponder.train.reward import BradleyTerry
 
 
 def recipe(
-    problems: int = 1024,
-    n: int = 4,
-    reward_steps: int = 150,
-    rl_steps: int = 40,
-    prompts: int = 32,
-    lr: float = 5e-5,
-    seed: int = 0,
-) -> Stages:
-    judge = RewardModel(
-        ("stage:sample",), "stage:sft", BradleyTerry(), TEMPLATE, optimiser=AdamW(lr=3e-4), steps=reward_steps,
-        batch=64, save_every=reward_steps, seed=seed,
-    )  # fmt: skip
-    ppo = RL(
-        Rewarded(TASK, "reward:stage:judge"), "stage:sft", TEMPLATE, strategy=Ensemble(n, DRAW), objective=PPO(),
-        optimiser=AdamW(lr=lr, betas=(0.9, 0.95)), steps=rl_steps, prompts=prompts, preflight=False,
-        save_every=rl_steps, seed=seed,
-    )  # fmt: skip
-    return Stages(
-        (
-            Stage("sft", start(seed)),
-            Stage("sft-accuracy", measure("stage:sft", seed)),
-            Stage("sample", Collect(TASK, "stage:sft", strategy=Ensemble(n, DRAW), problems=problems, seed=seed)),
-            Stage("judge", judge),
-            Stage("ppo", ppo),
-            Stage("ppo-accuracy", measure("stage:ppo", seed)),
-        )
-    )
+    on: On = "tiny", problems: Problems = None, n: int = 8, reward_steps: int | None = None, rl_steps: int = 32,
+    prompts: Problems = None, samples: int = 4, lr: Lr = None, start: Start = None, seed: int = 0,
+) -> Stages:  # fmt: skip
+    b = base(on)
+    stages, sft = b.begin(seed, start)
+    problems, prompts = problems or b.answers // (2 * n), prompts or b.answers // (2 * rl_steps * samples)
+    rewarded = Rewarded(b.task, "reward:stage:judge")
+    rule = PPO(lam=1.0, critic=Critic(optimiser=AdamW(lr=b.judge.lr)))
+    ppo = b.reinforce(sft, samples, rule, seed, rl_steps, lr, task=rewarded, prompts=prompts, passes=2, preflight=False)
+    stages += [
+        Stage("sample", b.sample(sft, Ensemble(n, b.draw), problems, seed)),
+        Stage("judge", b.judged("stage:sample", sft, BradleyTerry(), seed, reward_steps)),
+        Stage("ppo", ppo),
+        Stage("accuracy", b.measure("stage:ppo", seed)),
+    ]
+    return Stages(tuple(stages))

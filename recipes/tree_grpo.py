@@ -1,30 +1,23 @@
 """Tree search inside GRPO: a group is a tree that branches at lines, and each line earns the mean of what is below it.
 
-Against GRPO on independent samples with as many answers a problem, from the same start.
+`recipes/grpo.py` is the same on independent samples, with as many answers to a problem, from the same start.
+
+What it gave, with three seeds, hardware and time: docs/results.md.
 """
 
-from _tiny import DRAW, TASK, TEMPLATE, measure, start
+from _bases import Lr, On, Problems, Start, Steps, base
 
-from ponder.pipelines.rl import RL
 from ponder.pipelines.stages import Stage, Stages
-from ponder.reason.strategies import Branches, Ensemble
+from ponder.reason.strategies import Branches
 from ponder.train.objective import NO_KL
-from ponder.train.optimiser import AdamW
-from ponder.train.policy_gradient import GRPO, TreeCredit
+from ponder.train.policy_gradient import TreeCredit
 
 
-def recipe(steps: int = 60, prompts: int = 32, lr: float = 1e-4, seed: int = 0) -> Stages:
-    learn = {
-        "model": "stage:sft", "template": TEMPLATE, "optimiser": AdamW(lr=lr, betas=(0.9, 0.95)), "steps": steps,
-        "prompts": prompts, "save_every": steps, "seed": seed,
-    }  # fmt: skip
-    return Stages(
-        (
-            Stage("sft", start(seed)),
-            Stage("sft-accuracy", measure("stage:sft", seed)),
-            Stage("grpo", RL(TASK, strategy=Ensemble(8, DRAW), objective=GRPO(kl=NO_KL), **learn)),
-            Stage("tree", RL(TASK, strategy=Branches((2, 2, 2), DRAW), objective=TreeCredit(kl=NO_KL), **learn)),
-            Stage("grpo-accuracy", measure("stage:grpo", seed)),
-            Stage("tree-accuracy", measure("stage:tree", seed)),
-        )
-    )
+def recipe(
+    on: On = "tiny", steps: Steps = None, prompts: Problems = None, lr: Lr = None, start: Start = None, seed: int = 0
+) -> Stages:
+    b = base(on)
+    stages, first = b.begin(seed, start)
+    way = Branches((2, 2, 2), b.draw)
+    tree = b.reinforce(first, 8, TreeCredit(kl=NO_KL), seed, steps, lr, prompts=prompts, strategy=way)
+    return Stages((*stages, Stage("tree", tree), Stage("accuracy", b.measure("stage:tree", seed))))

@@ -1,38 +1,38 @@
 """Which judge picks best: majority, an outcome model, a process model or the oracle, of N answers.
 
-Both models are trained on the same samples of training problems: the outcome model on whether the answer is right, the
-process model on how often samples that begin with a step's prefix end right (Math-Shepherd's labels).
+Both models learn from samples of training problems, of about as many tokens: the outcome model from whether the answer
+is right, the process model from how often samples that begin with a step's prefix end right (Math-Shepherd's labels).
+Each then scores `n` answers to each held-out problem; what it would choose of fewer follows from the same scores.
+
+What it gave, with three seeds, hardware and time: docs/results.md.
 """
 
-from _tiny import DRAW, TASK, TEMPLATE, measure, start
+from _bases import Lr, On, Problems, Start, Steps, base
 
-from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.label import Label
-from ponder.pipelines.reward import RewardModel
+from ponder.pipelines.rollouts import Shepherd
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import BestOf, Ensemble
-from ponder.train.optimiser import AdamW
 from ponder.train.reward import ORM, PRM
 
 
 def recipe(
-    problems: int = 512, samples: int = 4, n: int = 16, steps: int = 150, lr: float = 3e-4, seed: int = 0
-) -> Stages:
-    learn = {"optimiser": AdamW(lr=lr), "steps": steps, "batch": 64, "save_every": steps, "seed": seed}
-    best = {"task": TASK, "model": "stage:base", "seed": seed, "limit": 100}
-    return Stages(
-        (
-            Stage("base", start(seed)),
-            Stage("base-accuracy", measure("stage:base", seed, n)),
-            Stage(
-                "sample", Collect(TASK, "stage:base", strategy=Ensemble(samples, DRAW), problems=problems, seed=seed)
-            ),
-            Stage("label", Label(TASK, "stage:base", data=("stage:sample",), limit=problems, seed=seed)),
-            Stage("orm", RewardModel(("stage:sample",), "stage:base", ORM(), TEMPLATE, **learn)),
-            Stage("prm", RewardModel(("stage:label",), "stage:base", PRM(), TEMPLATE, separator="\n", **learn)),
-            Stage("best-by-orm", Evaluate(strategy=BestOf(n, sampling=DRAW), guide="reward:stage:orm", **best)),
-            Stage("best-by-prm", Evaluate(strategy=BestOf(n, sampling=DRAW), guide="reward:stage:prm", **best)),
-            Stage("best-by-oracle", Evaluate(strategy=BestOf(n, sampling=DRAW), guide="oracle", **best)),
-        )
-    )
+    on: On = "tiny", problems: Problems = None, samples: int = 4, completions: int = 4, outcomes: Problems = None,
+    n: int = 64, limit: int = 128, steps: Steps = None, lr: Lr = None, start: Start = None, seed: int = 0,
+) -> Stages:  # fmt: skip
+    b = base(on)
+    stages, first = b.begin(seed, start)
+    problems, outcomes = problems or b.answers // 128, outcomes or b.answers // (4 * samples)
+    rule = Shepherd(n=completions, sampling=b.draw)
+    best = {"task": b.task, "model": first, "strategy": BestOf(n, sampling=b.draw), "limit": limit, "seed": seed}
+    stages += [
+        Stage("outcomes", b.sample(first, Ensemble(2 * samples, b.draw), outcomes, seed)),
+        Stage("sample", b.sample(first, Ensemble(samples, b.draw), problems, seed)),
+        Stage("label", Label(b.task, first, data=("stage:sample",), rule=rule, limit=problems, batch=256, seed=seed)),
+        Stage("orm", b.judged("stage:outcomes", first, ORM(), seed, steps, lr)),
+        Stage("prm", b.judged("stage:label", first, PRM(), seed, steps, lr, separator="\n")),
+        Stage("best-by-orm", Evaluate(guide="reward:stage:orm", **best)),
+        Stage("best-by-prm", Evaluate(guide="reward:stage:prm", **best)),
+    ]
+    return Stages(tuple(stages))

@@ -30,15 +30,18 @@ from ponder.train.optimiser import AdamW
 from ponder.types import Cost
 
 SMALL: dict[str, dict[str, Any]] = {
+    "cold_start": {},
     "star": {"problems": 8, "n": 4, "steps": 2},
     "rejection": {"problems": 8, "n": 4, "steps": 2},
     "dpo_rounds": {"problems": 8, "n": 4, "steps": 2},
+    "grpo": {"steps": 2, "prompts": 2, "n": 4},
+    "ppo": {"steps": 3, "prompts": 2, "n": 2, "warmup": 1},
     "distillation": {"problems": 8, "steps": 2},
     "rlhf": {"problems": 8, "reward_steps": 2, "rl_steps": 2, "prompts": 2},
     "r1": {"problems": 8, "rl_steps": 2, "sft_steps": 2, "prompts": 4},
     "expert_iteration": {"problems": 6, "simulations": 4, "steps": 2},
     "tree_grpo": {"steps": 2, "prompts": 2},
-    "verifiers": {"problems": 6, "n": 2, "steps": 2},
+    "verifiers": {"problems": 4, "outcomes": 4, "samples": 2, "completions": 2, "n": 4, "limit": 4, "steps": 2},
 }
 
 
@@ -46,20 +49,20 @@ SMALL: dict[str, dict[str, Any]] = {
 def tiny() -> Iterator[Any]:
     """What recipes share, made small: sums of three numbers below 4, which take seconds to half learn."""
     recipes.reach(recipes.folders())
-    import _tiny
+    import _bases
 
-    start, measure, task = _tiny.start, _tiny.measure, replace(_tiny.TASK, limit=4, test_size=4)
+    real, start, measure = _bases.BASES["tiny"], _bases.Base.start, _bases.Base.measure
+
+    def small(self: Any, seed: int, steps: int | None = None, small: bool = False) -> FineTune:
+        return replace(start(self, seed, 20 if small else 150, small), batch=16, optimiser=AdamW(lr=1e-2))
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_tiny, "TASK", task)
-
-        def small(seed: int, steps: int = 300, width: int = 128, layers: int = 3) -> FineTune:
-            large = width == 128
-            job = start(seed, steps=150 if large else 20, width=32 if large else 16, layers=1)
-            return replace(job, batch=16, optimiser=AdamW(lr=1e-2))
-
-        patch.setattr(_tiny, "start", small)
-        patch.setattr(_tiny, "measure", lambda model, seed, n=2: measure(model, seed, 2))
-        yield _tiny
+        task = replace(real.task, terms=3, limit=4, test_size=4)
+        nets = {"model": replace(real.model, width=32, layers=1), "small": replace(real.model, width=16, layers=1)}
+        patch.setitem(_bases.BASES, "tiny", replace(real, task=task, **nets))
+        patch.setattr(_bases.Base, "start", small)
+        patch.setattr(_bases.Base, "measure", lambda self, model, seed, n=2: measure(self, model, seed, 2))
+        yield _bases
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +94,19 @@ def test_every_recipe_makes_a_job_that_can_be_kept() -> None:
     for name in recipes.shipped():
         job = made(name)
         assert jobs.decode(jobs.encode(job)) == job
+    for name in SMALL:
+        job = made(name, on="smollm2")
+        assert jobs.decode(jobs.encode(job)) == job != made(name)
+        assert '"model": "some/folder"' in json.dumps(jobs.encode(made(name, on="some/folder")))
+
+
+def test_a_recipe_starts_from_what_it_is_given() -> None:
+    """Without a model it makes one first; all that follows is the same job, but for its name."""
+    for name in SMALL.keys() - {"cold_start", "distillation"}:
+        alone = made(name).stages
+        assert [s.name for s in alone[:2]] == ["start", "start-accuracy"]
+        given = jobs.encode(made(name, start="some/run").stages)
+        assert json.loads(json.dumps(jobs.encode(alone[2:])).replace("stage:start", "some/run")) == given
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -150,7 +166,7 @@ def assert_done(job: Any, folder: Path) -> None:
         ("dpo_rounds", "pairs-1", "hold no pairs"),
         ("distillation", "harvest", "hold no chains"),
         ("r1", "harvest", "hold no chains"),
-        ("expert_iteration", "chains-1", "hold no chains"),
+        ("expert_iteration", "harvest-1", "hold no chains"),
         ("rlhf", "judge", "labels"),
     ],
 )
@@ -158,8 +174,8 @@ def test_an_empty_stage_ends_a_recipe_with_the_funnel(
     name: str, at: str, why: str, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model that knows nothing: no answer is right. What was done before stays."""
-    real = tiny.start
-    monkeypatch.setattr(tiny, "start", lambda *a, **k: replace(real(*a, **k), steps=1, save_every=1, batch=2))
+    real = tiny.Base.start
+    monkeypatch.setattr(tiny.Base, "start", lambda *a, **k: replace(real(*a, **k), steps=1, save_every=1, batch=2))
     stages = made(name, **{**SMALL[name], "problems": 2})
     with pytest.raises(TaskError, match=why) as error:
         stages(tmp_path / "run")

@@ -8,12 +8,12 @@ from importlib.util import find_spec
 import torch
 
 from ponder.engine.runner import Runner
+from ponder.engine.weights import SMALL
 from ponder.errors import UnknownName, UsageError
 from ponder.nets import lora
 from ponder.nets.decoder import Decoder
 
 LEAST = 64 << 20  # bytes of a cache that shrinks no more
-SMALL = ("int8", "fp8")
 _CPU_CACHE = 2 << 30
 
 

@@ -1,0 +1,160 @@
+"""What a recipe starts from: a model that has just learned the notation, the task, and settings that suit its size.
+
+`--on tiny` is a transformer from scratch (minutes on two CPU cores), `--on smollm2` SmolLM2-135M-Instruct (minutes on
+one GPU). Both add numbers line by line: `1+4+3+2+4=` is answered by `1+4=5`, `5+3=8`, `8+2=10`, `10+4=14`, `#### 14`.
+A short imitation of worked answers, broken off early, leaves the rest for the recipes to learn.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Annotated, Any
+
+from ponder.models.load import Fresh
+from ponder.pipelines.collect import Collect
+from ponder.pipelines.evaluate import Evaluate
+from ponder.pipelines.reward import RewardModel
+from ponder.pipelines.rl import RL
+from ponder.pipelines.sft import FineTune
+from ponder.pipelines.stages import Stage
+from ponder.protocols import Strategy
+from ponder.reason.strategies import Ensemble
+from ponder.tasks import Sums
+from ponder.train.imitation import DPO
+from ponder.train.objective import Objective
+from ponder.train.optimiser import AdamW
+from ponder.train.reward import Judging
+from ponder.types import Problem, Sampling
+
+On = Annotated[str, "tiny, smollm2, or a folder with a model in the place of SmolLM2"]
+Start = Annotated[str | None, "a run directory or folder with a model to start from; None: the recipe makes its own"]
+Lr = Annotated[float | None, "learning rate; None: what suits the model"]
+Steps = Annotated[int | None, "of training; None: what suits the model"]
+Problems = Annotated[int | None, "to sample answers of; None: as many as the model's budget of answers allows"]
+
+
+@dataclass(frozen=True)
+class Rehearsed(Sums):
+    """The same sums, measured on training problems: to choose settings by, while the held-out ones stay unseen."""
+
+    @cached_property
+    def test(self) -> Sequence[Problem]:
+        late = self.train[self.size // 2 : self.size // 2 + 4 * self.test_size]
+        return list({p.question: p for p in late}.values())[: self.test_size]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long something is learned, and how fast."""
+
+    steps: int
+    lr: float
+
+    def adam(self, lr: float | None = None, steps: int | None = None) -> AdamW:
+        return AdamW(lr=lr or self.lr, decay_steps=steps or self.steps)
+
+
+@dataclass(frozen=True)
+class Base:
+    """A model and a task, and how it learns best."""
+
+    model: str | Fresh
+    small: str | Fresh  # who learns from a teacher
+    template: str
+    task: Sums
+    draw: Sampling
+    answers: int  # that a recipe may sample to learn from: the same for all, so that they can be compared
+    cold: Pace  # the imitation at the start
+    sft: Pace
+    dpo: Pace
+    prefer: DPO
+    rl: Pace
+    judge: Pace  # reward and value models
+
+    def start(self, seed: int, steps: int | None = None, small: bool = False) -> FineTune:
+        """Imitation of worked answers, broken off early."""
+        model, steps = self.small if small else self.model, steps or self.cold.steps
+        return FineTune(
+            self.task, replace(model, seed=seed) if isinstance(model, Fresh) else model, self.template,
+            optimiser=AdamW(lr=self.cold.lr, warmup=steps // 10, decay_steps=steps), steps=steps, batch=64,
+            save_every=steps, seed=seed,
+        )  # fmt: skip
+
+    def begin(self, seed: int, start: str | None) -> tuple[list[Stage], str]:
+        """The first stages, and the model that comes out of them; none where there is a model to start from."""
+        if start is not None:
+            return [], start
+        made = [Stage("start", self.start(seed)), Stage("start-accuracy", self.measure("stage:start", seed))]
+        return made, "stage:start"
+
+    def sample(
+        self, model: str, strategy: Strategy, problems: int, seed: int, first: int = 0, guide: str = ""
+    ) -> Collect:
+        """Answers to training problems."""
+        return Collect(
+            self.task, model, strategy=strategy, guide=guide, problems=problems, first=first, batch=512, seed=seed
+        )
+
+    def tune(self, data: str, model: str, seed: int, steps: int | None, lr: float | None, **more: Any) -> FineTune:
+        """Learn from a file of answers, or with another objective from pairs or a teacher."""
+        pace = self.dpo if isinstance(more.get("objective"), DPO) else self.sft
+        steps = steps or pace.steps
+        return FineTune(
+            data, model, self.template, optimiser=pace.adam(lr, steps), steps=steps, save_every=steps, seed=seed,
+            **{"batch": 64, **more},
+        )  # fmt: skip
+
+    def reinforce(
+        self, model: str, n: int, objective: Objective, seed: int, steps: int | None, lr: float | None, **more: Any
+    ) -> RL:
+        """Learn from the rewards of n samples a problem, so many problems a step that the budget lasts."""
+        steps = steps or self.rl.steps
+        prompts = more.pop("prompts", None) or self.answers // (steps * n)
+        given = {"task": self.task, "strategy": Ensemble(n, self.draw), "prompts": prompts, **more}
+        return RL(
+            model=model, template=self.template, objective=objective, steps=steps, save_every=steps, seed=seed,
+            optimiser=AdamW(lr=lr or self.rl.lr, betas=(0.9, 0.95)), **given,
+        )  # fmt: skip
+
+    def judged(
+        self, data: str, model: str, objective: Judging, seed: int, steps: int | None = None, lr: float | None = None,
+        **more: Any,
+    ) -> RewardModel:  # fmt: skip
+        """A model that learns to judge."""
+        steps = steps or self.judge.steps
+        return RewardModel(
+            (data,), model, objective, self.template, optimiser=self.judge.adam(lr, steps), steps=steps, batch=32,
+            save_every=steps, seed=seed, **more,
+        )  # fmt: skip
+
+    def measure(self, model: str, seed: int, n: int = 4) -> Evaluate:
+        """Right answers at temperature 1 on the held-out problems, with votes and coverage of n samples."""
+        return Evaluate(self.task, model, strategy=Ensemble(n, self.draw), batch=512, seed=seed)
+
+
+CHARACTERS = Fresh("0123456789+=#\n ", width=64, layers=2, context=80)
+BASES = {
+    "tiny": Base(
+        model=CHARACTERS, small=replace(CHARACTERS, width=48), template="{{ bos_token }}{{ messages[-1].content }}",
+        task=Sums(terms=5, limit=5, prompt="{sum}=", forms=("hash",)), draw=Sampling(max_tokens=40),
+        answers=16384, cold=Pace(300, 4e-3), sft=Pace(150, 1e-3), dpo=Pace(60, 5e-4), prefer=DPO(beta=0.1, nll=5),
+        rl=Pace(64, 1e-4), judge=Pace(200, 1e-3),
+    ),
+    "smollm2": Base(
+        model="smollm2", small="smollm2", template="qa",
+        task=Sums(terms=3, limit=100, prompt="What is {sum}?", forms=("hash",)), draw=Sampling(max_tokens=40),
+        answers=8192, cold=Pace(30, 5e-5), sft=Pace(50, 2e-5), dpo=Pace(30, 2e-5), prefer=DPO(beta=0.5),
+        rl=Pace(32, 3e-5), judge=Pace(100, 5e-5),
+    ),
+}  # fmt: skip
+
+
+def base(on: str) -> Base:
+    """By name; any other text is a model in SmolLM2's place."""
+    return BASES[on] if on in BASES else replace(BASES["smollm2"], model=on, small=on)
+
+
+def rehearse() -> None:
+    """From now on, in this process, all is measured on training problems."""
+    for on, b in BASES.items():
+        BASES[on] = replace(b, task=Rehearsed(**{f.name: getattr(b.task, f.name) for f in fields(b.task)}))

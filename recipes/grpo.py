@@ -1,0 +1,20 @@
+"""GRPO: groups of samples, each rewarded for a right answer against the mean of its group; no KL.
+
+What it gave, with three seeds, hardware and time: docs/results.md.
+"""
+
+from _bases import Lr, On, Problems, Start, Steps, base
+
+from ponder.pipelines.stages import Stage, Stages
+from ponder.train.objective import NO_KL
+from ponder.train.policy_gradient import GRPO
+
+
+def recipe(
+    on: On = "tiny", steps: Steps = None, prompts: Problems = None, n: int = 8, lr: Lr = None, start: Start = None,
+    seed: int = 0,
+) -> Stages:  # fmt: skip
+    b = base(on)
+    stages, first = b.begin(seed, start)
+    grpo = b.reinforce(first, n, GRPO(kl=NO_KL), seed, steps, lr, prompts=prompts)
+    return Stages((*stages, Stage("grpo", grpo), Stage("accuracy", b.measure("stage:grpo", seed))))

@@ -1,0 +1,22 @@
+"""PPO on the verifier's reward, with a critic: where an answer was won or lost is learned, not told.
+
+What it gave, with three seeds, hardware and time: docs/results.md.
+"""
+
+from _bases import Lr, On, Problems, Start, Steps, base
+
+from ponder.pipelines.stages import Stage, Stages
+from ponder.train.objective import NO_KL
+from ponder.train.optimiser import AdamW
+from ponder.train.ppo import PPO, Critic
+
+
+def recipe(
+    on: On = "tiny", steps: Steps = None, prompts: Problems = None, n: int = 4, passes: int = 1, warmup: int = 2,
+    lr: Lr = None, start: Start = None, seed: int = 0,
+) -> Stages:  # fmt: skip
+    b = base(on)
+    stages, first = b.begin(seed, start)
+    critic = Critic(optimiser=AdamW(lr=b.judge.lr), warmup=warmup)
+    ppo = b.reinforce(first, n, PPO(kl=NO_KL, lam=1.0, critic=critic), seed, steps, lr, prompts=prompts, passes=passes)
+    return Stages((*stages, Stage("ppo", ppo), Stage("accuracy", b.measure("stage:ppo", seed))))

@@ -1,0 +1,150 @@
+"""docs/results.py: its numbers against plain arithmetic, and a run of its own at the smallest size."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from ponder.cli import recipes
+from ponder.pipelines.evaluate import Evaluate
+from ponder.pipelines.stages import Stage, Stages
+from ponder.reason.strategies import BestOf
+from ponder.runs import Run
+from ponder.tasks import Sums
+from ponder.types import Score, Step, Trace, ids, prompt_trace
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def results() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("results_page", ROOT / "docs" / "results.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def measured(stage: str, right: list[int], samples: int = 4, **more: Any) -> dict[str, Any]:
+    return {"stage": stage, "job": "Evaluate", "right": right, "samples": samples, "sampled": 999, **more}
+
+
+def test_intervals_over_seeds_are_students(results: ModuleType) -> None:
+    values = [3.0, 4.5, 2.0]
+    low, high = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
+    assert results.over_seeds(values) == pytest.approx((low, high))
+    assert results.over_seeds([1.0]) == (-np.inf, np.inf)  # one seed says nothing about others
+
+
+def test_a_change_is_told_with_both_intervals_and_a_verdict(results: ModuleType) -> None:
+    before = [measured("a", [0, 1, 2, 1] * 5), measured("a", [1, 1, 2, 0] * 5)]
+    after = [measured("b", [2, 3, 4, 2] * 5), measured("b", [3, 3, 4, 1] * 5)]
+    told = results.change(after, before)
+    gaps = [0.5, 0.5, 0.5, 0.25] * 5
+    low, high = (100 * x for x in stats.t.interval(0.95, 19, np.mean(gaps), stats.sem(gaps)))
+    assert told == ["+43.8 (+43.8, +43.8)", "[+43.8, +43.8]", f"[{low:+.1f}, {high:+.1f}]", "yes"]
+    mixed = [measured("b", [4, 4, 4, 4] * 5), measured("b", [1, 1, 2, 1] * 5)]
+    assert results.change(mixed, before)[3] == "every seed"  # so different that the next one might be worse
+    assert results.change(before, after)[3] == "**no**"
+    assert results.accuracy(after) == "68.8 % (68.8, 68.8)"
+
+
+def test_tokens_leave_out_the_start_measuring_and_what_another_row_used(results: ModuleType) -> None:
+    stages = [
+        {"stage": "teacher", "job": "FineTune", "trained": 7},
+        {"stage": "sample", "job": "Collect", "sampled": 4000},
+        {"stage": "by-traces", "job": "FineTune", "trained": 2000},
+        measured("by-traces-accuracy", [1]),
+        {"stage": "by-logits", "job": "FineTune", "trained": 3000},
+        measured("by-logits-accuracy", [1]),
+    ]
+    rows = {("distillation", 0): {"stages": stages}}
+    told = [
+        results.tokens(rows, "distillation", f"by-{by}-accuracy", [0], what)
+        for by in ("traces", "logits")
+        for what in ("sampled", "trained")
+    ]
+    assert told == ["4 k", "2 k", "4 k", "3 k"]
+
+
+def test_a_run_is_summed_up_and_keeps_no_optimiser(
+    results: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipes.reach(recipes.folders())
+    bases = importlib.import_module("_bases")
+    real = bases.BASES["tiny"]
+    small = {
+        "task": replace(real.task, terms=3, limit=4, test_size=4),
+        "model": replace(real.model, width=16, layers=1),
+    }
+    monkeypatch.setitem(bases.BASES, "tiny", replace(real, **small, cold=bases.Pace(20, 1e-2), rl=bases.Pace(2, 1e-4)))
+    start = tmp_path / "cold" / "start"
+    first = results.run("cold_start", "tiny", "tiny", 0, "", tmp_path / "cold")
+    second = results.run("grpo --prompts 2 --n 2", "tiny", "tiny", 0, str(start), tmp_path / "grpo")
+    assert second["command"] == "ponder run grpo --on tiny --prompts 2 --n 2 --seed 0"
+    (before,) = [s for s in first["stages"] if s["stage"] == "start-accuracy"]
+    assert second["start"] == {"samples": 4, "right": before["right"]} and len(before["right"]) == 4
+    grpo, after = second["stages"]
+    assert grpo["job"] == "RL" and 0 < grpo["sampled"] <= 2 * 2 * 2 * 40 and after["samples"] == 4
+    assert results.found({("grpo", 0): second}, "grpo", "", 0) == second["start"]
+    assert not [*tmp_path.rglob("learner.safetensors")] and [*tmp_path.rglob("model.safetensors")]
+
+
+def judged(problem: Any, right: list[int], scores: list[float]) -> Trace:
+    trace = prompt_trace(problem, ids([1]))
+    for i, (good, score) in enumerate(zip(right, scores, strict=True)):
+        text = f"#### {problem.answer if good else -1 - i % 2}"
+        said = {"accuracy": Score(float(good)), "orm": Score(score), "prm": Score(-score)}
+        trace.add(Step(0, text, ids([i]), np.zeros(1, np.float32), "eos", scores=said))
+    return trace
+
+
+def test_curves_are_those_of_all_subsets(results: ModuleType, tmp_path: Path) -> None:
+    task = Sums(terms=2, limit=9, prompt="{sum}=", forms=("hash",), test_size=2)
+    right = [[1, 0, 0, 1], [0, 0, 1, 0]]
+    scores = [[0.3, 0.9, 0.1, 0.5], [0.2, 0.6, 0.8, 0.4]]
+    jobs = [Stage(f"best-by-{by}", Evaluate(task, strategy=BestOf(4), guide="reward:x")) for by in ("orm", "prm")]
+    for stage in jobs:
+        with Run(tmp_path / stage.name, stage.job) as run:
+            run.traces(0, [judged(p, r, s) for p, r, s in zip(task.test, right, scores, strict=True)])
+    told = results.curves(Stages(tuple(jobs)), tmp_path)
+    for place, k in enumerate((1, 2, 4)):
+        subsets = [[*itertools.combinations(range(4), k)]] * 2
+        for name, sign in (("orm", 1), ("prm", -1)):
+            best = [np.mean([r[max(c, key=lambda i: sign * s[i])] for c in cs])
+                    for r, s, cs in zip(right, scores, subsets, strict=True)]  # fmt: skip
+            assert told[name][place] == pytest.approx(np.mean(best), abs=1e-5)
+        any_right = [np.mean([max(r[i] for i in c) for c in cs]) for r, cs in zip(right, subsets, strict=True)]
+        assert told["oracle"][place] == pytest.approx(np.mean(any_right), abs=1e-5)
+    assert told["majority"][0] == pytest.approx(3 / 8)
+
+
+def test_the_page_says_what_is_kept(results: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "KEPT", tmp_path)
+    assert "##" not in results.page().replace("# Results", "")
+    rows = [
+        {"run": run, "on": "tiny", "seed": seed, "machine": "here", "seconds": 60, "stages": stages}
+        for seed in (0, 1)
+        for run, stages in (
+            ("cold_start", [measured("start-accuracy", [1, 2, 1])]),
+            (
+                "grpo",
+                [{"stage": "grpo", "job": "RL", "sampled": 5000, "trained": 3000}, measured("accuracy", [2, 3, 2])],
+            ),
+        )
+    ]
+    (tmp_path / "tiny.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = results.page()
+    assert "| GRPO | 33.3 % (33.3, 33.3) | 58.3 % (58.3, 58.3) | +25.0 (+25.0, +25.0) |" in page
+    assert "| 5 k | 3 k |" in page and "ponder run grpo --on tiny --seed 0" in page
+    assert "STaR" not in page and "4 minutes" in page
