@@ -1,8 +1,8 @@
 """The R1 pipeline, stage by stage: what each stage adds is measured after it.
 
-cold-start SFT -> reasoning RL -> rejection sampling (verified reasoning, and plain answers as general data) -> SFT from
+cold-start SFT -> reasoning RL (with a little for staying in English) -> rejection sampling (verified reasoning, and plain answers as general data) -> SFT from
 the base -> RL for all scenarios (the verifier for reasoning, a reward model for plain questions) -> distillation into a
-student (DeepSeek-AI 2025, arXiv 2501.12948). There is one language here, so no language reward.
+student (DeepSeek-AI 2025, arXiv 2501.12948). The tiny model knows digits only, so it has no reward for language.
 
 What it gave, with three seeds, hardware and time: docs/results.md.
 """
@@ -15,7 +15,7 @@ from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.rewarded import Rewarded
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Ensemble
-from ponder.tasks.mixed import Mixed
+from ponder.tasks.mixed import Mixed, Shaped
 from ponder.train.objective import NO_KL
 from ponder.train.policy_gradient import GRPO
 from ponder.train.reward import ORM
@@ -33,8 +33,10 @@ def recipe(
     everything = Mixed((b.task, Rewarded(short.task, "reward:stage:judge", name="short")))
     learn = {"seed": seed, "steps": rl_steps, "lr": lr, "prompts": prompts}
     all_rl = b.reinforce("stage:sft", n, grpo, task=everything, preflight=False, **learn)
+    accuracy = b.task.verifier.name
+    reasoning = b.task if on == "tiny" else Shaped(b.task, ((accuracy, 1.0), ("language:en", 0.1)))
     stages += [
-        Stage("reasoning-rl", b.reinforce(cold, n, grpo, **learn)),
+        Stage("reasoning-rl", b.reinforce(cold, n, grpo, task=reasoning, **learn)),
         Stage("reasoning-rl-accuracy", b.measure("stage:reasoning-rl", seed)),
         Stage("reasoning", b.sample("stage:reasoning-rl", four, problems, seed)),
         Stage("general", short.sample("stage:reasoning-rl", four, problems, seed)),
