@@ -1,8 +1,9 @@
 """The R1 pipeline, stage by stage: what each stage adds is measured after it.
 
-cold-start SFT -> reasoning RL (with a little for staying in English) -> rejection sampling (verified reasoning, and plain answers as general data) -> SFT from
-the base -> RL for all scenarios (the verifier for reasoning, a reward model for plain questions) -> distillation into a
-student (DeepSeek-AI 2025, arXiv 2501.12948). The tiny model knows digits only, so it has no reward for language.
+cold-start SFT -> reasoning RL (with a little for staying in English) -> rejection sampling (verified reasoning, and
+plain answers as general data) -> SFT from the base -> RL for all scenarios (the verifier for reasoning, a reward model
+for plain questions) -> distillation into a student (DeepSeek-AI 2025, arXiv 2501.12948). The tiny model knows digits
+only, so it has no reward for language.
 
 What it gave, with three seeds, hardware and time: docs/results.md.
 """
