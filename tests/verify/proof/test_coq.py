@@ -83,8 +83,9 @@ def test_known_cheats_are_judged_right(data):
 
 def test_what_never_ends_is_ended():
     for name, score in verdicts(ENDLESS, Coq(bounds(1, memory=1 << 30))).items():
-        # On a machine too busy to give it a second of time, nothing is known; it never passes.
-        assert score.value == 0.0 or (score.value is None and score.reason.startswith("starved")), (name, score)
+        # On a machine too busy to give it a second of time, or if it is killed first, nothing is known; it never passes.
+        known = score.value == 0.0
+        assert known or (score.value is None and score.reason.startswith(("starved", "crashed"))), (name, score)
 
 
 def test_without_the_fence_the_jail_holds(monkeypatch, tmp_path):
