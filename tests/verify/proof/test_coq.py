@@ -83,7 +83,7 @@ def test_known_cheats_are_judged_right(data):
 
 def test_what_never_ends_is_ended():
     for name, score in verdicts(ENDLESS, Coq(bounds(1, memory=1 << 30))).items():
-        # On a machine too busy to give it a second of time, or if it is killed first, nothing is known; it never passes.
+        # On a machine too busy to give it a second of time, or killed first, nothing is known; it never passes.
         known = score.value == 0.0
         assert known or (score.value is None and score.reason.startswith(("starved", "crashed"))), (name, score)
 
