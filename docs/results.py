@@ -464,6 +464,12 @@ def verifiers(rows: Rows) -> list[str]:
         cells.append(row)
     made = [tokens_of(rows, seeds, "outcomes"), tokens_of(rows, seeds, "sample", "label")]
     note = f"Tokens sampled to learn from: the outcome model {made[0]}, the process model {made[1]}."
+    if curve["orm"][:, -1].mean() < curve["orm"][:, 0].mean():
+        note += (
+            " With more answers to choose from, a judge does worse than one sample: it is over-optimised. On the tiny"
+            " model its favourites share a final answer that is often right, whatever the sum (looked at by hand, one"
+            " seed): at this size it learns which answers are likely, not to check them."
+        )
     head = ["N", "majority, % (each seed)", "best by ORM", "best by PRM", "oracle"]
     return [*table([*head, "ORM less majority", "PRM less majority", "PRM less ORM"], cells), note]
 
