@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import itertools
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -26,40 +25,38 @@ from ponder.types import Score, Step, Trace, ids, prompt_trace
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.fixture(scope="module")
-def results() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("results_page", ROOT / "docs" / "results.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+sys.path.insert(0, str(ROOT / "docs"))
+
+import results_page  # noqa: E402
+
+import results  # noqa: E402
 
 
 def measured(stage: str, right: list[int], samples: int = 4, **more: Any) -> dict[str, Any]:
     return {"stage": stage, "job": "Evaluate", "right": right, "samples": samples, "sampled": 999, **more}
 
 
-def test_intervals_over_seeds_are_students(results: ModuleType) -> None:
+def test_intervals_over_seeds_are_students() -> None:
     values = [3.0, 4.5, 2.0]
     low, high = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
-    assert results.over_seeds(values) == pytest.approx((low, high))
-    assert results.over_seeds([1.0]) == (-np.inf, np.inf)  # one seed says nothing about others
+    assert results_page.over_seeds(values) == pytest.approx((low, high))
+    assert results_page.over_seeds([1.0]) == (-np.inf, np.inf)  # one seed says nothing about others
 
 
-def test_a_change_is_told_with_both_intervals_and_a_verdict(results: ModuleType) -> None:
+def test_a_change_is_told_with_both_intervals_and_a_verdict() -> None:
     before = [measured("a", [0, 1, 2, 1] * 5), measured("a", [1, 1, 2, 0] * 5)]
     after = [measured("b", [2, 3, 4, 2] * 5), measured("b", [3, 3, 4, 1] * 5)]
-    told = results.change(after, before)
+    told = results_page.change(after, before)
     gaps = [0.5, 0.5, 0.5, 0.25] * 5
     low, high = (100 * x for x in stats.t.interval(0.95, 19, np.mean(gaps), stats.sem(gaps)))
     assert told == ["+43.8 (+43.8, +43.8)", "[+43.8, +43.8]", f"[{low:+.1f}, {high:+.1f}]", "yes"]
     mixed = [measured("b", [4, 4, 4, 4] * 5), measured("b", [1, 1, 2, 1] * 5)]
-    assert results.change(mixed, before)[3] == "every seed"  # so different that the next one might be worse
-    assert results.change(before, after)[3] == "**no**"
-    assert results.accuracy(after) == "68.8 % (68.8, 68.8)"
+    assert results_page.change(mixed, before)[3] == "every seed"  # so different that the next one might be worse
+    assert results_page.change(before, after)[3] == "**no**"
+    assert results_page.accuracy(after) == "68.8 % (68.8, 68.8)"
 
 
-def test_tokens_leave_out_the_start_measuring_and_what_another_row_used(results: ModuleType) -> None:
+def test_tokens_leave_out_the_start_measuring_and_what_another_row_used() -> None:
     stages = [
         {"stage": "teacher", "job": "FineTune", "trained": 7},
         {"stage": "sample", "job": "Collect", "sampled": 4000},
@@ -70,16 +67,14 @@ def test_tokens_leave_out_the_start_measuring_and_what_another_row_used(results:
     ]
     rows = {("distillation", 0): {"stages": stages}}
     told = [
-        results.tokens(rows, "distillation", f"by-{by}-accuracy", [0], what)
+        results_page.tokens(rows, "distillation", f"by-{by}-accuracy", [0], what)
         for by in ("traces", "logits")
         for what in ("sampled", "trained")
     ]
     assert told == ["4 k", "2 k", "4 k", "3 k"]
 
 
-def test_a_run_is_summed_up_and_keeps_no_optimiser(
-    results: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_summed_up_and_keeps_no_optimiser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipes.reach(recipes.folders())
     bases = importlib.import_module("_bases")
     real = bases.BASES["tiny"]
@@ -96,7 +91,7 @@ def test_a_run_is_summed_up_and_keeps_no_optimiser(
     assert second["start"] == {"samples": 4, "right": before["right"]} and len(before["right"]) == 4
     grpo, after = second["stages"]
     assert grpo["job"] == "RL" and 0 < grpo["sampled"] <= 2 * 2 * 2 * 40 and after["samples"] == 4
-    assert results.found({("grpo", 0): second}, "grpo", "", 0) == second["start"]
+    assert results_page.found({("grpo", 0): second}, "grpo", "", 0) == second["start"]
     assert not [*tmp_path.rglob("learner.safetensors")] and [*tmp_path.rglob("model.safetensors")]
 
 
@@ -109,7 +104,7 @@ def judged(problem: Any, right: list[int], scores: list[float]) -> Trace:
     return trace
 
 
-def test_curves_are_those_of_all_subsets(results: ModuleType, tmp_path: Path) -> None:
+def test_curves_are_those_of_all_subsets(tmp_path: Path) -> None:
     task = Sums(terms=2, limit=9, prompt="{sum}=", forms=("hash",), test_size=2)
     right = [[1, 0, 0, 1], [0, 0, 1, 0]]
     scores = [[0.3, 0.9, 0.1, 0.5], [0.2, 0.6, 0.8, 0.4]]
@@ -129,9 +124,9 @@ def test_curves_are_those_of_all_subsets(results: ModuleType, tmp_path: Path) ->
     assert told["majority"][0] == pytest.approx(3 / 8)
 
 
-def test_the_page_says_what_is_kept(results: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "KEPT", tmp_path)
-    assert "##" not in results.page().replace("# Results", "")
+def test_the_page_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results_page, "KEPT", tmp_path)
+    assert "##" not in results_page.page().replace("# Results", "")
     rows = [
         {"run": run, "on": "tiny", "seed": seed, "machine": "here", "seconds": 60, "stages": stages}
         for seed in (0, 1)
@@ -144,7 +139,7 @@ def test_the_page_says_what_is_kept(results: ModuleType, tmp_path: Path, monkeyp
         )
     ]
     (tmp_path / "tiny.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    page = results.page()
+    page = results_page.page()
     assert "| GRPO | 33.3 % (33.3, 33.3) | 58.3 % (58.3, 58.3) | +25.0 (+25.0, +25.0) |" in page
     assert "| 5 k | 3 k |" in page and "ponder run grpo --on tiny --seed 0" in page
     assert "STaR" not in page and "4 minutes" in page
