@@ -140,6 +140,10 @@ class Flying(Runner):
 
     chance = random.Random(0)
 
+    def choose(self, rows: Sequence[Row]) -> tuple[Sequence[Row], int]:
+        kind = self.chance.choice(rows).plain
+        return [row for row in rows if row.plain == kind], self.steps(rows) if kind else 1
+
     def steps(self, rows: Sequence[Row], ahead: int = 0) -> int:
         return self.chance.choice([1, 3, 4])
 
@@ -165,7 +169,14 @@ class Flying(Runner):
 
 
 def test_flights_lose_no_token_and_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Storms of requests that come, end early, are cancelled and push each other out, while passes are under way."""
+    """Storms of requests that come, end early, are cancelled and push each other out, while passes are under way, in
+    turns with requests that the host draws for."""
+
+    def slow(i: int) -> Request:
+        return request([40 + i % 3], seed=i, max_tokens=i % 40 + 1, measures=("entropy",))
+
+    alone = machine(tiny(), eos=frozenset({63}))
+    beside = {i: wait(alone.generate(slow(i)))[0].token_ids for i in range(0, 30, 6)}
     monkeypatch.setattr(module, "make_runner", lambda net, slots, *_: Flying(net, slots))
     for storm in range(12):
         chance = random.Random(storm)
@@ -173,6 +184,10 @@ def test_flights_lose_no_token_and_no_slot(monkeypatch: pytest.MonkeyPatch) -> N
 
         async def one(i: int, chance: random.Random = chance, engine: Engine = engine) -> None:
             await asyncio.sleep(chance.random() * 0.05)
+            if i in beside:
+                (row,) = await engine.generate(slow(i))
+                assert row.token_ids == beside[i]
+                return
             asked = request([5, *range(1, 1 + i % 4)], n=chance.choice([1, 3]), seed=i, max_tokens=i % 40 + 1)
             if chance.random() < 0.2:
                 with suppress(asyncio.TimeoutError):

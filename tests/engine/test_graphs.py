@@ -27,7 +27,7 @@ GPU = torch.cuda.is_available()
 if not GPU and not os.environ.get("TRITON_INTERPRET"):
     pytest.skip("needs a CUDA device, or TRITON_INTERPRET=1", allow_module_level=True)
 
-from ponder.engine import buffers, cuda, passes, weights  # noqa: E402
+from ponder.engine import batch, buffers, cuda, passes, weights  # noqa: E402
 
 PROMPTS = [[5], [9, 3, 22, 40, 17], [33] * 11, [9, 3, 22, 7], [12, 12, 50, 9, 30, 4, 61, 22]]
 DEVICE = "cuda" if GPU else "cpu"
@@ -106,7 +106,13 @@ def test_rows_that_the_graph_cannot_draw_for() -> None:
         {"min_tokens": 4},
     ]
     same("llama", [request([5, 6], seed=i, max_tokens=4, **rule) for i, rule in enumerate(rules)], eos=[40])
-    same("llama", [request([5, 6], n=2, seed=1, max_tokens=3), request([5, 9], frequency=0.3, max_tokens=3)])
+
+
+def test_rows_that_the_graph_draws_for_beside_others() -> None:
+    """They have turns, and write what they would alone; who ends first does not matter."""
+    for few, many in ((3, 12), (12, 3)):
+        plain = [request([5, 6], n=2, seed=1, max_tokens=many), request([5, 6, 7], seed=2, max_tokens=few)]
+        same("llama", [*plain, request([5, 9], n=2, frequency=0.3, max_tokens=few)], eos=[40])
 
 
 def test_rows_that_draw_from_the_likeliest_tokens() -> None:
@@ -163,11 +169,13 @@ def test_asleep_it_holds_no_cache_and_awake_it_writes_the_same() -> None:
     asyncio.run(machine.generate(request([5], max_tokens=1)))
     assert isinstance(machine._runner, cuda.Graphs) and machine._runner.ready.wait(60)
     before = [r.token_ids for r in asyncio.run(machine.generate(first))]
-    graphs, free = dict(machine._runner._graphs), torch.cuda.mem_get_info()[0]
+    drawn = machine._runner._drawn
+    assert drawn is not None
+    graphs, free = dict(drawn.graphs), torch.cuda.mem_get_info()[0]
     machine.sleep()
     assert torch.cuda.mem_get_info()[0] >= free + (1 << 30)
     assert [r.token_ids for r in asyncio.run(machine.generate(second))] == before
-    assert graphs and machine._runner._graphs == graphs, "they were not captured again"
+    assert graphs and drawn.graphs == graphs, "they were not captured again"
     machine.close()
 
 
@@ -196,10 +204,10 @@ def test_two_engines_capture_at_once() -> None:
     asyncio.run(ask(1))
     for machine in engines:
         assert isinstance(machine._runner, cuda.Graphs) and machine._runner.ready.wait(60)
-    for n in cuda.BUCKETS[:8]:
+    for n in batch.BUCKETS[:8]:
         assert [len(rows) for rows in asyncio.run(ask(n))] == [n, n]
     for machine in engines:
-        assert isinstance(machine._runner, cuda.Graphs) and len(machine._runner._graphs) >= 8
+        assert isinstance(machine._runner, cuda.Graphs) and len(machine._runner._drawn.graphs) >= 8  # type: ignore[union-attr]
         machine.close()
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fakes import tiny, wait
-from ponder.engine import buffers, cache, cuda, engine, sampler
+from ponder.engine import batch, buffers, cache, cuda, engine, sampler
 from ponder.engine.buffers import Buffers
 from ponder.engine.cache import Cache, Filling
 from ponder.engine.cuda import Graphs
@@ -113,7 +113,9 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Engine]:
         monkeypatch.setattr(module, "STEPS", _STEPS)
 
     def made(net: Decoder, slots: int, late: float = 0.0, short: int = 0, **more: Any) -> Engine:
-        monkeypatch.setattr(cuda, "passes", Reference(net, short))
+        reference = Reference(net, short)
+        for module in (batch, cuda):
+            monkeypatch.setattr(module, "passes", reference)
         size = slots * cache.bytes_per_token(net.config, net.dtype)
         monkeypatch.setattr(engine, "room", lambda device: size << short)
         monkeypatch.setattr(engine, "LEAST", 0)

@@ -1,12 +1,10 @@
 """Decoding on a GPU: a whole pass as one CUDA graph, drawing included, run many times between two looks at the text.
 
 A pass of a small model is some hundred short kernels: launched one by one, the host would take ten times as long as
-they do. So each size of batch is captured once, on buffers that stay where they are. What changes between passes
-(positions, newest tokens) is changed by the kernels themselves; what changes when rows come or go is copied in. The
-host does not wait: while it reads what one run of passes wrote, the next one is computed. A row that ended meanwhile is
-drawn for in vain, until the next time the rows are laid out anew.
+they do. The host does not wait either: while it reads what one run of passes wrote, the next one is computed. A row
+that ended meanwhile is drawn for in vain, until the next time the rows are laid out anew.
 
-Shapes as in kernels.py.
+Rows that only the host can draw for have passes of one token, in turns with the others.
 """
 
 from __future__ import annotations
@@ -14,8 +12,6 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,10 +20,10 @@ from torch import Tensor
 
 from ponder.engine import chance, passes
 from ponder.engine.adapters import adapter_of
-from ponder.engine.buffers import STEPS, Buffers, arrange
+from ponder.engine.batch import BUCKETS, Batch, aside, send
+from ponder.engine.buffers import STEPS, Buffers
 from ponder.engine.cache import Cache, bytes_per_token
-from ponder.engine.pages import Pages, capture
-from ponder.engine.plan import plan
+from ponder.engine.pages import Pages
 from ponder.engine.request import Row
 from ponder.engine.runner import Runner
 from ponder.engine.schedule import Part
@@ -36,8 +32,7 @@ from ponder.engine.weights import Weights, where
 from ponder.nets.decoder import Decoder
 from ponder.types import ids
 
-_WHOLE = (0, 1.0, 0.0)  # no top-k, top-p or min-p
-BUCKETS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+_TURN = 4  # passes in a turn beside rows that the host draws for: these take about as long for one token
 
 
 class Graphs(Runner):
@@ -50,13 +45,10 @@ class Graphs(Runner):
         self._pages: Pages | None = None
         self.blank = slots  # the last slot takes what rows that are not there write
         super().__init__(net, slots + 1)
-        self._graphs: dict[tuple[int, bool, bool, bool], torch.cuda.CUDAGraph] = {}
-        self._pool: Any = None
-        self._buffers: Buffers | None = None
-        self._place: dict[Row, int] = {}  # of each row in the buffers
-        self._bucket = 0
-        self._sharing = self._trimming = False
-        self._lengths = self._starts = np.empty(0, np.int64)  # of what each row reads alone, by place
+        # those that are drawn for where they are computed, and those whose logits the host looks at
+        self._drawn: Batch | None = None
+        self._seen: Batch | None = None
+        self._turn = False
         self.ready = threading.Event()  # until then, all is computed as on any device
         # no daemon: one that the interpreter's end meets inside torch aborts the process
         self._compiling = threading.Thread(target=self._compile, name="compile", daemon=False)
@@ -68,12 +60,12 @@ class Graphs(Runner):
         net = self.net
         nobody = Node(Tree(Memory(1)), None, ids([0]), np.asarray([self.blank], np.int32), 0)
         try:
-            with _aside(net.device):
+            with aside(net.device):
                 b = Buffers(net, self.most, self.blank)
                 passes.decode(self.weights, self.cache, b, 1, drawing=True)
                 passes.fill(self.weights, self.cache, [Part(nobody, 0, 1)])
                 int(b.step)  # it is done
-                self._buffers = b
+                self._drawn = Batch(self.weights, self.cache, b, self.blank, drawing=True)
                 self.ready.set()
                 if net.device.type == "cuda":  # these are needed later, if ever
                     passes.decode(self.weights, self.cache, Buffers(net, 1, self.blank), 1, True, True, True)
@@ -102,10 +94,20 @@ class Graphs(Runner):
         kv[:, :, :, slots - 1] = 0
         return Cache(c, slots, net.device, net.dtype, list(kv))
 
+    def choose(self, rows: Sequence[Row]) -> tuple[Sequence[Row], int]:
+        if not self.ready.is_set() or len(rows) > self.most:
+            return rows, 1
+        plain = [row for row in rows if row.plain]
+        if len(plain) == len(rows):
+            return rows, self.steps(rows)
+        if not plain:
+            return rows, 1
+        self._turn = not self._turn
+        if self._turn:
+            return plain, min(_TURN, self.steps(plain))
+        return [row for row in rows if not row.plain], 1
+
     def steps(self, rows: Sequence[Row], ahead: int = 0) -> int:
-        """Passes before the text must be looked at."""
-        if not self.draws(rows):
-            return 1
         return max(1, min(STEPS, max(row.sampling.max_tokens - len(row.token_ids) for row in rows) - ahead))
 
     def draws(self, rows: Sequence[Row]) -> bool:
@@ -113,36 +115,36 @@ class Graphs(Runner):
 
     def decode(self, rows: Sequence[Row]) -> Tensor:
         if not self.ready.is_set() or len(rows) > self.most or any(row.adapter for row in rows):
-            self._place = {}
+            for batch in self._batches:
+                if not batch.place.keys().isdisjoint(rows):  # they go on elsewhere
+                    batch.place = {}
             return super().decode(rows)
-        b = self._lay_out(rows, 1)
-        self._run(drawing=False)
-        places = [self._place[row] for row in rows]
-        return b.logits[: len(rows)] if places == list(range(len(rows))) else b.logits[places]
+        if self._seen is None:
+            buffers = Buffers(self.net, self.most, self.blank)
+            self._seen = Batch(self.weights, self.cache, buffers, self.blank, drawing=False)
+        places = self._seen.lay_out(rows, 1)
+        self._seen.run()
+        logits = self._seen.buffers.logits
+        return logits[: len(rows)] if places.tolist() == list(range(len(rows))) else logits[places]
 
     def follows(self, rows: Sequence[Row], steps: int) -> bool:
-        """Can these rows go on from where they are in the buffers?"""
-        return (
-            all(row in self._place for row in rows)
-            and _bucket(len(rows)) == self._bucket
-            and self._buffers is not None
-            and int(self._lengths.max()) + steps <= self._buffers.tails.shape[1]
-        )
+        return self._drawn is not None and self._drawn.follows(rows, steps)
 
     def launch(
         self, rows: Sequence[Row], steps: int, ahead: int = 0
     ) -> Callable[[], tuple[NDArray[np.int32], NDArray[np.float32]]]:
-        b = self._lay_out(rows, steps, ahead)
-        places = np.asarray([self._place[row] for row in rows])
+        batch = self._drawn
+        assert batch is not None
+        b, places = batch.buffers, batch.lay_out(rows, steps, ahead)
         keys = np.asarray([row.key for row in rows], np.uint64)
         begins = np.asarray([len(row.token_ids) for row in rows]) + ahead
-        uniforms = np.zeros((self._bucket, STEPS))
+        uniforms = np.zeros((batch.bucket, STEPS))
         uniforms[places, :steps] = chance.uniforms(keys[:, None], begins[:, None] + np.arange(steps))
-        _send(uniforms, b.uniforms[: self._bucket])
+        send(uniforms, b.uniforms[: batch.bucket])
         b.step.zero_()
         for _ in range(steps):
-            self._run(drawing=True)
-        tokens, said = (_fetch(x[: self._bucket]) for x in (b.tokens, b.logprobs))
+            batch.run()
+        tokens, said = (_fetch(x[: batch.bucket]) for x in (b.tokens, b.logprobs))
         done = torch.cuda.Event() if b.logits.is_cuda else None
         if done is not None:
             done.record()
@@ -154,75 +156,14 @@ class Graphs(Runner):
 
         return results
 
-    def _lay_out(self, rows: Sequence[Row], steps: int, ahead: int = 0) -> Buffers:
-        """Rows into the buffers, with the slots of their next tokens. Tokens that are `ahead` only the device knows."""
-        b = self._buffers
-        assert b is not None
-        going = self.follows(rows, steps)
-        assert going or not ahead
-        if not going:
-            self._fill_in(b, rows)
-        self._retire(b, rows)
-        places = np.asarray([self._place[row] for row in rows])
-        if not ahead:
-            newest, positions = np.zeros(self._bucket, np.int64), np.zeros(self._bucket, np.int64)
-            newest[places] = [row.token_ids[-1] if row.token_ids else row.request.prefix[-1] for row in rows]
-            positions[places] = (self._starts + self._lengths)[places] - (0 if going else steps)
-            _send(newest, b.newest[: self._bucket])
-            _send(positions, b.positions[: self._bucket])
-        if going:
-            fresh = np.full((self._bucket, steps), self.blank, np.int32)
-            fresh[places] = [row.own[-steps:] for row in rows]
-            columns = (b.positions - b.starts)[: self._bucket, None] + torch.arange(steps, device=b.tails.device)
-            b.tails[: self._bucket].scatter_(1, columns, _send(fresh, torch.empty_like(columns, dtype=torch.int32)))
-            self._lengths[places] += steps
-        return b
-
-    def _retire(self, b: Buffers, rows: Sequence[Row]) -> None:
-        """Places whose rows have gone begin at 0 again and again, and write to the blank slot."""
-        if len(self._place) > len(rows):
-            here = set(rows)
-            for row in [row for row in self._place if row not in here]:
-                place = self._place.pop(row)
-                self._lengths[place] = self._starts[place] = 0
-        if len(self._place) == self._bucket:
-            return
-        empty = np.setdiff1d(np.arange(self._bucket), np.fromiter(self._place.values(), np.int64))
-        index = _send(empty, torch.empty(len(empty), dtype=torch.int64, device=b.positions.device))
-        b.positions.index_fill_(0, index, 0)
-        b.starts.index_fill_(0, index, 0)
-
-    def _fill_in(self, b: Buffers, rows: Sequence[Row]) -> None:
-        """Other rows than last time: what each of them reads."""
-        self._bucket = bucket = _bucket(len(rows))
-        made, c, width = plan(rows), self.net.config, b.tails.shape[1]
-        arrange(made, bucket, width, bytes_per_token(c, self.net.dtype) // c.layers)
-        self._place = {row: i for i, row in enumerate(rows)}
-        for row in rows:
-            row.computed += not row.token_ids
-        self._lengths, self._starts = np.zeros(bucket, np.int64), np.zeros(bucket, np.int64)
-        self._lengths[: len(rows)], self._starts[: len(rows)] = [len(tail) for tail in made.tails], made.starts
-        table = np.full((bucket, width), self.blank, np.int32)
-        for r, tail in enumerate(made.tails):
-            table[r, : len(tail)] = tail
-        heat, greedy = np.ones(bucket, np.float32), np.zeros(bucket, np.int32)
-        heat[: len(rows)] = [row.sampling.temperature or 1.0 for row in rows]
-        greedy[: len(rows)] = [row.sampling.temperature == 0 for row in rows]
-        for value, buffer in ((table, b.tails), (self._starts, b.starts), (heat, b.heat), (greedy, b.greedy)):
-            _send(value, buffer[:bucket])
-        cuts = [(s.top_k, s.top_p, s.min_p) if s.temperature else _WHOLE for s in (row.sampling for row in rows)]
-        self._trimming = any(cut != _WHOLE for cut in cuts)
-        if self._trimming:
-            padded = np.asarray(cuts + [_WHOLE] * (bucket - len(rows)))
-            for column, buffer in zip(padded.T, (b.keep_k, b.keep_p, b.min_p), strict=True):
-                _send(np.ascontiguousarray(column), buffer[:bucket])
-        self._sharing = bool(made.shared)
-        if self._sharing and b.share(made, bucket):
-            self._graphs = {k: g for k, g in self._graphs.items() if not k[2]}  # they read a table no more in use
-
     def forget(self) -> None:
         super().forget()
-        self._place = {}
+        for batch in self._batches:
+            batch.place = {}
+
+    @property
+    def _batches(self) -> list[Batch]:
+        return [batch for batch in (self._drawn, self._seen) if batch is not None]
 
     def serves(self, net: Decoder) -> bool:
         """Also: are its weights still those that the graphs read?"""
@@ -235,7 +176,7 @@ class Graphs(Runner):
         if self._pages is None:
             return False
         self._compiling.join()
-        self._place = {}
+        self.forget()
         self._pages.give_back()
         return True
 
@@ -245,50 +186,6 @@ class Graphs(Runner):
             self._pages.take()
             for kv in self.cache.kv:
                 kv[:, :, self.blank] = 0
-
-    def _run(self, drawing: bool) -> None:
-        assert self._buffers is not None
-        b, key = self._buffers, (self._bucket, drawing, self._sharing, self._trimming and drawing)
-        if not b.logits.is_cuda:  # Triton's interpreter
-            passes.decode(self.weights, self.cache, b, *key)
-            return
-        if key not in self._graphs:
-            kept = [x.clone() for x in (b.positions, b.newest, b.step)]
-
-            def once() -> None:
-                passes.decode(self.weights, self.cache, b, *key)
-
-            with _aside(self.net.device):
-                once()  # compiles the kernels, and lets cuBLAS choose
-                for x, old in zip((b.positions, b.newest, b.step), kept, strict=True):
-                    x.copy_(old)
-                side = torch.cuda.current_stream()
-            torch.cuda.current_stream().wait_stream(side)
-            graph = torch.cuda.CUDAGraph()
-            with capture, torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                once()
-            self._pool = self._pool or graph.pool()
-            self._graphs[key] = graph
-        self._graphs[key].replay()
-
-
-def _aside(device: torch.device) -> AbstractContextManager[Any]:
-    """On a stream of its own, after what was begun so far."""
-    if device.type != "cuda":
-        return nullcontext()
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))
-    return torch.cuda.stream(stream)
-
-
-def _bucket(rows: int) -> int:
-    return next(b for b in BUCKETS if b >= rows)
-
-
-def _send(values: NDArray[Any], buffer: Tensor) -> Tensor:
-    """To the device, without waiting for it."""
-    host = torch.from_numpy(values)
-    return buffer.copy_(host.pin_memory() if buffer.is_cuda else host, non_blocking=True)
 
 
 def _fetch(values: Tensor) -> Tensor:

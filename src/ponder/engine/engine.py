@@ -338,7 +338,7 @@ class Engine:
         for call in inbox:
             self._add(schedule, call)
         began = time.perf_counter()
-        work = schedule.next(runner.steps)
+        work = schedule.next(runner.choose)
         if not work:
             runner.forget()  # who decoded has stepped back, and may come again with other slots
             return
@@ -347,7 +347,7 @@ class Engine:
             runner.fill(work)
             self._share(began, filling)
             self._done(*schedule.filled(work))
-        elif runner.draws(rows := list(work)):
+        elif runner.draws(rows := work):
             results = runner.launch(rows, schedule.steps)
             self._flight = _Flight(rows, schedule.steps, results, self.version, began)
         else:
@@ -364,6 +364,8 @@ class Engine:
         if schedule.filling or (flight.ended and schedule.waiting):
             return None
         rows = [r for r in flight.rows if r.stop is None and r in self._calls]
+        if len(rows) < len(schedule.decoding):  # the others have a turn
+            return None
         rows = [r for r in rows if r.sampling.max_tokens - len(r.token_ids) > flight.steps]
         if not rows:
             return None

@@ -60,8 +60,12 @@ class Runner:
 
     # runs of passes that draw where they compute, if this runner has such
 
+    def choose(self, rows: Sequence[Row]) -> tuple[Sequence[Row], int]:
+        """Who of these is computed next, and how many passes may follow each other before the text is looked at."""
+        return rows, 1
+
     def steps(self, rows: Sequence[Row], ahead: int = 0) -> int:
-        """Passes that may follow each other before the text must be looked at, after the tokens that are `ahead`."""
+        """That many passes for rows that `launch` draws for, after the tokens that are `ahead`."""
         return 1
 
     def draws(self, rows: Sequence[Row]) -> bool:

@@ -24,6 +24,7 @@ _MARGIN = 16  # tokens that each continuation can grow before newly admitted wor
 _PATIENCE = 4  # passes that fill before those who decode have a turn
 
 Work = Row | Reading
+Choice = Callable[[Sequence[Row]], tuple[Sequence[Row], int]]  # of those who decode, who has a turn, of how many passes
 
 
 @dataclass(slots=True)
@@ -81,8 +82,8 @@ class Schedule:
             work.order = (arrival, i)
             heapq.heappush(self.waiting, (work.order, work))
 
-    def next(self, steps: Callable[[Sequence[Row]], int] = lambda rows: 1) -> list[Part] | list[Row] | None:
-        """Parts to fill or rows to decode, each with slots for so many `steps`; None: there is nothing to do."""
+    def next(self, choose: Choice = lambda rows: (rows, 1)) -> list[Part] | list[Row] | None:
+        """Parts to fill or rows to decode, each with slots for so many `steps`; None: nothing can be done now."""
         self._admit()
         parts = self._parts()
         if self.filling and not parts:
@@ -91,10 +92,10 @@ class Schedule:
             self._fills += 1
             return parts
         self._fills = 0
-        if self.decoding:
-            self._grow(steps(self.decoding))
-            return self.decoding
-        assert not self.waiting
+        assert self.decoding or not self.waiting
+        while self.decoding:  # until somebody has room, or all have stepped back
+            if rows := self._grow(*choose(self.decoding)):
+                return rows
         return None
 
     def filled(self, parts: Sequence[Part]) -> list[Reading]:
@@ -214,16 +215,19 @@ class Schedule:
         self._hand_out(rows, steps)
         return True
 
-    def _grow(self, steps: int) -> None:
-        """Slots for more tokens of each row, for one at least; the youngest work steps back until there are enough."""
-        while steps > 1 and self.memory.free + self.tree.idle < steps * len(self.decoding):
+    def _grow(self, rows: Sequence[Row], steps: int) -> list[Row]:
+        """Slots for more tokens of each of these, for one at least; the youngest work steps back until there are
+        enough. Returns who of them is left."""
+        while steps > 1 and self.memory.free + self.tree.idle < steps * len(rows):
             steps //= 2
-        while not self.tree.evict(steps * len(self.decoding)):
+        while not self.tree.evict(steps * len(rows)):
             active: list[Work] = [*self.decoding, *self.filling]
             assert len(active) > 1, "work that fits the memory alone must find room there alone"
             self._step_back(max(active, key=lambda work: work.order))
+            rows = [row for row in rows if row.node is not None]
         self.steps = steps
-        self._hand_out(self.decoding, steps)
+        self._hand_out(rows, steps)
+        return list(rows)
 
     def _hand_out(self, rows: Sequence[Row], steps: int) -> None:
         slots = self.memory.take(steps * len(rows)).reshape(-1, steps)

@@ -1,0 +1,167 @@
+"""Rows laid out in buffers that stay where they are, and passes over them, each size of batch a CUDA graph.
+
+What changes between passes (positions, newest tokens) is changed by the kernels themselves; what changes when rows come
+or go is copied in.
+
+Shapes as in kernels.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ponder.engine import passes
+from ponder.engine.buffers import Buffers, arrange
+from ponder.engine.cache import Cache, bytes_per_token
+from ponder.engine.pages import capture
+from ponder.engine.plan import plan
+from ponder.engine.request import Row
+from ponder.engine.weights import Weights
+
+_WHOLE = (0, 1.0, 0.0)  # no top-k, top-p or min-p
+BUCKETS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+
+
+class Batch:
+    def __init__(self, weights: Weights, cache: Cache, buffers: Buffers, blank: int, drawing: bool) -> None:
+        self.weights, self.cache, self.buffers, self.blank, self.drawing = weights, cache, buffers, blank, drawing
+        self.place: dict[Row, int] = {}  # of each row in the buffers
+        self.bucket = 0
+        self.graphs: dict[tuple[int, bool, bool], torch.cuda.CUDAGraph] = {}
+        self._pool: Any = None
+        self._sharing = self._trimming = False
+        self._lengths = self._starts = np.empty(0, np.int64)  # of what each row reads alone, by place
+
+    def follows(self, rows: Sequence[Row], steps: int) -> bool:
+        """Can these rows go on from where they are in the buffers?"""
+        return (
+            all(row in self.place for row in rows)
+            and _bucket(len(rows)) == self.bucket
+            and int(self._lengths.max()) + steps <= self.buffers.tails.shape[1]
+        )
+
+    def lay_out(self, rows: Sequence[Row], steps: int, ahead: int = 0) -> NDArray[np.int64]:
+        """Rows into the buffers, with the slots of their next tokens; where each of them is. Tokens that are `ahead`
+        only the device knows."""
+        b, going = self.buffers, self.follows(rows, steps)
+        assert going or not ahead
+        if not going:
+            self._fill_in(rows)
+        self._retire(rows)
+        places = np.asarray([self.place[row] for row in rows])
+        if not ahead:
+            newest, positions = np.zeros(self.bucket, np.int64), np.zeros(self.bucket, np.int64)
+            newest[places] = [row.token_ids[-1] if row.token_ids else row.request.prefix[-1] for row in rows]
+            positions[places] = (self._starts + self._lengths)[places] - (0 if going else steps)
+            send(newest, b.newest[: self.bucket])
+            send(positions, b.positions[: self.bucket])
+        if going:
+            fresh = np.full((self.bucket, steps), self.blank, np.int32)
+            fresh[places] = [row.own[-steps:] for row in rows]
+            columns = (b.positions - b.starts)[: self.bucket, None] + torch.arange(steps, device=b.tails.device)
+            b.tails[: self.bucket].scatter_(1, columns, send(fresh, torch.empty_like(columns, dtype=torch.int32)))
+            self._lengths[places] += steps
+        return places
+
+    def _retire(self, rows: Sequence[Row]) -> None:
+        """Places whose rows have gone begin at 0 again and again, and write to the blank slot."""
+        b = self.buffers
+        if len(self.place) > len(rows):
+            here = set(rows)
+            for row in [row for row in self.place if row not in here]:
+                place = self.place.pop(row)
+                self._lengths[place] = self._starts[place] = 0
+        if len(self.place) == self.bucket:
+            return
+        empty = np.setdiff1d(np.arange(self.bucket), np.fromiter(self.place.values(), np.int64))
+        index = send(empty, torch.empty(len(empty), dtype=torch.int64, device=b.positions.device))
+        b.positions.index_fill_(0, index, 0)
+        b.starts.index_fill_(0, index, 0)
+
+    def _fill_in(self, rows: Sequence[Row]) -> None:
+        """Other rows than last time: what each of them reads."""
+        self.bucket = bucket = _bucket(len(rows))
+        b, c, made = self.buffers, self.weights.config, plan(rows)
+        width = b.tails.shape[1]
+        arrange(made, bucket, width, bytes_per_token(c, self.cache.kv[0].dtype) // c.layers)
+        self.place = {row: i for i, row in enumerate(rows)}
+        for row in rows:
+            row.computed += not row.token_ids
+        self._lengths, self._starts = np.zeros(bucket, np.int64), np.zeros(bucket, np.int64)
+        self._lengths[: len(rows)], self._starts[: len(rows)] = [len(tail) for tail in made.tails], made.starts
+        table = np.full((bucket, width), self.blank, np.int32)
+        for r, tail in enumerate(made.tails):
+            table[r, : len(tail)] = tail
+        send(table, b.tails[:bucket])
+        send(self._starts, b.starts[:bucket])
+        if self.drawing:
+            self._rules(rows)
+        self._sharing = bool(made.shared)
+        if self._sharing and b.share(made, bucket):
+            self.graphs = {k: g for k, g in self.graphs.items() if not k[1]}  # they read a table no more in use
+
+    def _rules(self, rows: Sequence[Row]) -> None:
+        """How each row is drawn for."""
+        b, bucket = self.buffers, self.bucket
+        heat, greedy = np.ones(bucket, np.float32), np.zeros(bucket, np.int32)
+        heat[: len(rows)] = [row.sampling.temperature or 1.0 for row in rows]
+        greedy[: len(rows)] = [row.sampling.temperature == 0 for row in rows]
+        send(heat, b.heat[:bucket])
+        send(greedy, b.greedy[:bucket])
+        cuts = [(s.top_k, s.top_p, s.min_p) if s.temperature else _WHOLE for s in (row.sampling for row in rows)]
+        self._trimming = any(cut != _WHOLE for cut in cuts)
+        if self._trimming:
+            padded = np.asarray(cuts + [_WHOLE] * (bucket - len(rows)))
+            for column, buffer in zip(padded.T, (b.keep_k, b.keep_p, b.min_p), strict=True):
+                send(np.ascontiguousarray(column), buffer[:bucket])
+
+    def run(self) -> None:
+        """One pass."""
+        b, key = self.buffers, (self.bucket, self._sharing, self._trimming)
+
+        def once() -> None:
+            passes.decode(self.weights, self.cache, b, self.bucket, self.drawing, self._sharing, self._trimming)
+
+        if not b.logits.is_cuda:  # Triton's interpreter
+            once()
+            return
+        if key not in self.graphs:
+            kept = [x.clone() for x in (b.positions, b.newest, b.step)]
+            with aside(b.logits.device):
+                once()  # compiles the kernels, and lets cuBLAS choose
+                for x, old in zip((b.positions, b.newest, b.step), kept, strict=True):
+                    x.copy_(old)
+                side = torch.cuda.current_stream()
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            with capture, torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                once()
+            self._pool = self._pool or graph.pool()
+            self.graphs[key] = graph
+        self.graphs[key].replay()
+
+
+def aside(device: torch.device) -> AbstractContextManager[Any]:
+    """On a stream of its own, after what was begun so far."""
+    if device.type != "cuda":
+        return nullcontext()
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    return torch.cuda.stream(stream)
+
+
+def _bucket(rows: int) -> int:
+    return next(b for b in BUCKETS if b >= rows)
+
+
+def send(values: NDArray[Any], buffer: Tensor) -> Tensor:
+    """To the device, without waiting for it."""
+    host = torch.from_numpy(values)
+    return buffer.copy_(host.pin_memory() if buffer.is_cuda else host, non_blocking=True)
