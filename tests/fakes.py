@@ -36,6 +36,7 @@ CONFIGS: dict[str, DecoderConfig] = {
     "llama": DecoderConfig(**LLAMA),
     "untied": DecoderConfig(**LLAMA, tied=False, qkv_bias=True, mlp_bias=True, out_bias=True),
     "window": DecoderConfig(**{**LLAMA, "family": "mistral"}, windows=(5, None)),
+    "qwen3": DecoderConfig(**{**LLAMA, "family": "qwen3"}, qk_norm=True),
     "gemma": DecoderConfig(
         **{**LLAMA, "family": "gemma3_text"}, windows=(4, None), qk_norm=True, gemma=True, activation="gelu_tanh",
         query_scale=24**-0.5, rope=Rope(1e6), local_rope=Rope(1e4), tied=False,

@@ -180,12 +180,23 @@ def test_what_is_as_usual_is_not_written() -> None:
         ({"top_p": 0.0}, "top_p is 0.0"), ({"top_p": 1.1}, r"top_p is 1.1; it must lie in \(0, 1\]"),
         ({"top_p": math.nan}, "top_p"), ({"top_k": -1}, "top_k is -1"), ({"min_p": 1.0}, "min_p is 1.0"),
         ({"min_p": -0.1}, "min_p"), ({"max_tokens": 0}, "max_tokens is 0"), ({"stop": ("a", "")}, "empty stop string"),
-        ({"seed": -1}, "seed is -1"),
+        ({"seed": -1}, "seed is -1"), ({"seed": 1.5}, "seed is 1.5"), ({"stop": "abc"}, "stop is 'abc'"),
+        ({"stop": (b"x",)}, "tuple of texts"), ({"temperature": 1e-40}, "at least 1e-30"), ({"top_p": 1e-40}, "top_p"),
+        ({"repetition": 1e-40}, "repetition"), ({"bias": ((3, 1e39),)}, "bias"), ({"alternatives": 1.5}, "1.5 is no"),
+        ({"no_repeat": 1.5}, "whole"), ({"forced": (1.5,)}, "whole"), ({"bias": ((3.5, 1.0),)}, "3.5 is no token"),
+        ({"top_k": 2**70}, "at most 2147483647"), ({"stop_tokens": ("a",)}, "'a' is no token"),
     ],
 )  # fmt: skip
 def test_impossible_sampling_is_refused(given_settings: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         Sampling(**given_settings)
+
+
+def test_token_ids_that_are_none_are_refused() -> None:
+    for wrong in ([2**40], ["a"], [[1], [2, 3]]):
+        with pytest.raises(UsageError, match="token ids are whole numbers"):
+            ids(wrong)  # type: ignore[arg-type]
+    assert Sampling(top_k=np.int64(3), stop_tokens=(np.int32(4),)).named == (4,)  # type: ignore[arg-type]
 
 
 def test_truncated_says_where_the_sampler_renormalises() -> None:

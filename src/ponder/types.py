@@ -24,12 +24,16 @@ Message = Mapping[str, Any]  # {"role": ..., "content": ...}, the shape every ch
 Stop = Literal["eos", "stop", "length"]
 
 LONGEST_STOP = 1000  # characters of a stop string
+_MOST, _SMALL = 2**31 - 1, 1e-30  # the largest token id or number of them; the least number to divide by in float32
 # Of a distribution p: -sum p log p; the variance of -log p; 1 - sum p^2.
 MEASURES = ("entropy", "varentropy", "gini")
 
 
 def ids(values: Iterable[int]) -> Ids:
-    return np.asarray(list(values) if not isinstance(values, np.ndarray) else values, dtype=np.int32)
+    try:
+        return np.asarray(list(values) if not isinstance(values, np.ndarray) else values, dtype=np.int32)
+    except (OverflowError, TypeError, ValueError) as why:
+        raise UsageError(f"token ids are whole numbers, at most {_MOST}: {why}") from why
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +88,14 @@ class Sampling:
     measures: tuple[str, ...] = ()  # also return, per token, of MEASURES
 
     def __post_init__(self) -> None:
-        if not self.temperature >= 0:
-            raise UsageError(f"temperature is {self.temperature}; it must be 0 (greedy) or positive")
-        if not 0 < self.top_p <= 1:
+        whole = (self.top_k, self.max_tokens, self.min_tokens, self.no_repeat, self.alternatives, *self.named)
+        if odd := [n for n in whole if not isinstance(n, int | np.integer) or n > _MOST]:
+            raise UsageError(f"{odd[0]!r} is no token and no number of tokens: these are whole, and at most {_MOST}")
+        if isinstance(self.stop, str) or not all(isinstance(s, str) for s in self.stop):
+            raise UsageError(f"stop is {self.stop!r}; it is a tuple of texts")
+        if not self.temperature >= 0 or 0 < self.temperature < _SMALL:
+            raise UsageError(f"temperature is {self.temperature}; it must be 0 (greedy) or at least {_SMALL}")
+        if not _SMALL <= self.top_p <= 1:
             raise UsageError(f"top_p is {self.top_p}; it must lie in (0, 1]")
         if self.top_k < 0:
             raise UsageError(f"top_k is {self.top_k}; it must be 0 (no limit) or positive")
@@ -94,7 +103,7 @@ class Sampling:
             raise UsageError(f"min_p is {self.min_p}; it must lie in [0, 1)")
         if self.max_tokens < 1:
             raise UsageError(f"max_tokens is {self.max_tokens}; a budget must be at least 1 token")
-        if self.seed is not None and self.seed < 0:
+        if self.seed is not None and (not isinstance(self.seed, int | np.integer) or self.seed < 0):
             raise UsageError(f"seed is {self.seed}; it must be 0 or positive, or None for the policy's own stream")
         if any(not s for s in self.stop):
             raise UsageError("an empty stop string would stop at once; remove it")
@@ -102,13 +111,13 @@ class Sampling:
             raise UsageError(f"a stop string has {len(long[0])} characters; at most {LONGEST_STOP} are looked for")
         if not 0 <= self.min_tokens <= self.max_tokens:
             raise UsageError(f"min_tokens is {self.min_tokens}; it must lie between 0 and max_tokens {self.max_tokens}")
-        if not (self.repetition > 0 and math.isfinite(self.repetition)):
+        if not _SMALL <= self.repetition <= 1 / _SMALL:
             raise UsageError(f"repetition is {self.repetition}; it must be positive, and 1 changes nothing")
-        if not all(math.isfinite(x) for x in (self.presence, self.frequency, *(b for _, b in self.bias))):
+        if not all(abs(x) <= 1 / _SMALL for x in (self.presence, self.frequency, *(b for _, b in self.bias))):
             raise UsageError("presence, frequency and bias must be finite numbers; to ban a token, bias it by -1e9")
         if self.no_repeat < 0 or self.alternatives < 0:
             raise UsageError("no_repeat and alternatives must be 0 or positive")
-        if min((*self.allowed, *self.forced, *self.stop_tokens, *(t for t, _ in self.bias)), default=0) < 0:
+        if min(self.named, default=0) < 0:
             raise UsageError("a token id is negative")
         if self.pattern and self.schema:
             raise UsageError("give a pattern or a schema, not both: one text has one form")
@@ -118,6 +127,11 @@ class Sampling:
             raise UsageError(f"{len(self.forced)} tokens are forced, but max_tokens is {self.max_tokens}")
         if unknown := set(self.measures) - set(MEASURES):
             raise UnknownName("measure", min(unknown), MEASURES)
+
+    @property
+    def named(self) -> tuple[int, ...]:
+        """Tokens that some rule is about."""
+        return (*self.allowed, *self.forced, *self.stop_tokens, *(token for token, _ in self.bias))
 
     @property
     def truncated(self) -> bool:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import threading
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ from torch import Tensor, nn
 
 from fakes import CONFIGS, characters, plain_hidden, plain_logits, plain_logprobs, tiny, wait, weights64
 from ponder.engine import cache
-from ponder.engine.adapters import Adapters, _adding
+from ponder.engine.adapters import Adapters, _add, _take_away
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request, Row
 from ponder.errors import ModelError, UnknownName, UsageError
@@ -207,6 +210,35 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert untouched(machine.net)
 
 
+def test_a_pass_with_adapters_is_its_thread_s_alone(tmp_path: Path) -> None:
+    """A learner, or a second engine over the same network, may run beside it."""
+    machine, _ = world("llama", tmp_path)
+    layer, x = machine.net.layers[0].self_attn.q_proj, torch.randn(3, machine.net.config.width)
+    with torch.no_grad(), ThreadPoolExecutor(2) as others:
+        base, inside = layer(x), threading.Barrier(2)
+
+        def adapted(name: str) -> tuple[Tensor, Tensor]:
+            with torch.no_grad(), machine.adapters.applied([name], [3]):
+                inside.wait(10)
+                first = layer(x)
+                inside.wait(10)
+            return first, layer(x)
+
+        asked = [others.submit(adapted, name) for name in SHAPES]
+        while "forward" not in layer.__dict__ and not all(a.done() for a in asked):
+            time.sleep(0.001)
+        assert torch.equal(layer(x), base)
+        found = [a.result(20) for a in asked]
+    alone = []
+    for name in SHAPES:
+        with torch.no_grad(), machine.adapters.applied([name], [3]):
+            alone.append(layer(x))
+    assert all(
+        torch.equal(first, one) and not torch.equal(first, base) for (first, _), one in zip(found, alone, strict=True)
+    )
+    assert all(torch.equal(after, base) for _, after in found) and untouched(machine.net)
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["", "a", "b", "c"]), st.integers(1, 4)), min_size=1, max_size=8))
 def test_any_order_of_tokens(runs: list[tuple[str, int]]) -> None:
@@ -219,7 +251,11 @@ def test_any_order_of_tokens(runs: list[tuple[str, int]]) -> None:
     holder = Adapters(tiny(), None, None)  # type: ignore[arg-type]
     used = [(holder._tokens(n, [r[0] for r in runs], [r[1] for r in runs]), *pairs[n]) for n in sorted({*names} - {""})]
     with torch.no_grad():
-        found, base = _adding(layer.forward, used)(x), layer(x)
+        base = layer(x)
+        _add(layer, used)
+        found = layer(x)
+        _take_away(layer)
+        assert torch.equal(layer(x), base)
         for t, name in enumerate(names):
             if name:
                 a, b = (p.double() for p in pairs[name])

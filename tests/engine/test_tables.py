@@ -190,6 +190,26 @@ def test_whatever_comes_each_text_is_what_it_is_alone(graphs: Callable[..., Engi
     alone.close()
 
 
+@pytest.mark.parametrize("slots", [74, 80, 86, 92])
+@pytest.mark.parametrize("young", [{}, {"measures": ("entropy",)}])
+def test_a_row_that_steps_back_in_others_turn_reads_where_it_is_now(
+    graphs: Callable[..., Engine], slots: int, young: dict[str, Any]
+) -> None:
+    """Those that the graph draws for and those that the host does take turns; who is pushed out in one comes again."""
+    net, old = tiny(), {} if young else {"measures": ("entropy",)}
+    long = 60 if young else 20
+    rules = [([5], long, old), ([4], long + 2, old), ([9] * 3, 60, young), ([7, 8], 40 if young else 60, young)]
+    asked = [Request(ids(p), Sampling(max_tokens=n, **rule), 1, 0) for p, n, rule in rules]
+    alone, machine = Engine(net, cache_bytes=1 << 22), graphs(net, slots)
+
+    async def together() -> list[Any]:
+        return await asyncio.gather(*(machine.generate(r) for r in asked))
+
+    expected = [wait(alone.generate(r))[0].token_ids for r in asked]
+    assert [rows[0].token_ids for rows in wait(together())] == expected
+    assert machine._schedule is not None and machine._schedule.stepped_back
+
+
 @pytest.mark.parametrize("captured", [False, True])
 def test_a_row_that_comes_back_alone_reads_where_it_is_now(graphs: Callable[..., Engine], captured: bool) -> None:
     """The only one that decodes steps back for a reading that is older; the weights are renewed; it comes again."""

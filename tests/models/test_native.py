@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import tokenizers
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers import decoders, models
 
-from fakes import characters, plain_logits, tiny, wait, weights64
+from fakes import CONFIGS, characters, plain_logits, tiny, wait, weights64
 from ponder.engine import sampler
+from ponder.engine.draw import end
+from ponder.engine.request import Request, Row
 from ponder.engine.runner import Runner
 from ponder.errors import Interrupted, ModelError, UsageError
 from ponder.models import local
 from ponder.models.native import Native
 from ponder.models.tokenizer import Tokenizer
+from ponder.nets.decoder import initialise
 from ponder.protocols import Policy
 from ponder.types import Completion, Sampling, ids, user
 
@@ -311,6 +317,58 @@ def test_stop_strings(text: str, stop: tuple[str, ...], written: str, monkeypatc
     assert len(found.token_ids) == len(found.logprobs) == len(written) + (found.stop == "eos"), "tokens are the truth"
 
 
+PIECES = ["ab", "a=", "\n\n", "é", "→b", "b→", "aé"]  # beside all single bytes
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_stop_strings_against_a_search_in_bytes(data: st.DataObject) -> None:
+    """Whatever tokens come, halves of characters too: the first that completes a stop string ends the text, unless it
+    is forced or comes before `min_tokens`."""
+    policy = Native(initialise(replace(CONFIGS["llama"], vocab=256 + len(PIECES)), 0), bytewise(PIECES))
+    likely = [*policy.tokenizer.encode("ab=\né→", special=False).tolist(), *range(256, 256 + len(PIECES))]
+    script = data.draw(st.lists(st.one_of(st.sampled_from(likely), st.integers(1, 255)), min_size=1, max_size=12))
+    stop = tuple(data.draw(st.lists(st.text("ab=\né→", min_size=1, max_size=4), min_size=1, max_size=2)))
+    forced = data.draw(st.integers(0, min(3, len(script) - 1)))
+    least = data.draw(st.integers(0, len(script)))
+    rule = Sampling(stop=stop, forced=tuple(script[:forced]), min_tokens=least, max_tokens=len(script))
+    (row,) = Row.of(Request(ids([5]), rule, 1, 0))
+    plain = [
+        *range(33, 127),
+        *range(161, 173),
+        *range(174, 256),
+    ]  # bytes that byte-level vocabularies show as themselves
+    others = [b for b in range(256) if b not in plain]
+    shown = [chr(b) if b in plain else chr(256 + others.index(b)) for b in range(256)]
+    said, expected = b"", None
+    for i, token in enumerate(script):
+        row.token_ids.append(token)
+        if i >= forced:
+            piece = bytes(shown.index(c) for c in policy.tokenizer.token(token) or "")
+            new = range(len(said) + 1, len(said) + len(piece) + 1)  # where a string may end that was not there before
+            said += piece
+            if i + 1 >= least and any(said[:e].endswith(s.encode()) for s in stop for e in new):
+                expected = "stop"
+        found = end(row, frozenset({0}), policy._stopped)
+        assert found == (expected or ("length" if i + 1 == len(script) else None)), (script, stop, i)
+        if found:
+            return
+
+
+def test_a_stop_token_that_is_none_harms_nobody_else() -> None:
+    policy = characters()
+
+    async def both() -> list[Any]:
+        wrong = Sampling(stop_tokens=(99,), min_tokens=3, max_tokens=6)
+        asked = [policy.generate(ids([5, 6]), rule) for rule in (wrong, Sampling(max_tokens=6, temperature=0))]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    refused, good = wait(both())
+    assert isinstance(refused, UsageError) and "token 99 is" in str(refused) and good[0].token_ids.size
+    with pytest.raises(UsageError, match="at least one token"):
+        wait(policy.generate(ids(np.zeros((2, 2))), Sampling()))
+
+
 def test_a_stop_string_in_the_prompt_does_not_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = characters()
     prompt = policy.tokenizer.encode("ab", special=False)
@@ -319,9 +377,11 @@ def test_a_stop_string_in_the_prompt_does_not_stop(monkeypatch: pytest.MonkeyPat
     assert found.text == "bab"
 
 
-def bytewise() -> Tokenizer:
-    """256 tokens, one byte each: a character of two bytes is two tokens."""
+def bytewise(more: Sequence[str] = ()) -> Tokenizer:
+    """256 tokens, one byte each: a character of two bytes is two tokens. And `more`."""
     alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    alphabet += ["".join(piece for piece, _ in level.pre_tokenize_str(text)) for text in more]
     inner = tokenizers.Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
     inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     inner.decoder = decoders.ByteLevel()
@@ -330,11 +390,6 @@ def bytewise() -> Tokenizer:
 
 @pytest.mark.parametrize(("text", "stop"), [("aéb", "é"), ("xé→y", "é→"), ("日本語", "本"), ("a\nb\n\nc", "\n\n")])
 def test_stop_strings_over_halves_of_characters(text: str, stop: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
-    from fakes import CONFIGS
-    from ponder.nets.decoder import initialise
-
     tokenizer = bytewise()
     policy = Native(initialise(replace(CONFIGS["llama"], vocab=256), 0), tokenizer)
     scripted(monkeypatch, tokenizer.encode(text, special=False).tolist())

@@ -1,7 +1,8 @@
 """Several LoRA adapters (Hu et al. 2021) in one batch: each token goes through its own, beside others and beside none.
 
 The network is the same for all: to the output of a layer, scale B A x is added for the tokens of an adapter. Layers are
-changed for the length of a pass and are as before after it, so whoever else uses the network knows nothing of this.
+changed for the length of a pass, for the thread that runs it, and are as before after it: so whoever else uses the
+network, even meanwhile, knows nothing of this.
 
 Shapes: T tokens of a pass, t those of one adapter; A is [rank, inputs], B [outputs, rank].
 """
@@ -96,14 +97,13 @@ class Adapters:
             index = self._tokens(name, names, sizes)
             for layer, (a, b) in self._weights(name).items():
                 parts.setdefault(layer, []).append((index, a, b))
-        changed = [self._layers[layer] for layer in parts]
         try:
-            for module, its in zip(changed, parts.values(), strict=True):
-                module.__dict__["forward"] = _adding(module.forward, its)  # found before the class's own
+            for layer, its in parts.items():
+                _add(self._layers[layer], its)
             yield
         finally:
-            for module in changed:
-                module.__dict__.pop("forward", None)
+            for layer in parts:
+                _take_away(self._layers[layer])
 
     def _tokens(self, name: str, names: Sequence[str], sizes: Sequence[int]) -> Tensor | None:
         """Which tokens of the pass are this adapter's; None: all."""
@@ -131,16 +131,38 @@ def adapter_of(node: Node) -> str:
     return next(name for name, other in node.tree.roots.items() if other is root)
 
 
-def _adding(
-    plain: Callable[[Tensor], Tensor], parts: Sequence[tuple[Tensor | None, Tensor, Tensor]]
-) -> Callable[[Tensor], Tensor]:
-    def forward(x_TI: Tensor) -> Tensor:
-        out_TO = plain(x_TI)
-        for index_t, a, b in parts:
+Parts = Sequence[tuple[Tensor | None, Tensor, Tensor]]  # which tokens (None: all), A, and scale times B
+_changing = threading.Lock()
+
+
+class _Adding:
+    """A layer's forward that adds what each thread has asked for."""
+
+    def __init__(self, plain: Callable[[Tensor], Tensor]) -> None:
+        self.plain, self.parts = plain, dict[int, Parts]()  # by thread
+
+    def __call__(self, x_TI: Tensor) -> Tensor:
+        out_TO = self.plain(x_TI)
+        for index_t, a, b in self.parts.get(threading.get_ident(), ()):
             if index_t is None:
                 out_TO = out_TO + x_TI @ a.T @ b.T
             else:
                 out_TO.index_add_(0, index_t, x_TI[index_t] @ a.T @ b.T)
         return out_TO
 
-    return forward
+
+def _add(module: nn.Module, parts: Parts) -> None:
+    with _changing:
+        forward = module.__dict__.get("forward")  # found before the class's own
+        if not isinstance(forward, _Adding):
+            forward = module.__dict__["forward"] = _Adding(module.forward)
+        forward.parts[threading.get_ident()] = parts
+
+
+def _take_away(module: nn.Module) -> None:
+    with _changing:
+        forward = module.__dict__.get("forward")
+        if isinstance(forward, _Adding):
+            forward.parts.pop(threading.get_ident(), None)
+            if not forward.parts:
+                del module.__dict__["forward"]

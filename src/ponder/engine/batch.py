@@ -89,14 +89,13 @@ class Batch:
         """Other rows than last time: what each of them reads."""
         self.bucket = bucket = _bucket(len(rows))
         b, c, made = self.buffers, self.weights.config, plan(rows)
-        width = b.tails.shape[1]
-        arrange(made, bucket, width, bytes_per_token(c, self.cache.kv[0].dtype) // c.layers)
+        arrange(made, bucket, bytes_per_token(c, self.cache.kv[0].dtype) // c.layers)
         self.place = {row: i for i, row in enumerate(rows)}
         for row in rows:
             row.computed += not row.token_ids
         self._lengths, self._starts = np.zeros(bucket, np.int64), np.zeros(bucket, np.int64)
         self._lengths[: len(rows)], self._starts[: len(rows)] = [len(tail) for tail in made.tails], made.starts
-        table = np.full((bucket, width), self.blank, np.int32)
+        table = np.full((bucket, b.tails.shape[1]), self.blank, np.int32)
         for r, tail in enumerate(made.tails):
             table[r, : len(tail)] = tail
         send(table, b.tails[:bucket])

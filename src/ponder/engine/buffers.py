@@ -29,11 +29,10 @@ def most_items(rows: int) -> int:
     return 4 * rows + _FEW
 
 
-def arrange(made: Plan, bucket: int, width: int, token_bytes: int) -> None:
-    """Make of a plan what a pass reads fastest. `width` is that of the table of tails, `token_bytes` what one token
-    takes in one layer."""
+def arrange(made: Plan, bucket: int, token_bytes: int) -> None:
+    """Make of a plan what a pass reads fastest. `token_bytes` is what one token takes in one layer."""
     _inline(made, token_bytes)
-    _cut(made, width)
+    _cut(made)
     if sum(len(segment.rows) for segment in made.shared) > most_items(bucket):
         made.shared = _flattened(made.shared)
 
@@ -61,11 +60,11 @@ def _inline(made: Plan, token_bytes: int) -> None:
     made.shared = kept
 
 
-def _cut(made: Plan, width: int) -> None:
+def _cut(made: Plan) -> None:
     """Long tails become runs that are read side by side, so that few rows keep the whole device at work."""
     for r, tail in enumerate(made.tails):
         cut = len(tail) - 2 * STEPS  # the last slots are written yet
-        if cut > 0 and (len(tail) > _LONG or len(tail) + 8 * STEPS > width):
+        if cut > 0 and len(tail) > _LONG:
             made.shared.append(Segment([r], made.starts[r], [tail[:cut]]))
             made.tails[r], made.starts[r] = tail[cut:], made.starts[r] + cut
 
@@ -87,9 +86,10 @@ def _flattened(shared: Sequence[Segment]) -> list[Segment]:
 
 
 class Buffers:
-    """What the graphs read and write."""
+    """What the graphs read and write. What only a pass itself needs, and its logits until they are looked at, lie where
+    those of `beside` do: by far the most."""
 
-    def __init__(self, net: Decoder, rows: int, slots: int) -> None:
+    def __init__(self, net: Decoder, rows: int, slots: int, beside: Buffers | None = None) -> None:
         c, device, dtype = net.config, net.device, net.dtype
 
         def empty(*shape: int, kind: torch.dtype = dtype) -> Tensor:
@@ -105,19 +105,23 @@ class Buffers:
         self.uniforms = empty(rows, STEPS, kind=torch.float64)
         self.tokens, self.logprobs = empty(rows, STEPS, kind=whole), empty(rows, STEPS, kind=real)
         self.step = empty(1, kind=whole)
-        self.logits = empty(rows, c.vocab, kind=real)
-        chunks = -(-c.vocab // CHUNK)
-        self.tops, self.sums = (empty(rows, chunks, kind=real) for _ in range(2))
-        self.best = empty(rows, chunks, kind=whole)
         # shared runs: as many items and entries as there may be, and for each entry a part of the attention
         self.most_items = most_items(rows)
         self.items, self.counts = empty(self.most_items, 5, kind=whole), empty(1, kind=whole)
         self.entry_rows = empty(self.most_items, kind=whole)
         self.row_entries, self.row_ends = empty(self.most_items, kind=whole), empty(rows + 1, kind=whole)
-        self.parts = empty(self.most_items, c.heads, c.head_dim, kind=real)
-        self.part_tops, self.part_totals = (empty(self.most_items, c.heads, kind=real) for _ in range(2))
         self.slots = empty(slots, kind=whole)  # each is in one run, but where runs of a deep tree are not shared
         self.group = c.heads // c.kv_heads
+        if beside is None:
+            self.logits = empty(rows, c.vocab, kind=real)
+            chunks = -(-c.vocab // CHUNK)
+            self.tops, self.sums = (empty(rows, chunks, kind=real) for _ in range(2))
+            self.best = empty(rows, chunks, kind=whole)
+            self.parts = empty(self.most_items, c.heads, c.head_dim, kind=real)
+            self.part_tops, self.part_totals = (empty(self.most_items, c.heads, kind=real) for _ in range(2))
+        else:
+            self.logits, self.tops, self.sums, self.best = beside.logits, beside.tops, beside.sums, beside.best
+            self.parts, self.part_tops, self.part_totals = beside.parts, beside.part_tops, beside.part_totals
 
     def share(self, made: Plan, bucket: int) -> bool:
         """The shared runs of a plan, cut to what one program reads. True: the table of slots had to be replaced."""

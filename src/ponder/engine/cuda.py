@@ -33,6 +33,7 @@ from ponder.nets.decoder import Decoder
 from ponder.types import ids
 
 _TURN = 4  # passes in a turn beside rows that the host draws for: these take about as long for one token
+PLAIN, HOSTED, ADAPTED = range(3)  # drawn for in the graph; by the host; and those whose pass is no graph either
 
 
 class Graphs(Runner):
@@ -48,7 +49,7 @@ class Graphs(Runner):
         # those that are drawn for where they are computed, and those whose logits the host looks at
         self._drawn: Batch | None = None
         self._seen: Batch | None = None
-        self._turn = False
+        self._turn = 0
         self.ready = threading.Event()  # until then, all is computed as on any device
         # no daemon: one that the interpreter's end meets inside torch aborts the process
         self._compiling = threading.Thread(target=self._compile, name="compile", daemon=False)
@@ -97,15 +98,13 @@ class Graphs(Runner):
     def choose(self, rows: Sequence[Row]) -> tuple[Sequence[Row], int]:
         if not self.ready.is_set() or len(rows) > self.most:
             return rows, 1
-        plain = [row for row in rows if row.plain]
-        if len(plain) == len(rows):
-            return rows, self.steps(rows)
-        if not plain:
-            return rows, 1
-        self._turn = not self._turn
-        if self._turn:
-            return plain, min(_TURN, self.steps(plain))
-        return [row for row in rows if not row.plain], 1
+        kinds = sorted({_kind(row) for row in rows})
+        if len(kinds) == 1:
+            return rows, self.steps(rows) if kinds == [PLAIN] else 1
+        self._turn += 1
+        kind = kinds[self._turn % len(kinds)]
+        some = [row for row in rows if _kind(row) == kind]
+        return some, min(_TURN, self.steps(some)) if kind == PLAIN else 1
 
     def steps(self, rows: Sequence[Row], ahead: int = 0) -> int:
         return max(1, min(STEPS, max(row.sampling.max_tokens - len(row.token_ids) for row in rows) - ahead))
@@ -120,7 +119,8 @@ class Graphs(Runner):
                     batch.place = {}
             return super().decode(rows)
         if self._seen is None:
-            buffers = Buffers(self.net, self.most, self.blank)
+            assert self._drawn is not None
+            buffers = Buffers(self.net, self.most, self.blank, self._drawn.buffers)
             self._seen = Batch(self.weights, self.cache, buffers, self.blank, drawing=False)
         places = self._seen.lay_out(rows, 1)
         self._seen.run()
@@ -186,6 +186,10 @@ class Graphs(Runner):
             self._pages.take()
             for kv in self.cache.kv:
                 kv[:, :, self.blank] = 0
+
+
+def _kind(row: Row) -> int:
+    return PLAIN if row.plain else ADAPTED if row.adapter else HOSTED
 
 
 def _fetch(values: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ def extend(
     logprobs_BV = sampler.warp(logits_BV, [row.sampling for row in rows])
     at = [len(row.token_ids) for row in rows]
     keys = np.asarray([row.key for row in rows], np.uint64)
-    uniform = torch.from_numpy(chance.uniforms(keys, np.asarray(at))).to(device)
+    uniform = torch.from_numpy(chance.uniforms(keys, np.asarray(at)))
     greedy = torch.tensor([row.sampling.temperature == 0 for row in rows], device=device)
     forced: Tensor | None = None
     if any(row.sampling.forced for row in rows):

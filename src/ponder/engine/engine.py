@@ -337,10 +337,11 @@ class Engine:
             runner.renew()
         for call in inbox:
             self._add(schedule, call)
-        began = time.perf_counter()
+        began, steps_back = time.perf_counter(), schedule.stepped_back
         work = schedule.next(runner.choose)
+        if schedule.stepped_back != steps_back:
+            runner.forget()  # who stepped back may come again, with other slots
         if not work:
-            runner.forget()  # who decoded has stepped back, and may come again with other slots
             return
         if isinstance(work[0], Part):
             filling = list(schedule.filling)

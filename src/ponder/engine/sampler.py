@@ -100,10 +100,17 @@ def draw(
 ) -> tuple[Tensor, Tensor]:
     """Token ids [B] and their log-probabilities [B]. `uniform_B` lies in [0, 1), in float64; `forced_B` has the tokens
     that are not drawn, and -1 for the others."""
-    token_B = torch.where(greedy_B, logprobs_BV.argmax(-1), _invert(logprobs_BV.exp(), uniform_B))
+    where = exact(logprobs_BV.device)
+    drawn_B = _invert(logprobs_BV.exp().to(where), uniform_B.to(where)).to(logprobs_BV.device)
+    token_B = torch.where(greedy_B, logprobs_BV.argmax(-1), drawn_B)
     if forced_B is not None:
         token_B = torch.where(forced_B >= 0, forced_B, token_B)
     return token_B, logprobs_BV.gather(-1, token_B[:, None])[:, 0]
+
+
+def exact(device: torch.device) -> torch.device:
+    """Where to add in float64 for this device: Apple's has none."""
+    return torch.device("cpu") if device.type == "mps" else device
 
 
 def measure(logits_BV: Tensor) -> dict[str, Tensor]:

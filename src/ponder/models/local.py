@@ -75,13 +75,14 @@ class Local(ABC):
         return int.from_bytes(hashlib.blake2b(key + self._asked[key].to_bytes(8), digest_size=8).digest())
 
     def _checked(self, prefix: Ids, sampling: Sampling, n: int) -> Sampling:
-        if n < 1:
+        if not isinstance(n, int | np.integer) or n < 1:
             raise UsageError(f"n is {n}; ask for at least one completion")
-        if not len(prefix) or prefix.min() < 0 or prefix.max() >= self._vocab:
+        if prefix.ndim != 1 or not len(prefix) or prefix.min() < 0 or prefix.max() >= self._vocab:
             raise UsageError(f"a prefix needs at least one token, each below the vocabulary's {self._vocab}")
-        named = (*sampling.allowed, *sampling.forced, *(token for token, _ in sampling.bias))
-        if named and max(named) >= self._vocab:
-            raise UsageError(f"token {max(named)} is allowed, forced or biased; the vocabulary has {self._vocab}")
+        if named := [token for token in sampling.named if token >= self._vocab]:
+            raise UsageError(
+                f"token {named[0]} is allowed, forced, biased or a stop; the vocabulary has {self._vocab} tokens"
+            )
         room = self._context - len(prefix)
         if room < max(1, sampling.min_tokens, len(sampling.forced)):
             raise UsageError(f"the prompt has {len(prefix)} tokens, the model's context only {self._context}")

@@ -13,7 +13,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """`auto`: a GPU where there is one. Apple's MPS only when asked for: it has no float64 to sample in."""
+    """`auto`: a GPU where there is one. Apple's MPS only when asked for: it runs, unoptimised."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name not in ("cpu", "cuda", "mps") and not name.startswith("cuda:"):
