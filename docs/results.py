@@ -43,7 +43,7 @@ from ponder.types import Cost, Trace
 
 RUNS = (  # each a command line: a recipe, and its flags where they are not its own
     START, "star", "rejection", "dpo_rounds", "grpo", "ppo", "distillation", "expert_iteration",
-    "expert_iteration --by sampling", "verifiers", "r1", "tree_grpo", "rlhf",
+    "expert_iteration --by sampling", "expert_iteration --by value", "verifiers", "r1", "tree_grpo", "rlhf",
 )  # fmt: skip
 MORE = {"tiny": (ALONE,), "smollm2": ()}
 TRIED = {

@@ -61,9 +61,11 @@ R1 = (
     ("reasoning RL", "reasoning-rl-accuracy", ""),
     ("SFT from the start on verified and plain answers", "sft-accuracy", ""),
     ("RL for all scenarios", "all-rl-accuracy", "sft-accuracy"),
-    ("student, after distillation", "student-accuracy", "small-accuracy"),
+    ("student, by answers", "student-accuracy", "small-accuracy"),
+    ("student, by logits", "student-by-logits-accuracy", "small-accuracy"),
 )
 SAMPLED, BY_SEARCH = "expert_iteration --by sampling", "expert_iteration"
+BY_VALUE = "expert_iteration --by value"
 
 
 def found(rows: Rows, name: str, stage: str, seed: int) -> dict[str, Any]:
@@ -90,7 +92,8 @@ def change(after: Sequence[dict[str, Any]], before: Sequence[dict[str, Any]]) ->
     each = [100 * (share(a) - share(b)) for a, b in zip(after, before, strict=True)]
     low, high = over_seeds(each)
     same = paired_means(per_problem(after), per_problem(before))
-    holds = "yes" if min(low, 100 * same.low) > 0 else "every seed" if min(each) > 0 else "**no**"
+    rose = "every seed" if len(each) > 1 else "in its one seed"
+    holds = "yes" if min(low, 100 * same.low) > 0 else rose if min(each) > 0 else "**no**"
     return [
         f"{np.mean(each):+.1f} ({', '.join(f'{x:+.1f}' for x in each)})", within(low, high),
         within(100 * same.low, 100 * same.high), holds,
@@ -123,6 +126,7 @@ def tokens(rows: Rows, name: str, upto: str, seeds: Sequence[int], what: str) ->
     """
     aside = {"start", "teacher", "small"} | ({"student"} if name == "distillation" else set())
     aside |= {"by-traces"} if upto.startswith("by-logits") else set()
+    aside |= {"student"} if upto.startswith("student-by-logits") else set()
     totals = []
     for seed in seeds:
         names = [stage["stage"] for stage in rows[name, seed]["stages"]]
@@ -160,7 +164,8 @@ def methods(rows: Rows) -> list[str]:
 
 def iteration(rows: Rows) -> list[str]:
     cells = []
-    for title, name in (("search (MCTS)", BY_SEARCH), ("sampling", SAMPLED)):
+    kinds = ("search (MCTS)", BY_SEARCH), ("search, its value model for rollouts", BY_VALUE), ("sampling", SAMPLED)
+    for title, name in kinds:
         if seeds := seeds_of(rows, START, name):
             past = [found(rows, name, "", s) for s in seeds]
             for k in (1, 2):
@@ -257,11 +262,11 @@ ABOUT = """\
 
 Written by `python docs/results.py --render` from the runs kept in [results](results); no number here is typed by hand.
 
-Each model adds numbers line by line, and each recipe of a seed starts from the same model: a short imitation of worked
-answers, broken off early ([cold_start.py](../recipes/cold_start.py)). **Accuracy** is the share of right answers at
-temperature 1 on held-out problems; in brackets each seed. **Over seeds**: Student's 95 % interval of the mean change;
-three seeds make it wide. **Over problems**: the same for other problems of this kind, paired, with the seeds as they
-are. **Better**: "yes" where both lie above 0, "every seed" where only each seed's own change does.
+Each model adds numbers line by line, and on one machine each recipe of a seed starts from the same model: a short
+imitation of worked answers, broken off early ([cold_start.py](../recipes/cold_start.py)). **Accuracy** is the share of
+right answers at temperature 1 on held-out problems; in brackets each seed. **Over seeds**: Student's 95 % interval of
+the mean change; three seeds make it wide. **Over problems**: the same for other problems of this kind, paired, with the
+seeds as they are. **Better**: "yes" where both lie above 0, "every seed" where only each seed's own change does.
 
 **Equal compute**: each method may sample the same number of answers to learn from (distillation as many of the
 teacher's; an expert that searches has about as many tokens). Tokens sampled and trained are means over seeds, without

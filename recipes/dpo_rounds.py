@@ -1,33 +1,39 @@
 """DPO rounds: right against wrong answers of the newest model to the same problem, preferred by DPO, and again.
 
 With `--nll` right answers are imitated a little, too (Pang et al. 2024, arXiv 2404.19733): without, DPO may make both
-less likely, the wrong one only more so.
+less likely, the wrong one only more so. With `--by search` the pairs are siblings in search trees, steps after the same
+beginning of which one led to more right answers (Xie et al. 2024, arXiv 2405.00451).
 
 What it gave, with three seeds, hardware and time: docs/results.md.
 """
 
 from dataclasses import replace
+from typing import Literal
 
 from _bases import Lr, On, Problems, Start, Steps, base
 
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
-from ponder.reason.strategies import Ensemble
+from ponder.reason.operators.cut import CUTS
+from ponder.reason.strategies import MCTS, Ensemble
 
 
 def recipe(
-    on: On = "tiny", rounds: int = 2, problems: Problems = None, n: int = 8, steps: Steps = None,
-    beta: float | None = None, nll: float | None = None, lr: Lr = None, start: Start = None, seed: int = 0,
+    on: On = "tiny", by: Literal["samples", "search"] = "samples", rounds: int = 2, problems: Problems = None,
+    n: int = 8, simulations: int = 16, steps: Steps = None, beta: float | None = None, nll: float | None = None,
+    lr: Lr = None, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = base(on)
     stages, newest = b.begin(seed, start)
     given = {name: value for name, value in (("beta", beta), ("nll", nll)) if value is not None}
-    problems = problems or b.answers // (rounds * n)
+    problems = problems or b.answers // (rounds * (n if by == "samples" else simulations))
+    search = MCTS(simulations=simulations, width=4, sampling=b.draw, cut=CUTS["line"], rollouts=1, parallel=4)
+    way, guide, what = (Ensemble(n, b.draw), "", "pairs") if by == "samples" else (search, "oracle", "siblings")
     for k in range(1, rounds + 1):
         pairs, dpo = f"stage:pairs-{k}/data.jsonl", replace(b.prefer, **given)
         stages += [
-            Stage(f"sample-{k}", b.sample(newest, Ensemble(n, b.draw), problems, seed, first=(k - 1) * problems)),
-            Stage(f"pairs-{k}", Harvest((f"stage:sample-{k}",), "pairs", each=4)),
+            Stage(f"sample-{k}", b.sample(newest, way, problems, seed, (k - 1) * problems, guide)),
+            Stage(f"pairs-{k}", Harvest((f"stage:sample-{k}",), what, each=4)),
             Stage(f"prefer-{k}", b.tune(pairs, newest, seed, steps, lr, objective=dpo, batch=128)),
             Stage(f"accuracy-{k}", b.measure(f"stage:prefer-{k}", seed)),
         ]

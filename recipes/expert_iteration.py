@@ -1,7 +1,8 @@
 """Expert iteration with search: MCTS with the policy and a value model, both trained on what it found, and again.
 
-The gold answer judges the ends of training searches (their traces say `oracle`); the value model is what guides the
-search at test time, where there is none (Besta et al. 2025; Silver et al. 2018). With `--by sampling` the expert is
+The gold answer judges the ends of training searches (their traces say `oracle`), which rollouts reach; the value model
+is what guides the search at test time, where there is none (Besta et al. 2025; Silver et al. 2018). With `--by value`
+the value model takes the place of rollouts in training too, once there is one. With `--by sampling` the expert is
 independent samples of about as many tokens instead, and there is no value model: what the search itself adds.
 
 What it gave, with three seeds, hardware and time: docs/results.md.
@@ -20,7 +21,7 @@ from ponder.train.reward import Value
 
 
 def recipe(
-    on: On = "tiny", by: Literal["search", "sampling"] = "search", rounds: int = 2, problems: Problems = None,
+    on: On = "tiny", by: Literal["search", "value", "sampling"] = "search", rounds: int = 2, problems: Problems = None,
     simulations: int = 16, n: int = 8, steps: Steps = None, lr: Lr = None, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = base(on)
@@ -29,14 +30,16 @@ def recipe(
     search = MCTS(simulations=simulations, width=4, sampling=b.draw, cut=CUTS["line"], rollouts=1, parallel=4)
     guided = MCTS(simulations=simulations, width=4, sampling=b.draw, cut=CUTS["line"], parallel=4)
     for k in range(1, rounds + 1):
-        way, guide = (search, "oracle") if by == "search" else (Ensemble(n, b.draw), "")
+        way, guide = (search, "oracle") if by != "sampling" else (Ensemble(n, b.draw), "")
+        if by == "value" and k > 1:
+            way, guide = guided, f"oracle+reward:stage:value-{k - 1}"
         stages += [
             Stage(f"sample-{k}", b.sample(newest, way, problems, seed, (k - 1) * problems, guide)),
             Stage(f"harvest-{k}", Harvest((f"stage:sample-{k}",), "chains", each=4, model=newest)),
             Stage(f"tune-{k}", b.tune(f"stage:harvest-{k}/data.jsonl", newest, seed, steps, lr)),
             Stage(f"accuracy-{k}", b.measure(f"stage:tune-{k}", seed)),
         ]
-        if by == "search":
+        if by != "sampling":
             think = {"strategy": guided, "guide": f"reward:stage:value-{k}", "limit": 100, "seed": seed}
             stages += [
                 Stage(f"values-{k}", Harvest((f"stage:sample-{k}",), "values", oracle=True)),

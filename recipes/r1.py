@@ -2,7 +2,9 @@
 
 cold-start SFT -> reasoning RL (with a little for staying in English) -> rejection sampling (verified reasoning, and
 plain answers as general data) -> SFT from the base -> RL for all scenarios (the verifier for reasoning, a reward model
-for plain questions) -> distillation into a student (DeepSeek-AI 2025, arXiv 2501.12948). The tiny model knows digits
+for plain questions) -> distillation into a student, from answers and from logits (DeepSeek-AI 2025, arXiv 2501.12948).
+Sums of two numbers stand for the plain questions, and their reward model has learned which answers to them are right,
+where the paper's has learned what people find helpful and harmless. The tiny model knows digits
 only, so it has no reward for language. A learned reward is soon exploited: like the paper, we take few steps with it.
 
 What it gave, with three seeds, hardware and time: docs/results.md.
@@ -17,6 +19,7 @@ from ponder.pipelines.rewarded import Rewarded
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Ensemble
 from ponder.tasks.mixed import Mixed, Shaped
+from ponder.train.imitation import Distill
 from ponder.train.objective import NO_KL
 from ponder.train.policy_gradient import GRPO
 from ponder.train.reward import ORM
@@ -38,6 +41,8 @@ def recipe(
     all_rl = b.reinforce("stage:sft", n, grpo, task=everything, preflight=False, steps=few, **learn)
     accuracy = b.task.verifier.name
     reasoning = b.task if on == "tiny" else Shaped(b.task, ((accuracy, 1.0), ("language:en", 0.1)))
+    lessons, distill = "stage:lessons/data.jsonl", {"objective": Distill(), "teacher": "stage:all-rl"}
+    by_logits = b.tune(lessons, "stage:small", seed, sft_steps, None, **distill)
     stages += [
         Stage("reasoning-rl", b.reinforce(cold, n, grpo, task=reasoning, steps=rl_steps, **learn)),
         Stage("reasoning-rl-accuracy", b.measure("stage:reasoning-rl", seed)),
@@ -53,7 +58,9 @@ def recipe(
         Stage("small", b.start(seed, small=True)),
         Stage("small-accuracy", b.measure("stage:small", seed)),
         Stage("lessons", Harvest(("stage:answers",), "chains", each=2, model="stage:small")),
-        Stage("student", b.tune("stage:lessons/data.jsonl", "stage:small", seed, sft_steps, None)),
+        Stage("student", b.tune(lessons, "stage:small", seed, sft_steps, None)),
         Stage("student-accuracy", b.measure("stage:student", seed)),
+        Stage("student-by-logits", by_logits),
+        Stage("student-by-logits-accuracy", b.measure("stage:student-by-logits", seed)),
     ]
     return Stages(tuple(stages))

@@ -1,10 +1,13 @@
 """STaR: sample, keep what is right, fine-tune the base model on it, and again with the better model.
 
-Each round samples with the newest model and trains from the *base* model (Zelikman et al. 2022). Without hints here: a
-model this small has never read one. With a language model, `STaR(rationalise=True)` gives the answer away.
+Each round samples with the newest model and trains from the *base* model (Zelikman et al. 2022). Where no sample of a
+problem is right, a language model is given the answer away and asked to explain it; what it then writes is learned as
+if it had not been told. The tiny model has never read such a hint.
 
 What it gave, with three seeds, hardware and time: docs/results.md.
 """
+
+from typing import Annotated
 
 from _bases import Lr, On, Problems, Start, Steps, base
 
@@ -14,13 +17,14 @@ from ponder.reason.strategies import STaR
 
 
 def recipe(
-    on: On = "tiny", rounds: int = 2, problems: Problems = None, n: int = 4, steps: Steps = None, lr: Lr = None,
-    start: Start = None, seed: int = 0,
+    on: On = "tiny", rounds: int = 2, problems: Problems = None, n: int = 4,
+    rationalise: Annotated[bool | None, "hints where nothing is right; None: of a language model"] = None,
+    steps: Steps = None, lr: Lr = None, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = base(on)
     stages, first = b.begin(seed, start)
     problems = problems or b.answers // (rounds * n)
-    newest, way = first, STaR(n, b.draw, rationalise=False)
+    newest, way = first, STaR(n, b.draw, rationalise=on != "tiny" if rationalise is None else rationalise)
     for k in range(1, rounds + 1):
         stages += [
             Stage(f"sample-{k}", b.sample(newest, way, problems, seed, first=(k - 1) * problems, guide="oracle")),

@@ -111,6 +111,42 @@ def test_differences_name_the_place() -> None:
     assert jobs.differences(a, a) == []
 
 
+@dataclass(frozen=True)
+class Named:
+    name: str
+    job: Any = None
+
+
+def test_differences_in_lists_name_the_place_too() -> None:
+    def found(a: Any, b: Any) -> list[str]:
+        return jobs.differences(jobs.encode(Holder(a)), jobs.encode(Holder(b)))
+
+    one, two = Named("sample", Holder({"model": "a"})), Named("tune", AdamW())
+    assert found((one, two), (Named("sample", Holder({"model": "b"})), two)) == [
+        "inner.sample.job.inner.model: 'a' -> 'b'"
+    ]
+    assert found((one, two), (two,)) == ["inner.sample: Named(...) -> absent"]
+    assert found((one, two), (two, one)) == ["inner: sample, tune -> tune, sample"]
+    assert found((AdamW(), 3), (AdamW(lr=0.5), 3)) == ["inner.0.lr: 1e-05 -> 0.5"]
+    assert found((AdamW(), AdamW()), (AdamW(),)) == ["inner.1: AdamW(...) -> absent"]
+    assert found(AdamW(), one) == ["inner: AdamW(...) -> Named(...)"]
+    assert jobs.differences(jobs.encode(AdamW()), jobs.encode(one)) == ["job: AdamW(...) -> Named(...)"]
+    assert found((1, 2), (1, 2, 3)) == ["inner: [1, 2] -> [1, 2, 3]"]
+    runs = tuple(f"runs/number-{i:03}" for i in range(40))
+    assert found(runs, (*runs[:-1], "runs/other")) == ["inner.39: 'runs/number-039' -> 'runs/other'"]
+    assert found((("a", 1), ("b", 2)), (("a", 1), ("b", 3))) == ["inner.1: ['b', 2] -> ['b', 3]"]
+
+
+def test_long_values_are_cut_to_where_they_differ() -> None:
+    begin = "/a/very/long/place" * 20
+    (line,) = jobs.differences({"model": f"{begin}/one/model"}, {"model": f"{begin}/two/model" + "x" * 5000})
+    assert "/one/model' -> ..." in line and "/two/modelxxx" in line and line.endswith("...") and len(line) < 160
+    (line,) = jobs.differences({"model": "short"}, {"model": "y" * 5000})
+    assert line == f"model: 'short' -> 'y{'y' * 58}..."
+    (line,) = jobs.differences({"table": {"a": [1] * 5000}}, {"table": None})
+    assert len(line) < 100 and line.endswith("... -> None")
+
+
 def test_a_key_that_only_one_has_is_a_difference() -> None:
     assert len(jobs.differences({"a": 1}, {"a": 1, "b": None})) == 1
     assert len(jobs.differences({"a": 1, "b": None}, {"a": 1})) == 1

@@ -179,14 +179,16 @@ def test_another_job_is_refused_and_nothing_overwritten(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
-def test_a_setting_that_was_not_there_is_named(tmp_path: Path) -> None:
+def test_a_setting_that_was_not_there_had_its_default(tmp_path: Path) -> None:
     with Run(tmp_path, Job()):
         pass
     job = read_job(tmp_path)
     del job["limit"]  # as an older version wrote it
     (tmp_path / "job.json").write_text(json.dumps(job))
+    with Run(tmp_path, Job()) as run:
+        assert run.job == job  # in the words that its checkpoints know it by
     with pytest.raises(RunError, match="limit"):
-        Run(tmp_path, Job()).__enter__()
+        Run(tmp_path, Job(limit=4)).__enter__()
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
@@ -271,9 +273,9 @@ def test_a_disk_that_fills_between_two_traces(tmp_path: Path) -> None:
         def close(self) -> None:
             self.file.close()
 
-    real = runs._open_append
+    real = runs.open_append
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "_open_append", lambda path: Filling(real(path), 300))
+        patch.setattr(runs, "open_append", lambda path: Filling(real(path), 300))
         with pytest.raises(RunError, match="No space left"):
             with Run(tmp_path, Job()) as run:
                 run.traces(0, [trace(str(i)) for i in range(9)])

@@ -15,6 +15,7 @@ from ponder.errors import RunError, UsageError
 from ponder.names import load
 
 _TYPE = "is"  # the key under which a dataclass's own type stands
+_LONGEST = 60  # characters of a value in a message
 
 
 class _Absent:
@@ -76,8 +77,51 @@ def each_text(data: Any, change: Callable[[str], str]) -> Any:
 
 
 def differences(a: Any, b: Any, path: str = "") -> list[str]:
-    """Where two encoded jobs differ, as `path: a -> b`."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        pairs = {k: (a.get(k, _ABSENT), b.get(k, _ABSENT)) for k in {**a, **b}}
-        return [d for k, (x, y) in pairs.items() for d in differences(x, y, f"{path}.{k}" if path else k)]
-    return [] if a == b else [f"{path}: {a!r} -> {b!r}"]
+    """Where two encoded jobs differ, as `path: a -> b`. Things in a list go by their names, or by their places."""
+    if a == b:
+        return []
+    if isinstance(a, dict) and isinstance(b, dict) and a.get(_TYPE) == b.get(_TYPE):  # of one type
+        return _apart(a, b, path)
+    if isinstance(a, list) and isinstance(b, list) and not (_brief(a) and _brief(b)):
+        named, others = _named(a), _named(b)
+        if named is None or others is None:
+            return _apart(dict(enumerate(a)), dict(enumerate(b)), path)
+        found = _apart(named, others, path)
+        return found or [f"{path}: {', '.join(named)} -> {', '.join(others)}"]  # the same ones in another order
+    return [f"{path or 'job'}: {' -> '.join(_shown(a, b))}"]
+
+
+def _apart(a: Mapping[Any, Any], b: Mapping[Any, Any], path: str) -> list[str]:
+    pairs = ((key, a.get(key, _ABSENT), b.get(key, _ABSENT)) for key in {**a, **b})
+    return [d for key, x, y in pairs for d in differences(x, y, f"{path}.{key}" if path else str(key))]
+
+
+def _named(values: list[Any]) -> dict[str, Any] | None:
+    """By name, where each has one of its own."""
+    names = [v.get("name") if isinstance(v, dict) else None for v in values]
+    whole = all(isinstance(n, str) for n in names) and len(set(names)) == len(names)
+    return dict(zip(map(str, names), values, strict=True)) if whole else None
+
+
+def _brief(values: list[Any]) -> bool:
+    """A few numbers or words, better seen side by side."""
+    return len(repr(values)) <= _LONGEST and not any(isinstance(v, dict | list) for v in values)
+
+
+def _shown(a: Any, b: Any) -> list[str]:
+    """Both, short: of long texts the part in which they differ."""
+    texts = [_text(value) for value in (a, b)]
+    same = next((i for i, (x, y) in enumerate(zip(*texts, strict=False)) if x != y), 0)
+    begin = max(0, same - _LONGEST // 4) if max(map(len, texts)) > _LONGEST else 0
+    return [_cut(text, begin if len(text) > _LONGEST else 0) for text in texts]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict) and isinstance(value.get(_TYPE), str) and value[_TYPE] != "float":
+        return value[_TYPE].rpartition(":")[2] + "(...)"
+    return repr(value)
+
+
+def _cut(text: str, begin: int) -> str:
+    end = begin + _LONGEST
+    return ("..." if begin else "") + text[begin:end] + ("..." if len(text) > end else "")

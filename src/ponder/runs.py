@@ -8,7 +8,7 @@
     lock                held while a process writes
 
 The .jsonl files are only appended to and can be read at any time. A run that resumes from step k appends
-{"resumed": k}; readers then forget earlier records of steps from k on. A torn last line is ignored.
+{"resumed": k}; readers then forget earlier records of steps from k on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
@@ -31,10 +31,12 @@ from typing import IO, Any
 
 from ponder import jobs
 from ponder.errors import RunError
+from ponder.records import damaged, open_append, records
 from ponder.types import Trace
 
 _FIRST = ("lock", "environment.json", "environment.json.new", "job.json.new")  # all that a start cut short leaves
 FINDINGS = "findings"
+MOST = 4  # differences that a message names
 _BESIDE = "{run}/.."  # in a stage's job.json: the folder that its run directory lies in
 _LIBRARIES = ("ponder", "torch", "numpy", "safetensors", "tokenizers", "transformers")
 
@@ -43,35 +45,36 @@ class Run:
     """A run directory opened for writing. Use as a context manager: the lock is held until it closes.
 
     `weights`: fingerprints of the models that the job names, by where it does; a run does not go on with others.
+    `follows`: given this run and the encoded job that stands there, raises where this job cannot go on from what that
+    one did, and else makes ready for it; None: no other job can.
     """
 
-    def __init__(self, folder: str | Path, job: Any, weights: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        job: Any,
+        weights: Mapping[str, str] | None = None,
+        follows: Callable[[Run, Any], None] | None = None,
+    ) -> None:
         self.folder = Path(folder)
         self.job = jobs.encode(job)
         self.weights = dict(weights or {})
+        self.follows = follows
         self._files: dict[str, IO[str]] = {}
 
     def __enter__(self) -> Run:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.folder / "lock", "a+")
-        except OSError as why:
-            raise RunError(
-                f"cannot write the run directory {self.folder}: {why.strerror}; give another --run"
-            ) from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise RunError(f"{self.folder} is in use by another process: wait for it or give another --run") from None
+        self._lock = hold(self.folder)
         try:
             self._claim()
         except BaseException:
-            self._lock.close()
+            self._close()
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._close()
+
+    def _close(self) -> None:
         for file in self._files.values():
             with contextlib.suppress(OSError):  # what could not be written was told when it was tried
                 file.close()
@@ -82,12 +85,12 @@ class Run:
         """Write the job, or make sure that the one already here is this one."""
         path = self.folder / "job.json"
         if path.exists():
-            theirs = read_job(self.folder)
+            theirs = _filled(read_job(self.folder))
             if theirs != self.job:
-                changed = "; ".join(jobs.differences(theirs, self.job)[:4])
-                raise RunError(
-                    f"{self.folder} belongs to another job ({changed}): give another --run, or the same flags"
-                )
+                if self.follows is None:
+                    raise another(self.folder, theirs, self.job)
+                self.follows(self, theirs)
+                write_json(path, _unplaced(self.job, self.folder))
             began = _began_with(self.folder)
             for where in self.weights.keys() & began.keys():
                 if self.weights[where] != began[where]:
@@ -121,12 +124,12 @@ class Run:
             if (self.folder / f"{name}.jsonl").exists():
                 self._append(name, [{"resumed": step}])
 
-    def _append(self, name: str, records: Iterable[Mapping[str, Any]]) -> None:
+    def _append(self, name: str, fresh: Iterable[Mapping[str, Any]]) -> None:
         try:
             file = self._files.get(name)
             if file is None:
-                file = self._files[name] = _open_append(self.folder / f"{name}.jsonl")
-            for record in records:
+                file = self._files[name] = open_append(self.folder / f"{name}.jsonl")
+            for record in fresh:
                 file.write(json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n")
             file.flush()
         except (TypeError, ValueError) as why:
@@ -137,15 +140,32 @@ class Run:
             ) from None
 
 
-def _open_append(path: Path) -> IO[str]:
-    """Open for appending, on a line of its own even after a torn write."""
-    file = open(path, "a+b")  # noqa: SIM115
-    if file.seek(0, os.SEEK_END):
-        file.seek(-1, os.SEEK_END)
-        if file.read(1) != b"\n":
-            file.write(b"\n")
-    file.close()
-    return open(path, "a", encoding="utf-8")
+def hold(folder: Path) -> IO[str]:
+    """The lock of a run directory, which is made where it is not there; closing it lets go."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = open(folder / "lock", "a+")  # noqa: SIM115
+    except OSError as why:
+        raise RunError(f"cannot write the run directory {folder}: {why.strerror}; give another --run") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise RunError(f"{folder} is in use by another process: wait for it or give another --run") from None
+    return lock
+
+
+def another(folder: Path, theirs: Any, ours: Any) -> RunError:
+    """What to say where a run directory is another job's."""
+    changed = differing(theirs, ours)
+    return RunError(f"{folder} belongs to another job ({changed}): give another --run, or the same flags")
+
+
+def differing(theirs: Any, ours: Any) -> str:
+    """In which fields two encoded jobs differ, in one line."""
+    found = jobs.differences(theirs, ours)
+    more = [f"and {len(found) - MOST} more"] if len(found) > MOST else []
+    return "; ".join([*found[:MOST], *more])
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -162,6 +182,14 @@ def read_job(folder: str | Path) -> Any:
     """The encoded job of a run directory, with paths as they are now."""
     here = str(Path(folder).resolve().parent)
     return jobs.each_text(_stored(folder), lambda text: text.replace(_BESIDE, here))
+
+
+def _filled(encoded: Any) -> Any:
+    """A stored job with the defaults of fields that its kind has got since."""
+    try:
+        return jobs.encode(jobs.decode(encoded))
+    except Exception:  # whatever is not there any more, or refuses what it took then, is compared as it was written
+        return encoded
 
 
 def _unplaced(job: Any, folder: Path) -> Any:
@@ -193,20 +221,37 @@ def _began_with(folder: Path) -> dict[str, Any]:
 
 
 def read_metrics(folder: str | Path) -> list[dict[str, float]]:
-    rows = _records(Path(folder) / "metrics.jsonl")
-    return [{k: math.nan if v is None else v for k, v in row.items() if k != FINDINGS} for row in rows]
+    return [
+        {k: math.nan if v is None else v for k, v in row.items() if k != FINDINGS} for _, row in _metrics(Path(folder))
+    ]
 
 
 def read_findings(folder: str | Path) -> dict[int, list[str]]:
     """What ailed the run, by step, where anything did."""
-    rows = _records(Path(folder) / "metrics.jsonl")
-    return {row["step"]: row[FINDINGS] for row in rows if FINDINGS in row}
+    return {row["step"]: row[FINDINGS] for _, row in _metrics(Path(folder)) if FINDINGS in row}
+
+
+def _metrics(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    path = folder / "metrics.jsonl"
+    for number, row in records(path):
+        for name, value in row.items():
+            fits = isinstance(value, list if name == FINDINGS else int | float | None)
+            if not fits:
+                raise damaged(path, number, f"{name!r} is {type(value).__name__}")
+        yield number, row
 
 
 def read_traces(folder: str | Path) -> Iterator[tuple[int, Trace]]:
     """Every trace with its step, in the order in which they were thought."""
-    for record in _records(Path(folder) / "traces.jsonl"):
-        yield record["step"], Trace.from_json(record)
+    path = Path(folder) / "traces.jsonl"
+    for number, record in records(path):
+        try:
+            trace = Trace.from_json(record)
+        except KeyError as missing:
+            raise damaged(path, number, f"it has no {missing}") from None
+        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as why:
+            raise damaged(path, number, f"it is no trace: {why}") from None
+        yield record["step"], trace
 
 
 def checkpoints(folder: str | Path) -> list[Path]:
@@ -218,32 +263,6 @@ def checkpoints(folder: str | Path) -> list[Path]:
 
 def newest_checkpoint(folder: str | Path) -> Path | None:
     return next(reversed(checkpoints(folder)), None)
-
-
-def _records(path: Path) -> Iterator[dict[str, Any]]:
-    if not path.exists():
-        return
-    valid: list[tuple[int, int]] = []  # (step, byte offset) of records that still hold
-    with open(path, "rb") as file:
-        offset = 0
-        for line in file:
-            record = _parsed(line)
-            if record is not None and "resumed" in record:
-                valid = [(s, at) for s, at in valid if s < record["resumed"]]
-            elif record is not None:
-                valid.append((record["step"], offset))
-            offset += len(line)
-        for _, at in valid:
-            file.seek(at)
-            yield json.loads(file.readline())
-
-
-def _parsed(line: bytes) -> dict[str, Any] | None:
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return None  # torn by a kill, or still being written
-    return record if isinstance(record, dict) else None
 
 
 def environment() -> dict[str, Any]:

@@ -24,15 +24,36 @@ def test_nothing_found_tells_the_funnel(ponder, trained: Path, tmp_path: Path):
     assert not (tmp_path / "c.jsonl").exists()
 
 
+def test_labels_in_every_format(ponder, trained: Path, tmp_path: Path):
+    from ponder.tasks.steps import LABEL, guess, read
+
+    known = {}
+    for format in ("stepwise", "prm800k", "shepherd", "omega"):
+        out = tmp_path / f"{format}.jsonl"
+        said = ponder("harvest", "--what", "labels", "--format", format, "--out", out, trained)
+        assert said.code == 0, said.err
+        rows = [json.loads(line) for line in out.read_text().splitlines()]
+        assert {guess(row, "x") for row in rows} == {format} and f"{len(rows):,} rows of labels of" in said.out
+        traces = read(out)
+        labels = [(t.problem.question, t.text(i).strip(), t.score(i, LABEL)) for t in traces for i in t.answers()]
+        known[format] = {(q, text.removeprefix("Step 1: "), label) for q, text, label in labels}
+    assert known["stepwise"] == known["prm800k"] == known["omega"] and len(known["stepwise"]) > 3
+    assert {q for q, *_ in known["shepherd"]} == {q for q, *_ in known["stepwise"]}
+
+
 def test_bad_requests(ponder, here: Path):
     for argv, wanted in (
-        (("--out", "x"), "give the run directories first"),
+        (("--out", "x"), "required: RUN"),
+        (("--out", "x", "nowhere"), "not a run directory"),
         (("nowhere", "--out", "x"), "not a run directory"),
         (("r", "--out", "x", "--what", "chain"), "is not one of"),
         (("r",), "--out"),
         (("r", "--out", "x", "--set", "a=1"), "name it with --task"),
         (("r", "--out", "no/x"), "there is no folder no to write x in"),
         (("r", "--out", "x", "--tokens", "m", "--what", "pairs"), "token ids are for"),
+        (("r", "--out", "x", "--what", "labels", "--longest", "1"), "`longest` is for chains, journeys, pairs,"),
+        (("r", "--out", "x", "--format", "omega"), "`format` is for labels: leave it out for chains"),
+        (("r", "--out", "x", "--what", "labels", "--format", "trl"), "is not one of stepwise, prm800k,"),
     ):
         said = ponder("harvest", *argv)
         assert said.code == 2 and wanted in said.err, (argv, said.err)

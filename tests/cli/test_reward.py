@@ -19,17 +19,25 @@ CPU = ("--device", "cpu", "--dtype", "float32")
 SMALL = ("--steps", "2", "--batch", "4", "--lr", "1e-3", *CPU)
 
 
-def labelled(ponder: Ponder, model: Path, *more: str) -> Said:
-    small = ("--set", "digits=1", "--n", "2", "--limit", "6", "--completions", "2", "--max-tokens", "6")
-    return ponder("label", "addition", "--model", model, *small, "--separator", "1", "--run", "labels", *CPU, *more)
+def labelled(ponder: Ponder, model: Path, task: str, limit: int, *more: str) -> Said:
+    small = ("--n", "4", "--limit", str(limit), "--completions", "2", "--max-tokens", "6", "--separator", "1")
+    return ponder("label", task, "--model", model, *small, "--run", "labels", *CPU, *more)
+
+
+def test_a_solver_that_is_never_right_gives_no_labels(ponder: Ponder, here: Path, model: Path) -> None:
+    said = labelled(ponder, model, "addition", 2)
+    assert said.code == 2 and "no answer was ever right" in said.err and "use it" not in said.out
+    assert any(line.split()[:2] == ["problems", "2"] for line in said.err.splitlines()), "the funnel is shown"
+    assert len(list(read_traces("labels"))) == 2, "and what there is is kept"
 
 
 def test_label_then_train_then_guide(ponder: Ponder, here: Path, model: Path) -> None:
-    said = labelled(ponder, model)
-    assert said.code == 0 and "steps of 6 problems" in said.out and "ponder reward --kind prm --data labels" in said.out
-    assert read_metrics("labels")[-1]["labels"] > 6
+    """One character of some forty is right."""
+    said = labelled(ponder, model, "fakes:Digits", 100, "--set", "size=100")
+    assert said.code == 0 and "steps of 100 problems" in said.out, said.err
+    assert "ponder reward --kind prm --data labels" in said.out and read_metrics("labels")[-1]["labels"] > 400
     traces = [t for _, t in read_traces("labels")]
-    assert len(traces) == 6 and all(LABEL in s.scores for t in traces for s in t.steps[1:])
+    assert len(traces) == 100 and all(LABEL in s.scores for t in traces for s in t.steps[1:])
     said = ponder("reward", "--data", "labels", "--kind", "prm", "--model", model, *SMALL, "--held-out", "3")
     assert said.code == 0 and "after 2 steps" in said.out and "ponder solve '" not in said.out, said.err
     run = Path(said.out.splitlines()[-1].split()[-1])

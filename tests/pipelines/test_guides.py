@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,7 +14,9 @@ from ponder.models import chat
 from ponder.models.genrm import GenRM
 from ponder.models.load import Fresh
 from ponder.nets import hf
-from ponder.pipelines.guides import guide_named, learned
+from ponder.pipelines.guides import guide_named, learned, sees_gold
+from ponder.tasks import Sums
+from ponder.types import Step, ids, prompt_trace
 
 
 @pytest.fixture
@@ -42,3 +46,20 @@ def test_which_guides_have_weights() -> None:
     assert learned("reward:a:b") == ("reward", "a:b") and learned("genrm+8:m") == ("genrm+8", "m")
     for name in ("", "oracle", "reward:", "rewards:x", "module:object", "p_true"):
         assert learned(name) == ("", "")
+
+
+def test_the_oracle_for_ends_and_another_for_what_is_before_them() -> None:
+    task = Sums(terms=3, limit=9, test_size=2)
+    guide = guide_named("oracle+likelihood", None, task)
+    assert guide is not None and guide.name == f"{task.verifier.name}+likelihood" and sees_gold("oracle+likelihood")
+    problem = task.test[0]
+    trace = prompt_trace(problem, ids([1]))
+    half = trace.add(Step(0, "1+", ids([2]), np.log([0.5]).astype(np.float32), "stop"))
+    right = trace.add(Step(half, task.gold(problem), ids([3]), np.log([0.1]).astype(np.float32), "eos", last=True))
+    wrong = trace.add(Step(half, "#### 77", ids([4]), np.log([0.9]).astype(np.float32), "eos", last=True))
+    scores = asyncio.run(guide(trace, [right, half, wrong]))  # type: ignore[arg-type]
+    assert [s.value for s in scores] == pytest.approx([1.0, 0.5, 0.0])
+    assert learned("oracle+reward:x") == ("oracle+reward", "x") and not sees_gold("reward:oracle+x")
+    for name in ("oracle+", "oracle+nobody"):
+        with pytest.raises(UsageError):
+            guide_named(name, None, task)

@@ -81,6 +81,87 @@ def test_labels_are_read_back_by_reward_models(run: Path, tmp_path: Path):
         assert read[0].problem.question == "3+4" and read[0].score(1, steps.LABEL) == 1.0
 
 
+def tree(labels: bool = False) -> Trace:
+    """Two ways from one step, of which one is right; and an answer that begins with another."""
+    made = Trace(Problem("p/0", user("3+4"), "7"), [Step(None, "3+4", ids([1]))])
+    verdicts = [(0, "3 and 4\n", None), (1, "is 7", 1.0), (1, "is 8", 0.0), (0, "7", 1.0), (0, "77", 0.0)]
+    for parent, text, verdict in verdicts:
+        tokens = ids(map(ord, text))
+        step = Step(parent, text, tokens, np.full(len(tokens), -1.0, np.float32), "stop" if verdict is None else "eos")
+        if verdict is not None:
+            step.scores["wanted"] = Score(verdict)
+        made.add(step)
+    if labels:
+        for step, label in zip(made.steps[1:], (0.75, 1.0, 0.25, None, 0.0), strict=True):
+            step.scores["label"] = Score(label, "3 of 4 completions are right")
+    return made
+
+
+def prefixes(path: Path) -> list[tuple[str, float, bool]]:
+    """Every label of a file: what it is of, and whether an answer ends there."""
+    from ponder.tasks import steps
+
+    return sorted(
+        (t.text(i).strip(), label, t.steps[i].last)
+        for t in steps.read(path)
+        for i in range(1, len(t.steps))
+        if (label := t.score(i, steps.LABEL)) is not None
+    )
+
+
+OUTCOMES = [("3 and 4", 0.5, False), ("3 and 4\nis 7", 1.0, True), ("3 and 4\nis 8", 0.0, True), ("7", 1.0, True),
+            ("77", 0.0, True)]  # fmt: skip
+LABELS = [("3 and 4", 0.75, False), ("3 and 4\nis 7", 1.0, True), ("3 and 4\nis 8", 0.25, True), ("77", 0.0, True)]
+
+
+@pytest.mark.parametrize("labels", [False, True])
+@pytest.mark.parametrize("format", ["stepwise", "omega", "prm800k", "shepherd"])
+def test_labels_of_a_tree_stand_once_in_every_format(tmp_path: Path, format: str, labels: bool):
+    """Math-Shepherd's rows have a sign at every step, so that there shared steps stand in every row."""
+    with Run(tmp_path / "run", Harvest(("x",))) as opened:
+        opened.traces(0, [tree(labels)])
+    rows = Harvest((str(tmp_path / "run"),), what="labels", format=format).rows(funnel := Funnel())
+    write_rows(tmp_path / "out.jsonl", rows)
+    found, wanted = prefixes(tmp_path / "out.jsonl"), LABELS if labels else OUTCOMES
+    if format == "prm800k":
+        wanted = [(text, float(label >= 0.5), last) for text, label, last in wanted]
+    if format == "shepherd":
+        found = [(text.replace("Step 1: ", "").replace("Step 2: ", ""), *rest) for text, *rest in found]
+        assert len(found) == len(wanted) + 1
+        wanted = [(text, float(label > 0), last) for text, label, last in wanted]
+        found = list(dict.fromkeys(found))
+    assert found == wanted and all(row["from"]["problem"] == "p/0" for row in rows)
+    assert funnel.stages["traces"] == 1 and funnel.stages["kept"] == len(rows)
+
+
+def test_labels_on_the_steps_come_first_and_may_be_led_by_the_gold_answer(tmp_path: Path):
+    made = tree(labels=True)
+    made.oracle = True
+    with Run(tmp_path / "run", Harvest(("x",))) as opened:
+        opened.traces(0, [made])
+    runs = (str(tmp_path / "run"),)
+    rows = Harvest(runs, what="labels").rows(Funnel())
+    assert [row["labels"] for row in rows] == [[0.75, 1.0], [None, 0.25], [0.0]]
+    assert rows[0]["hard"] == [True, True] and rows[0]["labelled"] == [1, 1]
+    rows = Harvest(runs, what="labels", scorer="wanted", oracle=True).rows(Funnel())
+    assert [row["labels"] for row in rows] == [[0.5, 1.0], [None, 0.0], [1.0], [0.0]]
+    with pytest.raises(TaskError, match="1 led by it"):
+        Harvest(runs, what="labels", scorer="wanted").rows(Funnel())
+
+
+@pytest.mark.parametrize("what", ["labels", "values"])
+def test_what_is_shared_is_told_in_what_is_kept(tmp_path: Path, what: str):
+    made = tree()
+    made.steps[2].text = "is 7, I am quite sure"
+    made.steps[2].token_ids = ids(range(30))
+    made.steps[2].logprobs = np.zeros(30, np.float32)
+    with Run(tmp_path / "run", Harvest(("x",))) as opened:
+        opened.traces(0, [made])
+    rows = Harvest((str(tmp_path / "run"),), what=what, each=3).rows(Funnel())
+    told = {tuple(row["completions"]): row["labels"] for row in rows}
+    assert told == {("7",): [1.0], ("77",): [0.0], ("3 and 4", "is 8"): [0.5, 0.0]}
+
+
 def test_journeys_are_judged_again(run: Path, tmp_path: Path):
     """`Wanted` reads the first character: a journey that begins with "<think>" is wrong by it."""
     rows = Harvest((str(run),), what="journeys").rows(Funnel())
@@ -125,7 +206,10 @@ def test_nothing_right_stops_with_the_funnel_and_leaves_no_file(tmp_path: Path):
         Harvest((str(tmp_path / "run"),))(tmp_path / "out")
     assert "judged                  1   - 1 undecided:" in str(error.value)
     assert "right                   0   - 1 wrong" in str(error.value)
+    assert "sample more answers" in str(error.value).splitlines()[0]
     assert not (tmp_path / "out" / "data.jsonl").exists()
+    kept = Funnel.from_json(json.loads((tmp_path / "out" / "funnel.json").read_text()))
+    assert kept.lines() == str(error.value).splitlines()[1:], "the funnel is kept where nothing else is"
     with pytest.raises(TaskError, match=r"by the scorer 'accuracy' \(the answers were scored by: wanted\)"):
         Harvest((str(tmp_path / "run"),), scorer="accuracy").rows(Funnel())
 
@@ -185,7 +269,10 @@ def test_what_is_no_run_is_refused(tmp_path: Path):
 @pytest.mark.parametrize(
     "settings",
     [{"runs": ()}, {"what": "chain"}, {"by": "best"}, {"each": 0}, {"longest": 0}, {"turns": 0}, {"margin": 0.0},
-     {"what": "pairs", "model": "smollm2"}],
+     {"what": "pairs", "model": "smollm2"}, {"what": "labels", "longest": 9}, {"what": "values", "bar": 0.5},
+     {"margin": 0.2}, {"turns": 1}, {"what": "pairs", "depth": 1}, {"least": 2}, {"oracle": True},
+     {"task": Addition(digits=1)}, {"format": "omega"}, {"what": "labels", "format": "pairs"},
+     {"what": "labels", "by": "first"}],
 )  # fmt: skip
 def test_settings_that_cannot_work(settings):
     with pytest.raises((UsageError, UnknownName)):

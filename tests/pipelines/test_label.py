@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -243,6 +244,54 @@ def test_the_job_labels_answers_and_goes_on_where_it_stopped(tmp_path: Path) -> 
     assert len(list(read_traces(tmp_path / "two"))) == 6
 
 
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ("x", "no answer was ever right, so that all labels are 0, and a judge learns nothing from them: take an eas"),
+        (None, "all labels are 1, and a judge learns nothing from them: take a harder task"),
+        ("?", "no step got a label, and a judge learns nothing from them: see in traces.jsonl"),
+    ],
+)
+def test_labels_that_teach_nothing_end_the_job_with_the_funnel(answer: str | None, why: str, tmp_path: Path) -> None:
+    """A solver that never succeeds, or always does, or is never judged. What it wrote is kept."""
+    policy = load_policy(base(tmp_path / "base"), ASK, "cpu", "float32")
+    job = Label(
+        Digits(), str(tmp_path / "base"), ASK, (str(tmp_path / "given"),), separator=None,
+        rule=Shepherd(n=1, first=1, sampling=Sampling(max_tokens=2)), device="cpu", dtype="float32",
+    )  # fmt: skip
+    with Run(tmp_path / "given", job) as run:
+        for i in range(4):
+            problem = replace(Digits().train[i], answer=answer or str(i))
+            trace = Trace(problem, [Step(None, "", policy.encode(problem.messages))])
+            tokens = ids([*policy.tokens(str(i)), 2])
+            trace.add(Step(0, str(i), tokens, np.zeros(2, np.float32), "eos"))
+            if answer == "?":
+                trace.steps[1].scores["wanted"] = Score(None, "odd")
+            run.traces(0, [trace])
+    shown = {"x": "never right", None: "labelled right, wholly or partly  4", "?": "4 undecided"}[answer]
+    for _ in range(2):  # it is not done again, and no better
+        with pytest.raises(TaskError, match=re.escape(why)) as stopped:
+            job(tmp_path / "run")
+        lines = str(stopped.value).split("\n")
+        assert lines[1].split() == ["problems", "4"] and any(shown in line for line in lines[2:])
+    assert len(list(read_traces(tmp_path / "run"))) == 4
+    assert json.loads((tmp_path / "run" / "funnel.json").read_text())[0] == {"stage": "problems", "count": 4}
+
+
+def test_what_a_job_of_labels_tells(tmp_path: Path) -> None:
+    sampling = Sampling(max_tokens=12)
+    job = Label(
+        Digits(), base(tmp_path / "base"), ASK, strategy=Ensemble(3, sampling), rule=Shepherd(n=2, sampling=sampling),
+        separator="1", limit=6, device="cpu", dtype="float32",
+    )  # fmt: skip
+    traces = job(tmp_path / "run")
+    said = job.closing(tmp_path / "run")
+    steps = sum(LABEL in s.scores for t in traces for s in t.steps)
+    counts = {line.split("  ")[1].strip(): int(line.split("  ")[-1]) for line in said[:1]}
+    assert counts == {"problems": 6} and any(line.split()[:3] == ["steps", "tried", str(steps)] for line in said)
+    assert said[-1].startswith("use it")
+
+
 def test_labels_are_of_the_engine_s_own_tokens(tmp_path: Path) -> None:
     policy = load_policy(base(tmp_path / "base"), ASK, "cpu", "float32")
     text = "1\n2\n3"
@@ -263,8 +312,8 @@ def test_answers_of_runs_are_those_of_this_tokenizer_and_none_hides_another(tmp_
         Digits(), str(tmp_path / "base"), ASK, (str(tmp_path / "one"), str(tmp_path / "two")), separator=None,
         rule=Shepherd(n=1, first=1, sampling=Sampling(max_tokens=2)), device="cpu", dtype="float32",
     )  # fmt: skip
-    for name, question in (("one", "1="), ("two", "2=")):
-        problem = Problem("p/0", user(question), "1")
+    for name, question, gold in (("one", "1=", "1"), ("two", "2=", "2")):
+        problem = Problem("p/0", user(question), gold)
         trace = Trace(problem, [Step(None, "", policy.encode(problem.messages))])
         tokens = ids([*policy.tokens("12"), 2])
         trace.add(Step(0, "12", tokens, np.zeros(3, np.float32), "eos"))

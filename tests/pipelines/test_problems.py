@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from ponder.pipelines.problems import Made, MakeProblems, make
 from ponder.pipelines.sieve import Sieve, plain
 from ponder.pipelines.sources import check_parents
 from ponder.protocols import Silent, Watch
-from ponder.runs import Run, read_traces
+from ponder.runs import Run, read_job, read_traces
 from ponder.tasks import Addition, Algebra, Columns
 from ponder.tasks.made.rows import made
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Step, ids, prompt_trace, user
@@ -83,7 +84,7 @@ def adds(question: str, sample: int) -> str:
 
 def ran(job: MakeProblems, folder: Path, policy: Any, watch: Watch | None = None) -> Made:
     find = policy if callable(policy) else lambda name: policy
-    with Run(folder, job) as run:
+    with Run(folder, job, follows=job.follows) as run:
         return asyncio.run(make(job, find, run, watch or Silent()))
 
 
@@ -144,6 +145,65 @@ def test_a_solver_that_never_succeeds(templates: str, tmp_path: Path):
     assert "drawn" in str(error.value) and "6 by no sample" in str(error.value)
     assert len(list(read_traces(tmp_path / "run"))) == 6  # all that was tried is kept
     assert json.loads((tmp_path / "run" / "funnel.json").read_text())[-1]["count"] == 0
+
+
+def test_another_solver_solves_again_what_was_written(parents: str, tmp_path: Path):
+    """What a model wrote is kept, what an old solver answered is set aside and said, and no file mixes the two."""
+    writer.written = []  # type: ignore[attr-defined]
+    job = MakeProblems("write", file=parents, question="question", model="m", count=12, samples=4, sieve=PLAIN, seed=3)
+    policies = {"m": Speaks(writer), "weak": Speaks(lambda q, i: "I do not know"), "a": Speaks(adds), "b": Speaks(adds)}
+    folder = tmp_path / "run"
+
+    def now(**settings: Any) -> tuple[Made, dict[str, int]]:
+        for policy in policies.values():
+            policy.asked.clear()
+        made = ran(replace(job, **settings), folder, policies.__getitem__)
+        return made, {name: len(policy.asked) for name, policy in policies.items() if policy.asked}
+
+    with pytest.raises(TaskError, match="weak found none of the answers: name a stronger solver"):
+        now(solvers=("weak",))
+    with pytest.warns(UserWarning, match="8 attempts .* are set aside: the problems are solved again by a$"):
+        first, asked = now(solvers=("a",))
+    assert asked == {"a": 8} and len(first.rows) == 4, "nothing is written twice"
+    whole = ran(replace(job, solvers=("a",)), tmp_path / "whole", policies.__getitem__)
+    assert first.rows == whole.rows
+    steps = [(step, t.problem.id) for step, t in read_traces(folder)]
+    assert sorted(steps) == sorted((step, t.problem.id) for step, t in read_traces(tmp_path / "whole"))
+    assert jobs.decode(read_job(folder)).solvers == ("a",)
+    _, asked = now(solvers=("a", "b"))
+    assert asked == {"b": 8}, "a's attempts are still a's"
+    with pytest.warns(UserWarning, match="8 attempts"):
+        again, asked = now(solvers=("a",))
+    assert asked == {} and again.rows == first.rows and {step for step, _ in read_traces(folder)} == {0, 1}
+    with pytest.warns(UserWarning, match="8 attempts"):
+        assert now(solvers=("a",), samples=6)[1] == {"a": 8}
+    with pytest.warns(UserWarning, match="8 attempts"):
+        assert now(solvers=("a",), solving=Sampling(max_tokens=9))[1] == {"a": 8}
+    before = (folder / "traces.jsonl").read_bytes()
+    for filters in ({"votes": 1}, {"easiest": 1.0, "hardest": 0.0}, {"keep": 2}):
+        assert now(solvers=("a",), solving=Sampling(max_tokens=9), **filters)[1] == {}
+    assert (folder / "traces.jsonl").read_bytes() == before
+    with pytest.raises(RunError, match=r"another job \(count: 12 -> 13; seed: 3 -> 4\).*only solvers and filters"):
+        now(count=13, seed=4)
+    with pytest.raises(RunError, match=r"writing.max_tokens: 1024 -> 7"):
+        now(writing=Sampling(max_tokens=7))
+    with pytest.warns(UserWarning), pytest.raises(TaskError, match="none of the answers"):
+        now(solvers=("weak",))
+    assert not (folder / "problems.jsonl").exists(), "not the old solver's"
+
+
+def test_templates_can_get_another_model(templates: str, tmp_path: Path):
+    job = MakeProblems("templates", file=templates, count=6, model="m", samples=2, sieve=PLAIN)
+    with pytest.raises(TaskError, match="found none"):
+        ran(job, tmp_path / "run", Speaks(lambda q, i: "I do not know"))
+    with pytest.warns(UserWarning, match="6 attempts"):
+        assert ran(replace(job, model="n", writing=Sampling()), tmp_path / "run", Speaks(adds)).rows
+    with pytest.raises(RunError, match=r"another job \(count: 6 -> 7\)"):
+        ran(replace(job, count=7), tmp_path / "run", Speaks(adds))
+    with Run(tmp_path / "other", Sieve()):
+        pass
+    with pytest.raises(RunError, match=r"another job \(job: Sieve\(...\) -> MakeProblems"):
+        ran(job, tmp_path / "other", Speaks(adds))
 
 
 # A model that writes

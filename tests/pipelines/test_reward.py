@@ -21,10 +21,10 @@ from ponder.models.reward import PRM as Process
 from ponder.models.reward import Preference, ValueModel, load_scorer, own_reader, scorer, share_scorer
 from ponder.nets import hf
 from ponder.nets.lora import LoRA
-from ponder.pipelines.judged import encoded, gather, parted
+from ponder.pipelines.judged import encoded, gather, parted, together
 from ponder.pipelines.reward import RewardModel, _answers
 from ponder.runs import Run, newest_checkpoint, read_metrics
-from ponder.tasks.steps import read, write
+from ponder.tasks.steps import LABEL, read, write
 from ponder.train.optimiser import AdamW
 from ponder.train.reward import ORM, PRM, BradleyTerry, Judging, Value
 from ponder.types import Problem, Sampling, Score, Step, Trace, ids, user
@@ -428,3 +428,85 @@ def test_written_labels_read_back(tmp_path: Path) -> None:
     traces = read(made(tmp_path / "d.jsonl", "ranked"))
     assert write(tmp_path / "pairs.jsonl", traces[:1], "pairs") > 2
     assert all(len(t.answers()) == 2 for t in read(tmp_path / "pairs.jsonl"))
+
+
+# a row for each answer
+
+
+def rows(path: Path, kind: str, prompts: int = 40, answers: int = 4, seed: int = 0) -> str:
+    """As many rows of a prompt as it has answers, of which one at least is right and one is not, far apart."""
+    rng = np.random.default_rng(seed)
+    said = {i: [2, 1, *rng.integers(0, 10, answers - 2).tolist()] for i in range(prompts)}
+    out: list[dict[str, Any]] = []
+    for k in range(answers):
+        for i in range(prompts):
+            digit = str(said[i][k])
+            if kind == "outcomes":
+                out.append({"prompt": f"{i}=", "completion": digit, "label": even(digit)})
+            else:
+                out.append({"prompt": f"{i}=", "completions": ["2", digit], "labels": [True, even(digit)]})
+    path.write_text("".join(json.dumps(row) + "\n" for row in out))
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", ["outcomes", "stepwise"])
+def test_pairs_are_found_among_rows_of_one_prompt(kind: str, tmp_path: Path) -> None:
+    job = replace(JOB, data=(rows(tmp_path / "d.jsonl", kind),), objective=BradleyTerry(), batch=8, steps=40)
+    job(tmp_path / "run")
+    last = read_metrics(tmp_path / "run")[-1]
+    assert last["test/accuracy"] > 0.9 and last["test/best_of_n"] > 0.95 > last["test/any_of_n"]
+    said = job.closing(tmp_path / "run")
+    counts = [line.split() for line in said]
+    assert ["traces", "160"] in counts and ["prompts", "40"] in counts
+
+
+@pytest.mark.parametrize(("kind", "rule"), [("outcomes", ORM()), ("stepwise", PRM())])
+def test_the_best_of_n_of_rows_is_that_of_the_same_answers_in_one(kind: str, rule: Judging, tmp_path: Path) -> None:
+    """And what is learned from is a row at a time, as before."""
+    job = replace(JOB, data=(rows(tmp_path / "d.jsonl", kind),), objective=rule, steps=6, batch=8)
+    job(tmp_path / "run")
+    last = read_metrics(tmp_path / "run")[-1]
+    policy = load_policy(MODEL, ASK, "cpu", "float32")
+    groups = together([encoded(t, policy) for t in read(job.data[0])])
+    _, test = parted(groups, 3)
+    wanted = [np.mean([t.score(i, "label") for i in t.answers()]) for t in test]  # type: ignore[arg-type]
+    assert last["test/any_of_n"] == pytest.approx(np.mean(wanted)) and last["test/oracle_of_n"] == 1.0
+    assert last["test/labels"] == sum(LABEL in s.scores for t in test for s in t.steps)
+    assert 0 <= last["test/best_of_n"] <= 1 and last["num_tokens"] < 6 * 8 * 12
+
+
+def test_rows_of_one_prompt_become_one_trace(tmp_path: Path) -> None:
+    policy = load_policy(MODEL, ASK, "cpu", "float32")
+    single = [encoded(t, policy) for t in read(rows(tmp_path / "d.jsonl", "stepwise", prompts=3, answers=5))]
+    single[0].steps[2].cites = (0, 1)
+    joined = together(single)
+    assert [len(t.answers()) for t in joined] == [5, 5, 5] and [t.problem.question for t in joined] == [
+        "0=", "1=", "2="]  # fmt: skip
+    for trace in joined:
+        own = [t for t in single if t.problem.question == trace.problem.question]
+        for i, alone in zip(trace.answers(), own, strict=True):
+            assert trace.token_ids(i).tolist() == alone.token_ids(2).tolist() and trace.text(i) == alone.text(2)
+            assert [trace.score(j, "label") for j in trace.path(i)] == [alone.score(j, "label") for j in range(3)]
+    assert joined[0].steps[2].cites == (0, 1) and joined[0].steps[4].parent == 3
+    assert together(joined) == joined, "there is nothing left to bring together"
+    other = replace(single[1].steps[0], token_ids=policy.encode(user("9=")))
+    strange = Trace(single[0].problem, [other, *single[0].steps[1:]])
+    assert len(together([single[0], strange])) == 2, "the same question in other tokens, such as another template's"
+    parts = together(single, most=2)
+    assert [len(t.answers()) for t in parts] == [2, 2, 1] * 3, "none is too large to be computed at once"
+    firsts = [t.text(t.answers()[0]) for t in parts[:2]]
+    assert firsts == [single[0].text(2), single[3].text(2)], "dealt out in turn, so that sorted rows mix"
+
+
+@pytest.mark.parametrize("rule", [ORM(), PRM()])
+@pytest.mark.parametrize("label", [0, 1])
+def test_labels_that_are_all_equal_teach_no_judge(rule: Judging, label: int, tmp_path: Path) -> None:
+    made = [{"prompt": f"{i}=", "completions": ["1", "2"], "labels": [label, label]} for i in range(30)]
+    job = replace(JOB, data=(write_row(tmp_path, *made),), objective=rule, steps=1)
+    why = f"labels under 'label' are {label}, and a judge would learn to say just that: give "
+    with pytest.raises(TaskError, match=why + ("answers that are wrong" if label else "an easier task")) as stopped:
+        job(tmp_path / "run")
+    assert ["traces", "30"] in [line.split() for line in str(stopped.value).split("\n")], "the funnel is shown"
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    value = replace(job, objective=Value())(tmp_path / "value")
+    assert scorer(own_reader(value)).kind == "value", "which may well be the same all over"

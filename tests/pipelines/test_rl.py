@@ -357,7 +357,7 @@ def test_a_critic_is_taken_from_a_run_but_not_from_a_neighbour(tmp_path: Path) -
 
 
 def test_a_sick_run_says_so_in_its_metrics(tmp_path: Path) -> None:
-    hopeless = replace(JOB, task=Digits(answer="x"), steps=8, save_every=4)
+    hopeless = replace(JOB, task=Digits(answer="x"), steps=8, save_every=4, patience=0)
     with pytest.raises(Interrupted):
         hopeless(tmp_path / "run", Watcher("phase", 12))
     hopeless(tmp_path / "run")

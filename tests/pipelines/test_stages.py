@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from ponder import jobs, runs
-from ponder.errors import Interrupted, UnknownName, UsageError
+from ponder.errors import Interrupted, RunError, UnknownName, UsageError
 from ponder.models.load import Fresh
+from ponder.models.native import Native
 from ponder.pipelines.evaluate import Evaluate
+from ponder.pipelines.finished import finished
 from ponder.pipelines.report import Report
 from ponder.pipelines.sft import FineTune
-from ponder.pipelines.stages import Stage, Stages
+from ponder.pipelines.stages import Stage, Stages, mentioned, settled
 from ponder.protocols import Silent
 from ponder.reason.strategies import Chain
 from ponder.tasks import Addition
@@ -49,6 +51,50 @@ def test_a_later_stage_takes_an_earlier_ones_model_and_nothing_is_done_twice(tmp
     assert runs.read_job(tmp_path / "run" / "accuracy")["model"] == str(trained)
 
 
+def test_training_that_is_done_needs_neither_its_model_nor_its_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"prompt": "What is 1+1?", "completion": "2"}\n')
+    more = replace(SFT, data=str(data), model="stage:sft")
+    both = Stages((Stage("sft", SFT), Stage("more", more)))
+    assert isinstance(both(tmp_path / "run")["more"], Native)
+    made = {name: tmp_path / "run" / name / "checkpoints" / "step-000003" / "model" for name in ("sft", "more")}
+    lines = (tmp_path / "run" / "more" / "metrics.jsonl").read_text()
+    with monkeypatch.context() as patch:
+        patch.setattr("ponder.pipelines.sft.load_policy", lambda *a, **k: pytest.fail("nobody needs the model"))
+        assert both(tmp_path / "run") == made
+        data.rename(tmp_path / "elsewhere")
+        assert both(tmp_path / "run") == made
+        assert (tmp_path / "run" / "more" / "metrics.jsonl").read_text() == lines, "not even a remark"
+    data.write_text('{"prompt": "What is 1+2?", "completion": "3"}\n')
+    with pytest.raises(RunError, match=r"^stage 'more': the data in .* changed since this run began"):
+        both(tmp_path / "run")
+    (tmp_path / "elsewhere").replace(data)
+    assert both(tmp_path / "run") == made
+
+
+def test_training_that_another_job_has_done_is_not_taken(tmp_path: Path) -> None:
+    with runs.Run(tmp_path / "run", BOTH):
+        pass
+    replace(SFT, seed=1)(tmp_path / "run" / "sft")
+    with pytest.raises(RunError, match=r"^stage 'sft': .* belongs to another job \(seed: 1 -> 0\)"):
+        BOTH(tmp_path / "run")
+
+
+def test_training_that_is_not_done_goes_on(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        THREE(tmp_path / "run", Stop("more"))
+    newest = runs.newest_checkpoint(tmp_path / "run" / "more")
+    assert newest is not None and finished(settled(MORE.job, tmp_path / "run"), tmp_path / "run" / "more") is None
+    other = replace(THREE, stages=(*THREE.stages[:2], replace(MORE, job=replace(MORE.job, seed=5))))
+    with pytest.raises(RunError, match=r"stage 'more' of .* began with other settings \(seed: 0 -> 5\)"):
+        other(tmp_path / "run")
+    (end,) = THREE.stages[3:]
+    longer = replace(THREE, stages=(*THREE.stages[:3], replace(end, job=replace(end.job, limit=2))))
+    assert longer(tmp_path / "run")["end"].problems == 2
+
+
 def test_a_stage_that_is_not_there_is_named() -> None:
     with pytest.raises(UnknownName, match="sft"):
         Stages((Stage("accuracy", EVAL), Stage("sft", SFT)))
@@ -57,8 +103,6 @@ def test_a_stage_that_is_not_there_is_named() -> None:
 
 
 def test_stages_are_named_anywhere_in_a_job(tmp_path: Path) -> None:
-    from ponder.pipelines.stages import mentioned, settled
-
     @dataclass(frozen=True)
     class Job:
         runs: tuple[str, ...] = ("stage:a", "elsewhere")

@@ -25,6 +25,7 @@ from ponder.pipelines.unchanged import check, name
 from ponder.protocols import Silent, Watch
 from ponder.reason.strategies import Ensemble
 from ponder.runs import Run, read_traces
+from ponder.train.optimiser import AdamW
 from ponder.types import Problem, Sampling, Trace, user
 
 
@@ -98,7 +99,8 @@ def test_a_failed_attempt_at_another_problem_counts_too(tmp_path: Path) -> None:
 def test_collecting_and_labelling_notice_it(tmp_path: Path) -> None:
     task = filed(tmp_path)
     fresh = Fresh(ALPHABET, width=16, layers=1, heads=2, context=32)
-    FineTune(task, fresh, ASK, steps=1, batch=2, device="cpu", dtype="float32")(tmp_path / "model")
+    half = {"steps": 30, "batch": 6, "optimiser": AdamW(lr=1e-2)}  # learned: some labels differ
+    FineTune(task, fresh, ASK, device="cpu", dtype="float32", **half)(tmp_path / "model")  # type: ignore[arg-type]
     more: dict[str, Any] = {
         "batch": 2,
         "device": "cpu",

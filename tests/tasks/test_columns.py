@@ -206,6 +206,17 @@ def test_bad_rows_are_named(bad):
         assert len(made(short, data=[*ROWS, bad], bad_rows="skip").train) > 20
 
 
+def test_a_missing_column_is_named_with_those_that_are_there(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('\ufeff{"question": "1+1=", "answer": "2"}\n', "utf-8")
+    with pytest.raises(
+        TaskError, match=r"line 1: the column 'prompt' is missing; the columns are 'question', 'answer'"
+    ):
+        _ = made(right, data=str(path)).train
+    with pytest.raises(TaskError, match=r"row 41: malformed \(KeyError\('role'\)\)"):  # of a message, not a column
+        _ = made(right, data=[*ROWS, {"prompt": [{"content": "?"}]}]).train
+
+
 def test_gold_comes_from_a_column_or_not_at_all():
     rows = [{**row, "solution": f"It is {row['answer']}."} for row in ROWS]
     task = made(right, data=rows, gold_column="solution")

@@ -112,7 +112,9 @@ def test_missing_data_says_what_to_set(monkeypatch, tmp_path):
 def test_a_malformed_line_is_named(data, bad):
     path = write(data, "gsm8k/train.jsonl", gsm("a"), bad)
     write(data, "gsm8k/test.jsonl", gsm("b"))
-    with pytest.raises(TaskError, match="line 2: malformed") as caught:
+    with pytest.raises(
+        TaskError, match=r"line 2: (malformed|the column 'answer' is missing; the columns are none)"
+    ) as caught:
         _ = GSM8K().train
     assert str(path) in str(caught.value)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -26,16 +25,13 @@ USED_BY = {
 
 def harvest(argv: Sequence[str]) -> int:
     """ponder harvest RUN [RUN ...] --out FILE [flags]"""
-    runs = list(takewhile(lambda word: not word.startswith("-"), argv))
-    parser = flags.Parser("ponder harvest", "Traces of run directories become data: ponder harvest RUN [RUN ...].")
-    given = parser.add(_flags).parse(argv[len(runs) :])
-    if not runs:
-        raise UsageError("give the run directories first: ponder harvest RUN [RUN ...] --out FILE")
-    return _harvest(runs, **given)
+    parser = flags.Parser("ponder harvest", "Traces of run directories become data.")
+    given = parser.add(_flags).parse(argv)
+    return _harvest(given.pop("runs"), **given)
 
 
 def _flags(
-    *,
+    *runs: Annotated[str, "run directories whose traces are taken, one after another"],
     out: Annotated[Path, "the JSONL file to write"],
     what: Annotated[
         Literal["chains", "journeys", "pairs", "siblings", "labels", "values", "verdicts", "rationales", "operators"],
@@ -43,7 +39,12 @@ def _flags(
         " labelled steps; values of prefixes; whether answers are right, for a generative judge; the same after a"
         " right answer, which it learns to write first; which operator was applied where",
     ] = "chains",
-    scorer: Annotated[str, "by whose scores; default: the only one there is, or the run's verifier"] = "",
+    format: Annotated[
+        Literal["stepwise", "prm800k", "shepherd", "omega"], "of labels: TRL's, PRM800K's, Math-Shepherd's, OmegaPRM's"
+    ] = "stepwise",
+    scorer: Annotated[
+        str, "by whose scores; default: the only one there is, or the run's verifier; for labels, those of ponder label"
+    ] = "",
     bar: Annotated[float, "the score from which an answer is right"] = 1.0,
     each: Annotated[int | None, "rows of a problem, at most (default 4 chains, journeys or pairs, else all)"] = None,
     by: Annotated[Literal["shortest", "diverse", "first"], "which of a problem's are kept"] = "shortest",
@@ -58,7 +59,7 @@ def _flags(
     tokens: Annotated[str | None, "also write the token ids, checked by this model's tokenizer"] = None,
     json: Annotated[bool, "one JSON object"] = False,
 ) -> None:
-    """The flags of the command; the runs come before them."""
+    """The flags of the command."""
 
 
 def _harvest(
@@ -91,7 +92,8 @@ def _harvest(
         emit({"out": str(out), "what": job.what, "rows": len(rows), "funnel": funnel.to_json()})
         return 0
     problems = len({row["from"]["problem"] for row in rows})
-    print("\n".join([*funnel.lines(), "", f"{len(rows):,} {job.what} of {problems:,} problems in {out}"]))
+    things = f"rows of {job.what}" if job.what == "labels" else job.what
+    print("\n".join([*funnel.lines(), "", f"{len(rows):,} {things} of {problems:,} problems in {out}"]))
     if unsure := sum(not row.get("verified", True) for row in rows):
         print(f"{unsure:,} could not be judged again as whole answers: --task NAME does that")
     if job.what in USED_BY:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -30,6 +31,7 @@ def problems(
     model: Annotated[str | None, "writes, and solves where no --solver is named"] = None,
     solver: Annotated[list[str], "a model that must agree on the answers; may be given again"] = [],  # noqa: B006
     samples: Annotated[int, "attempts of each solver; 0: solve nothing"] = 8,
+    solver_tokens: Annotated[int | None, "tokens of an attempt; default: --max-tokens"] = None,
     votes: Annotated[int, "attempts that must give the answer, at least"] = 2,
     exact: Annotated[str | None, "module:function from a question to all its answers: there must be one"] = None,
     hardest: Annotated[float, "lowest pass rate"] = 0.01,
@@ -79,7 +81,7 @@ def problems(
         writing=sampling,
         solvers=tuple(solver),
         samples=samples,
-        solving=sampling,
+        solving=sampling if solver_tokens is None else replace(sampling, max_tokens=solver_tokens),
         votes=votes,
         exact=exact,
         hardest=hardest,

@@ -30,10 +30,12 @@ class Launch(NamedTuple):
 def start(job: Any, folder: Path, json: bool, fresh: bool = False) -> int:
     if fresh and (folder / "job.json").exists():
         raise RunError(f"{folder} holds a run already, which --fresh leaves alone: give another --run, or remove it")
+    from ponder.pipelines.finished import finished
+
     with Stop() as stop:
         with watch(job, folder, stop, json) as seen:
             with tidy(folder):
-                result = job(folder, seen)
+                result = finished(job, folder) or job(folder, seen)
     if json:
         emit({"event": "done", "run": str(folder), **numbers(job, folder, result)})
     else:
@@ -44,17 +46,16 @@ def start(job: Any, folder: Path, json: bool, fresh: bool = False) -> int:
 @contextmanager
 def tidy(folder: Path) -> Iterator[None]:
     """A job that fails before its first step leaves no run directory behind that would refuse the corrected one."""
+    from ponder.pipelines.begun import bare, clear
+
     new = not (folder / "job.json").exists()
     try:
         yield
     except Interrupted:
         raise
     except Exception:
-        held = {p.name for p in folder.iterdir()} if new and folder.is_dir() else set()
-        if "job.json" in held and held <= {"job.json", "environment.json", "lock"}:
-            for name in held:
-                (folder / name).unlink()
-            folder.rmdir()
+        if new and folder.is_dir() and bare(folder):
+            clear(folder)
         raise
 
 

@@ -11,8 +11,8 @@ import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -23,12 +23,12 @@ from ponder.errors import ModelError, UsageError
 from ponder.models import chat
 from ponder.models.load import Fresh, find, load_policy
 from ponder.models.native import Adapted, Native
+from ponder.models.shared import adapter_for, adapter_name, runs_as
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import hf
 from ponder.nets.compute import pick_device, pick_dtype, set_threads
-from ponder.nets.decoder import Decoder
-from ponder.nets.lora import TARGETS
 from ponder.nets.valued import Head, Valued, layers, linear
+from ponder.protocols import Policy
 from ponder.tasks.steps.cut import ends
 from ponder.tasks.steps.judging import Reduce, reduced
 from ponder.types import Cost, Ids, Score, Trace
@@ -39,12 +39,17 @@ _REMEMBERED = 1 << 16  # numbers, so that a longer path does not pay for its beg
 class Reader:
     """What a head reads at tokens of a text. It remembers, until the weights change."""
 
-    def __init__(self, policy: Native | Adapted, head: Head, score: nn.Module) -> None:
+    def __init__(self, policy: Native | Adapted, head: Head, score: nn.Module, frozen: bool = False) -> None:
+        """`frozen`: the weights are to stay as they are now, and whoever changes them is told."""
         self.policy, self.head, self.score = policy, head, score
         self._engine = policy.policy if isinstance(policy, Adapted) else policy
         self._own = isinstance(self._engine.net, Valued) or isinstance(policy, Adapted)
         self._known: OrderedDict[bytes, float] = OrderedDict()
         self._stamp: Any = None
+        self._begun: tuple[int, ...] | None = None
+        if frozen:
+            self._engine._fresh()
+            self._begun = self._written()
 
     def text(self, tokens: Ids) -> str:
         return self.policy.text(tokens)
@@ -52,6 +57,11 @@ class Reader:
     async def __call__(self, tokens: Ids, at: Sequence[int]) -> tuple[list[float], Cost]:
         """At each of these places of a text, in order; and what that took."""
         self._engine._fresh()
+        if self._begun is not None and self._written() != self._begun:
+            raise ModelError(
+                "the policy was trained while a judge read in its engine, and a judge must not change with what it"
+                " judges: give it an engine of its own (load_scorer)"
+            )
         if self._stamp != (stamp := (self._engine._stamp, self.head)):
             self._known.clear()
             self._stamp = stamp
@@ -72,6 +82,10 @@ class Reader:
             while len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
         return [found[place] for place in at], cost
+
+    def _written(self) -> tuple[int, ...]:
+        """Changes when the weights do; not when the engine lays the same ones elsewhere."""
+        return self._engine._stamp[: 1 + len(self._engine._weights)]
 
     def _cost(self, first: int, last: int, known: Sequence[int]) -> Cost:
         """What was read before, or was written in these same states, is in the cache."""
@@ -222,20 +236,34 @@ def load_scorer(model: str, device: str = "auto", dtype: str = "auto", **setting
     return scorer(own_reader(load_valued(model, None, device=device, dtype=dtype)), **settings)
 
 
-def share_scorer(policy: Native, model: str, name: str = "judge", **settings: Any) -> Learned:
-    """A trained judge on the policy's own engine, where it was trained on the same base: as a LoRA adapter, or as a
-    head alone. `name`: of the adapter in the engine."""
+def share_scorer(policy: Native, model: str, name: str = "", **settings: Any) -> Learned:
+    """A trained judge on the policy's own engine, where it was trained on these very weights: as a head alone, or as a
+    LoRA adapter. `name`: of the adapter in the engine. It reads as long as the weights stay as they are."""
     folder = find(model)
     head, stored = hf.head_of(folder)
-    adapter = folder.with_name("adapter")
-    _same_base(policy.net, folder, adapted=adapter.is_dir())
-    module = layers(policy.net.config.width, head).to(policy.net.device)
-    module.load_state_dict({n.removeprefix("score."): t for n, t in stored.items()})
-    module.requires_grad_(False)
-    if not adapter.is_dir():
-        return scorer(Reader(policy, head, module), **settings)
-    policy.engine.adapters.add(name, adapter)
-    return scorer(Reader(policy.adapted(name), head, module), **settings)
+    adapter = adapter_for(policy, folder)
+    module = layers(policy.net.config.width, head).to(policy.net.device, policy.net.dtype).requires_grad_(False)
+    try:
+        module.load_state_dict({n.removeprefix("score."): t for n, t in stored.items()})
+    except RuntimeError as why:
+        raise ModelError(f"the head in {folder} is not what its config.json says ({why})") from None
+    if adapter is None:
+        return scorer(Reader(policy, head, module, frozen=True), **settings)
+    own = adapter_name(adapter)
+    if name or own not in policy.engine.adapters:
+        policy.engine.adapters.add(name or own, adapter)
+    return scorer(Reader(policy.adapted(name or own), head, module, frozen=True), **settings)
+
+
+def scorer_for(
+    policy: Policy | None, model: str, device: str = "auto", dtype: str = "auto", **settings: Any
+) -> Learned:
+    """A trained judge on the policy's engine where it can share it, else on one of its own. The policy must not be
+    trained: a judge on its engine reads what it reads only with these weights."""
+    if isinstance(policy, Native) and runs_as(policy, device, dtype):
+        with suppress(ModelError):  # another base, or all of its weights were trained; or a fault, which comes again
+            return share_scorer(policy, model, **settings)
+    return load_scorer(model, device, dtype, **settings)
 
 
 def own_reader(policy: Native) -> Reader:
@@ -273,18 +301,3 @@ def load_valued(
 
 def _form(head: Head) -> tuple[Any, ...]:
     return head.of, head.form, head.bias, head.hidden, head.bins, head.low, head.high
-
-
-def _same_base(net: Decoder, folder: Path, adapted: bool) -> None:
-    """Raise unless all that no adapter changed is the policy's own."""
-    own = dict(net.named_parameters())
-    for name, tensor in hf._tensors(folder, multimodal=False):
-        touched = name.startswith(("score.", "lm_head.")) or (adapted and name.split(".")[-2] in TARGETS)
-        if touched:
-            continue
-        mine = own.get(name)
-        if mine is None or mine.shape != tensor.shape or not torch.equal(mine.detach().cpu(), tensor.to(mine.dtype)):
-            raise ModelError(
-                f"the judge in {folder} was trained on another model ({name} differs): load it on an engine of its own"
-                " (load_scorer), or train it with LoRA or the head only on this policy's model"
-            )

@@ -10,7 +10,7 @@ from pathlib import Path
 from ponder.errors import UsageError
 from ponder.models.load import load_any, pin
 from ponder.pipelines.evaluate import think_about
-from ponder.pipelines.guides import ORACLE, guide_named
+from ponder.pipelines.guides import guide_named, sees_gold
 from ponder.pipelines.report import Report, report
 from ponder.pipelines.solve import pick
 from ponder.pipelines.weights import pin_guide, weights_of
@@ -54,7 +54,7 @@ class Collect:
             guide = guide_named(job.guide, policy, self.task, self.device, self.dtype)
             work = think_about(
                 list(chosen.values()), self.strategy, policy, self.task.verifier, run, watch, self.batch,
-                guide=guide, budget=self.budget, oracle=self.guide == ORACLE,
+                guide=guide, budget=self.budget, oracle=sees_gold(self.guide),
             )  # fmt: skip
             traces = asyncio.run(work)
         return self._report(traces)

@@ -12,7 +12,7 @@ from typing import Any
 from ponder.errors import Interrupted, ModelError, TaskError, UsageError
 from ponder.models.load import load_any, pin
 from ponder.pipelines import unchanged
-from ponder.pipelines.guides import ORACLE, guide_named
+from ponder.pipelines.guides import guide_named, sees_gold
 from ponder.pipelines.report import Report, report, so_far
 from ponder.pipelines.solve import attempt
 from ponder.pipelines.weights import pin_guide, weights_of
@@ -68,7 +68,7 @@ async def evaluate(job: Evaluate, policy: Policy, run: Run, watch: Watch, guide:
         budget = Purse(job.budget, sum((t.cost for _, t in read_traces(run.folder)), Cost()))
     traces = await think_about(
         problems, job.strategy, policy, verifier, run, watch, job.batch,
-        guide=guide, budget=budget, oracle=job.guide == ORACLE,
+        guide=guide, budget=budget, oracle=sees_gold(job.guide),
     )  # fmt: skip
     return report(traces, verifier.name, getattr(verifier, "read", None), "" if guide is None else guide.name)
 

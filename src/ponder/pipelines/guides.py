@@ -9,10 +9,10 @@ from ponder.errors import UnknownName, UsageError
 from ponder.names import load
 from ponder.protocols import Policy, Scorer, Task
 from ponder.reason.operators.self_evaluate import PTrue
-from ponder.reason.scorers import Likelihood
+from ponder.reason.scorers import AtEnds, Likelihood
 
 ORACLE = "oracle"
-KNOWN = ("likelihood", "p_true", ORACLE, "reward:FOLDER", "genrm:MODEL", "module:object")
+KNOWN = ("likelihood", "p_true", ORACLE, "oracle+GUIDE", "reward:FOLDER", "genrm:MODEL", "module:object")
 
 
 def guide_named(
@@ -20,12 +20,16 @@ def guide_named(
 ) -> Scorer | None:
     """A scorer that needs no gold answer, or the oracle, which is the task's verifier.
 
+    A learned one that was trained on this policy's weights, or is this model, runs in its engine and cache: so give
+    none where the policy is being trained.
+
     likelihood      how likely the policy finds what it wrote
     p_true          how likely the policy finds that it is right, when asked
     reward:FOLDER   a trained outcome, process or value model: a folder, or the run that trained it
     genrm:MODEL     a language model asked whether the answer is correct, as trained on `harvest --what verdicts`;
                     genrm+8:MODEL writes 8 rationales first, as trained on `--what rationales`
     module:object   your own, or one of ponder's
+    oracle+GUIDE    the oracle for finished answers, and the other for all before them
     """
     kind, _, rest = name.partition(":")
     if not name:
@@ -36,28 +40,42 @@ def guide_named(
         if policy is None:
             raise UsageError("p_true asks the policy that thinks, and there is none here: name another guide")
         return PTrue(policy)
+    if name.startswith(ORACLE + "+"):
+        outcome = guide_named(ORACLE, policy, task)
+        value = guide_named(name.removeprefix(ORACLE + "+"), policy, None, device, dtype)
+        if outcome is None or value is None:
+            raise UsageError(f"{name!r} does not say who judges what is not finished: oracle+reward:FOLDER does")
+        return AtEnds(outcome, value)
     if name == ORACLE:
         if task is None:
             raise UsageError("an oracle needs a task with gold answers: --guide oracle is for `ponder eval`")
         return task.verifier
     if kind == "reward" and rest:
-        from ponder.models.reward import load_scorer
+        from ponder.models.reward import scorer_for
 
-        return load_scorer(rest, device=device, dtype=dtype)
+        return scorer_for(policy, rest, device, dtype)
     if kind.startswith("genrm") and rest:
         from ponder.models.genrm import GenRM
         from ponder.models.load import load_any
+        from ponder.models.shared import holds
 
         if not learned(name)[0]:
             raise UsageError(f"{kind!r} is no judge: genrm:MODEL asks at once, genrm+8:MODEL writes 8 rationales first")
-        return GenRM(load_any(rest, device=device, dtype=dtype), int(kind.removeprefix("genrm") or 0))
+        rationales = int(kind.removeprefix("genrm") or 0)
+        if policy is not None and holds(policy, rest, device, dtype):
+            return GenRM(policy, rationales)
+        return GenRM(load_any(rest, device=device, dtype=dtype), rationales)
     if rest:
         found: Any = load(name)
         return found() if isinstance(found, type) else found
     raise UnknownName("guide", name, KNOWN)
 
 
+def sees_gold(guide: str) -> bool:
+    return guide.partition("+")[0] == ORACLE
+
+
 def learned(guide: str) -> tuple[str, str]:
     """What kind of judge it is, and its model; both empty where a guide has no weights of its own."""
     kind, _, rest = guide.partition(":")
-    return (kind, rest) if rest and re.fullmatch(r"reward|genrm(\+\d+)?", kind) else ("", "")
+    return (kind, rest) if rest and re.fullmatch(r"(oracle\+)?(reward|genrm(\+\d+)?)", kind) else ("", "")

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from ponder import jobs
 from ponder.errors import PonderError, RunError, TaskError, UnknownName, UsageError
 from ponder.funnel import Funnel
 from ponder.models.genrm import lesson
+from ponder.pipelines.kinds import APPLIES, EACH, ESTIMATES, FORMS, INSTEAD, MANY, WHAT, WITH_TOKENS, Format, What
 from ponder.pipelines.rows import FUNNEL, told, write_rows
 from ponder.protocols import Scorer, Silent, Task, Watch
 from ponder.reason import harvest as reap
 from ponder.reason.harvest.found import By, Found, Origin
 from ponder.reason.harvest.journeys import Reads
 from ponder.runs import Run, read_job, read_traces, write_json
+from ponder.tasks.steps import FORMATS, LABEL
 from ponder.types import Ids, Problem, Score, Step, Trace, ids, prompt_trace
 
 if TYPE_CHECKING:
     from ponder.models.tokenizer import Tokenizer
 
-What = Literal["chains", "journeys", "pairs", "siblings", "labels", "values", "verdicts", "rationales", "operators"]
-WHAT: tuple[What, ...] = get_args(What)
-ESTIMATES = ("labels", "values")  # shares of answers that are right: wrong where the gold answer led the search
-WITH_TOKENS = ("chains", "journeys")
-EACH = 4
-MANY = ("labels", "values", "verdicts", "rationales", "operators")
 DATA = "data.jsonl"
 
 
@@ -38,8 +35,9 @@ DATA = "data.jsonl"
 class Harvest:
     """The job. Of the traces in these run directories, at most `each` rows of a problem.
 
-    `scorer`: by whose verdict; empty: the only one there is, or the run's own verifier. `task`: its verifier judges
-    journeys again, once they are told; None: that of the run's own task, where its job has one.
+    `scorer`: by whose verdict; empty: the only one there is, or the run's own verifier; for labels, the labels on the
+    steps themselves, where a run has them. `task`: its verifier judges journeys again, once they are told; None: that
+    of the run's own task, where its job has one.
     """
 
     runs: tuple[str, ...]
@@ -56,14 +54,16 @@ class Harvest:
     oracle: bool = False  # also labels and values from searches that the gold answer guided
     task: Task | None = None
     model: str | None = None  # also write token ids, which this model's tokenizer must read as the traces' text
+    format: Format = "stepwise"  # of labels
 
     def __post_init__(self) -> None:
         if not self.runs or isinstance(self.runs, str):
             raise UsageError("name at least one run directory to harvest from")
         if self.what not in WHAT:
             raise UnknownName("harvest", str(self.what), WHAT)
-        if self.by not in get_args(By):
-            raise UnknownName("choice", str(self.by), get_args(By))
+        for given, known, kind in ((self.by, get_args(By), "choice"), (self.format, FORMS, "format of labels")):
+            if given not in known:
+                raise UnknownName(kind, str(given), known)
         bounds = (self.each, self.turns, self.depth, self.least, self.longest)
         if any(bound is not None and bound < 1 for bound in bounds):
             raise UsageError("each, turns, depth, least and longest must each be at least 1")
@@ -71,6 +71,11 @@ class Harvest:
             raise UsageError(f"margin is {self.margin}; a preference needs a difference above 0")
         if self.model is not None and self.what not in WITH_TOKENS:
             raise UsageError(f"token ids are for {' and '.join(WITH_TOKENS)}: leave them out for {self.what}")
+        for f in fields(self):
+            if getattr(self, f.name) != f.default and self.what not in (kinds := APPLIES.get(f.name, WHAT)):
+                raise UsageError(f"`{f.name}` is for {', '.join(kinds)}: leave it out for {self.what}")
+        if self.by != "shortest" and self.each is None and self.what in MANY:
+            raise UsageError(f"`by` chooses among {self.what} only where `each` says how many: give that too")
 
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> Path:
         """As a stage: the rows in the folder's data.jsonl. A harvest that is done is not done again."""
@@ -78,8 +83,11 @@ class Harvest:
             out = run.folder / DATA
             if not out.exists():
                 funnel = Funnel()
-                rows = self.rows(funnel, watch or Silent())
-                write_json(run.folder / FUNNEL, funnel.to_json())
+                try:
+                    rows = self.rows(funnel, watch or Silent())
+                finally:  # also where nothing was left
+                    if funnel.stages:
+                        write_json(run.folder / FUNNEL, funnel.to_json())
                 write_rows(out, rows)
         return out
 
@@ -97,35 +105,39 @@ class Harvest:
         reads = None if self.model is None else _Reader.of(self.model)
         found: list[Found] = []
         problems: dict[str, Problem] = {}
-        for origin, trace in self._traces(funnel):
+        for origin, trace in self._traces(funnel, scorer):
             fresh = list(self._harvest(trace, scorer[origin.run], funnel, origin, reads))
             found += fresh
             if fresh:
                 problems[fresh[0].problem] = trace.problem
         if not found:
-            funnel.stop(f"the runs hold no {self.what} by {_named(scorer)}")
+            funnel.stop(f"the runs hold no {self.what} by {_named(scorer)}; {INSTEAD[self.what]}")
         if self.what == "journeys":
             watch.phase("judge")
             judges = {run: own_judge(run) if self.task is None else self.task.verifier for run in self.runs}
             judges = {run: judge if judge and judge.name == scorer[run] else None for run, judge in judges.items()}
             found = asyncio.run(still_right(found, problems, judges, self.bar, funnel))
-        if self.what == "values":
+        ways = self.what in ESTIMATES and self.format == "stepwise"
+        if ways:
             found = reap.woven(reap.merged(found, funnel))
         each = self.each or (None if self.what in MANY else EACH)
-        kept = reap.keep(found, funnel, each, self.by, exact=self.what == "values")
+        kept = reap.keep(found, funnel, each, self.by, exact=self.what in ESTIMATES)
         if not kept:
-            funnel.stop(f"no {self.what} are left")
-        return [one.row for one in kept]
+            funnel.stop(f"no {self.what} are left; {INSTEAD[self.what]}")
+        return [one.row for one in (reap.told_once(kept) if ways else kept)]
 
     def _scorer(self, run: str) -> str:
         """Operators were applied whether or not anybody judged what came of them."""
+        if self.what == "labels" and _labelled(run):
+            return LABEL
         return "" if self.what == "operators" and not scorers((run,)) else only_scorer((run,))
 
-    def _traces(self, funnel: Funnel) -> Iterator[tuple[Origin, Trace]]:
+    def _traces(self, funnel: Funnel, scorer: Mapping[str, str]) -> Iterator[tuple[Origin, Trace]]:
         for run in self.runs:
+            own = self.what == "labels" and scorer[run] == LABEL  # each from answers of its own, whoever led to it
             for at, trace in read_traces(run):
                 funnel.add("traces", 1)
-                strict = self.what in ESTIMATES and not self.oracle
+                strict = self.what in ESTIMATES and not self.oracle and not own
                 if not strict or funnel.passes("not led by the gold answer", not trace.oracle, "led by it"):
                     yield Origin(str(run), at), trace
 
@@ -153,7 +165,10 @@ class Harvest:
             case "siblings":
                 yield from reap.sibling_pairs(trace, scorer, funnel, origin, self.margin, self.longest)
             case "labels":
-                yield from reap.step_labels(trace, scorer, funnel, origin, self.bar)
+                if self.format == "stepwise":
+                    yield from reap.step_labels(trace, scorer, funnel, origin, self.bar, own=scorer == LABEL)
+                else:
+                    yield from _in_format(trace, scorer, funnel, origin, self.format)
             case "values":
                 yield from reap.values(trace, scorer, funnel, origin, self.least)
             case "verdicts" | "rationales":
@@ -226,6 +241,11 @@ def scorers(runs: Sequence[str], first: int = 200) -> Counter[str]:
     return seen
 
 
+def _labelled(run: str, first: int = 200) -> bool:
+    """Somebody labelled the steps of its first traces themselves."""
+    return any(LABEL in step.scores for _, trace in islice(read_traces(run), first) for step in trace.steps)
+
+
 def has_traces(run: str) -> None:
     """Raise where there is nothing to read."""
     read_job(run)  # says so where that is no run directory
@@ -245,6 +265,16 @@ def _named(scorer: Mapping[str, str]) -> str:
     listed = ", ".join(repr(name) for name in dict.fromkeys(scorer.values()))
     others = "" if set(scorer.values()) & set(names) else f" (the answers were scored by: {', '.join(sorted(names))})"
     return f"the scorer {listed}{others}"
+
+
+def _in_format(trace: Trace, scorer: str, funnel: Funnel, origin: Origin, format: Format) -> Iterator[Found]:
+    """A labelled tree as the rows of a format, which has its own way to tell what ways share."""
+    known = reap.labels_on(trace, scorer) if scorer == LABEL else reap.outcomes(trace, scorer)
+    rows = list(FORMATS[format].write(reap.labelled_tree(trace, known, LABEL)))
+    funnel.passes("traces with labels", bool(rows), f"none that {format} can hold")
+    for row in rows:
+        size = sum(len(step.token_ids) for step in trace.steps[1:])
+        yield Found(reap.key(trace.problem), json.dumps(row), size, row | {"from": origin.of(trace)})
 
 
 def _verdicts(trace: Trace, scorer: str, funnel: Funnel, origin: Origin, job: Harvest) -> Iterator[Found]:

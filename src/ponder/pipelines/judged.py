@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,12 @@ from ponder.models.native import Native
 from ponder.pipelines.sft import end_token
 from ponder.runs import read_traces
 from ponder.tasks.split import held_out
-from ponder.tasks.steps import LABEL, read
+from ponder.tasks.steps import LABEL
 from ponder.tasks.steps.cut import split
-from ponder.types import Trace, ids
+from ponder.tasks.steps.files import reader, rows_of, traces_of
+from ponder.types import Cost, Trace, ids
+
+MOST = 64  # answers to one prompt that are brought together
 
 
 def gather(
@@ -29,16 +32,18 @@ def gather(
     scorer: str | None = None,
     skip_bad: bool = False,
     scored: bool = True,
+    funnel: Funnel | None = None,
 ) -> tuple[list[Trace], str]:
     """Traces of all these places, and the name under which their labels stand.
 
     A place is a file of labels, a file of traces (one JSON object a line), or a run directory. A run's labels are those
     of `scorer`; without, the ones called "label", or of the only scorer that there is. Not `scored`: no scores needed.
+    Rows of files that `skip_bad` leaves out are counted in the funnel.
     """
     traces: list[Trace] = []
     scores: dict[str, set[str]] = {}
     for place in data:
-        found = _from_run(place) if Path(place).is_dir() else _from_file(place, format, skip_bad)
+        found = _from_run(place) if Path(place).is_dir() else _from_file(place, format, skip_bad, funnel)
         if not found:
             raise TaskError(f"{place} holds no traces: let it think first, or give another")
         traces += found
@@ -60,32 +65,21 @@ def _from_run(place: str) -> list[Trace]:
     return [trace for _, trace in read_traces(place)]
 
 
-def _from_file(place: str, format: str | None, skip_bad: bool) -> list[Trace]:
-    if format not in (None, "traces"):
-        return read(place, format, skip_bad)
+def _from_file(place: str, format: str | None, skip_bad: bool, funnel: Funnel | None) -> list[Trace]:
+    rows = rows_of(place)
+    thought = bool(rows.good) and {"problem", "steps"} <= (first := rows.good[0][1]).keys()
+    if format == "traces" or (format is None and thought and isinstance(first["problem"], dict)):
+        return traces_of(rows, _thought, skip_bad, funnel)
+    return traces_of(rows, reader(rows, format), skip_bad, funnel)
+
+
+def _thought(row: Mapping[str, Any], where: str) -> Trace:
+    if missing := [name for name in ("problem", "steps") if name not in row]:
+        raise TaskError(f"is no trace: it has no {' and no '.join(map(repr, missing))}")
     try:
-        with open(place, encoding="utf-8") as file:
-            first = json.loads(next((line for line in file if line.strip()), "null"))
-    except OSError as why:
-        raise TaskError(f"cannot read {place}: {why.strerror}") from None
-    except ValueError as why:
-        raise TaskError(f"{place}: its first row is not JSON ({why})") from None
-    if not (isinstance(first, dict) and {"problem", "steps"} <= first.keys() and isinstance(first["problem"], dict)):
-        if format == "traces":
-            raise TaskError(f"{place} holds no traces: each line must have 'problem' and 'steps'")
-        return read(place, format, skip_bad)
-    found = []
-    try:
-        lines = Path(place).read_text("utf-8").split("\n")
-    except UnicodeDecodeError as why:
-        raise TaskError(f"cannot read {place}: it is not UTF-8 text ({why})") from None
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            try:
-                found.append(_sound(Trace.from_json(json.loads(line))))
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as why:
-                raise TaskError(f"{place}, line {number} is no trace ({why!r})") from None
-    return found
+        return _sound(Trace.from_json(row))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError, UsageError) as why:
+        raise TaskError(f"is no trace ({why!r})") from None
 
 
 def _sound(trace: Trace) -> Trace:
@@ -149,9 +143,13 @@ def parted(traces: Iterable[Trace], tenths: int) -> tuple[list[Trace], list[Trac
     """To learn from and to measure on, by a hash of the question: no question is on both sides."""
     sides: tuple[list[Trace], list[Trace]] = [], []
     for trace in traces:
-        key = json.dumps([dict(m) for m in trace.problem.messages], sort_keys=True, default=str)
-        sides[held_out(key, tenths)].append(trace)
+        sides[held_out(_asked(trace), tenths)].append(trace)
     return sides
+
+
+def _asked(trace: Trace) -> str:
+    """The question, to tell it from others."""
+    return json.dumps([dict(m) for m in trace.problem.messages], sort_keys=True, default=str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,26 +159,33 @@ class Labels:
     train: list[Trace]
     test: list[Trace]
     scorer: str
+    funnel: Funnel = field(default_factory=Funnel)  # how they were chosen
 
 
 def labelled(
-    data: Sequence[str], policy: Native, places: Callable[[Trace, str], list[Any]], tenths: int,
+    data: Sequence[str], policy: Native, places: Callable[[Trace, str], list[tuple[int, float]]], tenths: int,
     format: str | None = None, scorer: str | None = None, separator: str | None = None, skip_bad: bool = False,
-    scored: bool = True,
+    scored: bool = True, pairwise: bool = False, differ: bool = False,
 ) -> Labels:  # fmt: skip
-    """Those traces in which something is labelled, in the policy's tokens, in two parts."""
-    traces, name = gather(data, format, scorer, skip_bad, scored)
-    funnel = Funnel({"traces": len(traces)})
-    kept = []
+    """Those traces in which something is labelled, in the policy's tokens, in two parts.
+
+    `pairwise`: answers are compared, so those to one prompt are brought together. `differ`: the labels must.
+    """
+    funnel = Funnel()
+    traces, name = gather(data, format, scorer, skip_bad, scored, funnel)
+    funnel.add("traces", len(traces))
+    ready = []
     for trace in traces:
         known = [step.scores[name] for step in trace.steps if name in step.scores]
         decided = any(score.value is not None for score in known)
         why = "all undecided" if known else "no score"
-        if scored and not funnel.passes(f"with a score by {name!r}", decided, why):
-            continue
-        whole = encoded(trace, policy, separator)
-        if funnel.passes("with something to learn", bool(places(whole, name)), "nothing for this objective"):
-            kept.append(whole)
+        if not scored or funnel.passes(f"with a score by {name!r}", decided, why):
+            ready.append(encoded(trace, policy, separator))
+    if pairwise:
+        ready = together(ready)
+        funnel.add("prompts", len(ready))
+    asked = "with something to learn"
+    kept = [t for t in ready if funnel.passes(asked, bool(places(t, name)), "nothing for this objective")]
     if not kept:
         funnel.stop(
             f"no trace has labels under {name!r} that this objective can learn from (pairs need answers with different "
@@ -189,7 +194,54 @@ def labelled(
     train, test = parted(kept, tenths)
     if not train:
         raise TaskError(f"all {len(kept)} labelled traces are held out: give more, or --held-out 0")
-    return Labels(train, test, name)
+    if differ:
+        _differ([target for trace in train for _, target in places(trace, name)], funnel, name)
+    return Labels(train, test, name, funnel)
+
+
+def _differ(targets: Sequence[float], funnel: Funnel, name: str) -> None:
+    """Raise where all labels are equal: whoever learns from them says the same of everything."""
+    if len(set(targets)) > 1:
+        return
+    funnel.add("labels to learn from", len(targets))
+    value = targets[0]
+    cure = {0.0: "an easier task or a better solver, with some right answers", 1.0: "answers that are wrong, too"}
+    funnel.stop(
+        f"all {len(targets):,} labels under {name!r} are {value:g}, and a judge would learn to say just that: give "
+        + cure.get(value, "labels that tell answers apart")
+    )
+
+
+def together(traces: Iterable[Trace], most: int = MOST) -> list[Trace]:
+    """One trace a prompt, in the order in which they are met: files often have a row for each answer.
+
+    Prompts are the same where their messages and their tokens are. What has more than `most` answers becomes several
+    traces, each with rows from all over the file: the answers of a trace are computed at once.
+    """
+    rows: dict[tuple[str, bytes], list[Trace]] = {}
+    for trace in traces:
+        rows.setdefault((_asked(trace), trace.steps[0].token_ids.tobytes()), []).append(trace)
+    out = []
+    for same in rows.values():
+        parts = min(len(same), -(-sum(len(t.answers()) or 1 for t in same) // most))
+        out += [_one(same[k::parts]) for k in range(parts)]
+    return out
+
+
+def _one(traces: Sequence[Trace]) -> Trace:
+    """All steps of these under the first one's prompt."""
+    if len(traces) == 1:
+        return traces[0]
+    first = traces[0]
+    out = Trace(first.problem, [replace(first.steps[0])], sum((t.cost for t in traces), Cost()))
+    out.oracle = any(t.oracle for t in traces)
+    for trace in traces:
+        before = len(out.steps) - 1
+        for step in trace.steps[1:]:
+            parent = step.parent and step.parent + before
+            cites = tuple(i and i + before for i in step.cites)
+            out.add(replace(step, parent=parent, cites=cites, notes=dict(step.notes)))
+    return out
 
 
 def fingerprint(labels: Labels) -> float:

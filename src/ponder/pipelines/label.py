@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ponder.errors import Interrupted, TaskError, UsageError
+from ponder.funnel import Funnel
 from ponder.models.load import load_any, pin
 from ponder.models.local import Local
 from ponder.pipelines import unchanged
 from ponder.pipelines.judged import same_tokens
 from ponder.pipelines.rollouts import Labelling, Shepherd, label_all
+from ponder.pipelines.rows import FUNNEL
 from ponder.pipelines.solve import solve_all
 from ponder.pipelines.unchanged import name
 from ponder.pipelines.weights import weights_of
 from ponder.protocols import Silent, Strategy, Task, Watch
 from ponder.reason.strategies import Ensemble
-from ponder.runs import Run, read_job, read_traces
+from ponder.runs import Run, read_job, read_traces, write_json
 from ponder.tasks.steps import LABEL
 from ponder.tasks.steps.cut import split
 from ponder.types import Cost, Trace
@@ -57,7 +59,11 @@ class Label:
             policy = load_any(job.model, job.template, job.device, job.dtype)
             policy.watch = watch.tokens
             policy.stream(job.seed)
-            return asyncio.run(label(job, policy, run, watch))
+            traces = asyncio.run(label(job, policy, run, watch))
+            if not (run.folder / FUNNEL).exists():
+                write_json(run.folder / FUNNEL, funnel_of(traces).to_json())
+            useful(traces)
+        return traces
 
     def closing(self, folder: Path) -> list[str]:
         """What came out, for people."""
@@ -67,6 +73,7 @@ class Label:
         mean = f", right {told['reward']:.1%} of the time" if steps else ""
         spent = sum((trace.cost for trace in traces), Cost())
         return [
+            *funnel_of(traces).lines(),
             f"labels    {steps} steps of {len(traces)} problems{mean}; {told['frac_undecided']:.1%} undecided",
             f"cost      {spent.generated_tokens} tokens written, {spent.cached_tokens} read from the cache",
             f"use it    ponder reward --kind prm --data {folder}",
@@ -113,6 +120,34 @@ def _thought(place: str) -> list[Trace]:
     """The traces of a run in which something was thought."""
     read_job(place)  # says so where that is no run directory
     return [trace for _, trace in read_traces(place) if len(trace.steps) > 1]
+
+
+def funnel_of(traces: Iterable[Trace]) -> Funnel:
+    """What became of the answers, step by step."""
+    funnel = Funnel()
+    for trace in traces:
+        funnel.add("problems", 1)
+        funnel.passes("with an answer", bool(trace.answers()), "no answer came to an end")
+        for score in (s.scores[LABEL] for s in trace.steps if LABEL in s.scores):
+            funnel.add("steps tried", 1)
+            if funnel.passes("with a label", score.value is not None, "undecided"):
+                funnel.passes("labelled right, wholly or partly", (score.value or 0.0) > 0, "never right")
+    return funnel
+
+
+def useful(traces: Sequence[Trace]) -> None:
+    """Raise where no judge could learn anything from these labels; they are kept all the same."""
+    known = {s.scores[LABEL].value for t in traces for s in t.steps if LABEL in s.scores} - {None}
+    if not known:
+        why = "no step got a label"
+        cure = "see in traces.jsonl why each is undecided; steps need a verifier that decides, and answers that end"
+    elif known == {0.0}:
+        why, cure = "no answer was ever right, so that all labels are 0", "take an easier task or a better model"
+    elif len(known) == 1:
+        why, cure = f"all labels are {known.pop():g}", "take a harder task, so that some steps are wrong"
+    else:
+        return
+    funnel_of(traces).stop(f"{why}, and a judge learns nothing from them: {cure}")
 
 
 def shares(traces: Iterable[Trace]) -> dict[str, float]:

@@ -7,13 +7,15 @@ first solver, and so on), it goes on where it stopped, and its solutions can be 
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from ponder import names
-from ponder.errors import UnknownName, UsageError
+from ponder import jobs, names
+from ponder.errors import RunError, UnknownName, UsageError
 from ponder.funnel import Funnel
 from ponder.pipelines.agreement import Tried
 from ponder.pipelines.asking import Asking
@@ -33,7 +35,7 @@ from ponder.pipelines.sources import (
 )
 from ponder.protocols import Policy, Silent, Task, Watch
 from ponder.reason.strategies import Chain, Ensemble
-from ponder.runs import Run, write_json
+from ponder.runs import Run, another, read_traces, write_json
 from ponder.tasks.made import ANSWERED, draw, read_problems, read_templates, spread, to_row
 from ponder.tasks.made.rows import bare, domain
 from ponder.types import Problem, Sampling, user
@@ -41,6 +43,9 @@ from ponder.verify import state
 
 PROBLEMS = "problems.jsonl"
 SEEN = 1_000  # problems of a task to start from, or as many as are wanted
+SOLVING = ("solvers", "samples", "solving", "prompt")  # settings by which attempts are others
+UNWRITTEN = ("model", "template", "writing", "examples")  # the solver's, or nobody's, where no model writes
+FILTERS = ("votes", "exact", "hardest", "easiest", "sieve", "keep", "batch")  # by which they are the same ones
 WRITING = 0  # the step under which a run keeps what was written; solvers follow
 
 Find = Callable[[str], Policy]  # a policy by its model's name
@@ -133,12 +138,35 @@ class MakeProblems:
             loaded[name].stream(self.seed)
             return loaded[name]
 
-        with Run(folder, job) as run:
+        with Run(folder, job, follows=job.follows) as run:
             return asyncio.run(make(job, find, run, watch))
+
+    def follows(self, run: Run, theirs: Any) -> None:
+        """A run goes on with other solvers and other filters. Attempts of solvers that are not asked any more, or are
+        asked otherwise, are set aside: nobody reads them as the new ones'."""
+        if not isinstance(theirs, dict) or theirs.get("is") != run.job["is"]:
+            raise another(run.folder, theirs, run.job)
+        free = (*FILTERS, *SOLVING, *(() if self.source in ASKS else UNWRITTEN))
+        fixed = [{k: v for k, v in job.items() if k not in free} for job in (theirs, run.job)]
+        if fixed[0] != fixed[1]:
+            raise RunError(f"{another(run.folder, *fixed)}; only solvers and filters may change")
+        (run.folder / PROBLEMS).unlink(missing_ok=True)  # it comes again
+        asked = [_asked(job) for job in (jobs.decode(theirs), self)]
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*asked, strict=False)))
+        if aside := sum(step > WRITING + same for step, _ in read_traces(run.folder)):
+            run.resumed(WRITING + same + 1)
+            again = f": the problems are solved again by {', '.join(self._solvers)}" if self._solved else ""
+            warnings.warn(f"{aside} attempts of other solvers or settings are set aside{again}", stacklevel=2)
 
     def closing(self, folder: Path) -> list[str]:
         """What came out, for people."""
         return [*told(folder), f"problems  {folder / PROBLEMS}"]
+
+
+def _asked(job: MakeProblems) -> list[tuple[Any, ...]]:
+    """What makes a solver's attempts what they are, solver by solver."""
+    how = (job.samples, job.solving, job.prompt, job.template)
+    return [(solver, *how) for solver in job._solvers] if job._solved else []
 
 
 def _check(prompt: str) -> None:
@@ -257,7 +285,7 @@ async def _solved(job: MakeProblems, find: Find, asking: Asking, tried: list[Tri
         funnel.add("solved", 0, {"by no sample": len(tried)})
         funnel.stop(
             f"{', '.join(job._solvers)} found none of the answers: name a stronger solver, allow more tokens, or make"
-            " easier problems. What was written and solved is kept"
+            " easier problems. What was written is kept for another solver"
         )
     left = [t for t in tried if _agreed(t, job, funnel)]
     fitting = []

@@ -19,12 +19,13 @@ from ponder.models.reward import load_valued
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
 from ponder.nets.valued import Valued
-from ponder.pipelines.judged import fingerprint, labelled
+from ponder.pipelines.judged import fingerprint, labelled, together
 from ponder.pipelines.keeping import Keeper
+from ponder.pipelines.rows import FUNNEL, told
 from ponder.pipelines.solve import stream
 from ponder.pipelines.weights import weights_of
 from ponder.protocols import Silent, Watch
-from ponder.runs import Run, read_metrics
+from ponder.runs import Run, read_metrics, write_json
 from ponder.tasks.steps.judging import categorical_temperature, pairs_right, temperature
 from ponder.train import checkpoint
 from ponder.train.judge import RewardLearner
@@ -86,7 +87,8 @@ class RewardModel:
         if not rows:
             return []
         took = sum(row.get("step_time", 0.0) for row in rows)
-        out = [f"loss      {rows[0]['loss']:.3f} -> {rows[-1]['loss']:.3f} after {len(rows)} steps, {took:.0f} s"]
+        out = ["data", *(f"  {line}" for line in told(folder))] if (folder / FUNNEL).is_file() else []
+        out += [f"loss      {rows[0]['loss']:.3f} -> {rows[-1]['loss']:.3f} after {len(rows)} steps, {took:.0f} s"]
         test = {k.removeprefix("test/"): v for k, v in rows[-1].items() if k.startswith("test/")}
         if not test:
             return [*out, "measured  on nothing: no question was held out"]
@@ -108,7 +110,9 @@ def train_judge(job: RewardModel, run: Run, watch: Watch) -> Native:
     labels = labelled(
         job.data, policy, job.objective.places, job.held_out, job.format, job.scorer, job.separator, job.skip_bad,
         scored=not (isinstance(job.objective, Value) and job.objective.of == "value"),
+        pairwise=job.objective.pairwise, differ=isinstance(job.objective, ORM),
     )  # fmt: skip
+    held_out = together(labels.test)
     if job.lora is not None:
         lora.attach(net, job.lora, job.seed)
     learner = RewardLearner(
@@ -120,6 +124,8 @@ def train_judge(job: RewardModel, run: Run, watch: Watch) -> Native:
         memory = keeper.state.memory
         if memory.setdefault("data", known := fingerprint(labels)) != known:
             raise RunError(f"the data in {', '.join(job.data)} changed since this run began: give another --run")
+        if not keeper.state.step:
+            write_json(run.folder / FUNNEL, labels.funnel.to_json())
         net.head = replace(net.head, temperature=memory.get("temperature", net.head.temperature))
         for step in keeper.steps():
             with keeper.step() as state:
@@ -129,8 +135,8 @@ def train_judge(job: RewardModel, run: Run, watch: Watch) -> Native:
                 traces = [labels.train[i] for i in dict.fromkeys(chosen)]
                 metrics = job.objective.credit(traces, labels.scorer, state.memory)
                 metrics |= keeper.learn(learner, traces, watch.share)
-                if labels.test and ((step + 1) % job.save_every == 0 or step + 1 == job.steps):
-                    metrics |= measured(learner, labels.test, labels.scorer)
+                if held_out and ((step + 1) % job.save_every == 0 or step + 1 == job.steps):
+                    metrics |= measured(learner, held_out, labels.scorer)
                     state.memory["temperature"] = metrics["test/temperature"]
                     net.head = replace(net.head, temperature=metrics["test/temperature"])
 
@@ -144,7 +150,7 @@ Read = tuple[Trace, list[Place], NDArray[np.float64]]
 
 
 def measured(learner: RewardLearner, traces: Sequence[Trace], scorer: str) -> dict[str, float]:
-    """On traces that were not learned from: how often it is right, and the temperature that fits them best."""
+    """On traces that were not learned from, one a prompt: how often it is right, and the temperature that fits best."""
     rule = learner.objective
     rule.credit(traces, scorer, {})
     found = list(learner.predicted(traces))

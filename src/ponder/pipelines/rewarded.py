@@ -14,7 +14,11 @@ from ponder.types import Problem, Score, Trace
 
 @dataclass(frozen=True)
 class Judge:
-    """A learned judge by name, loaded when it is first asked. It can be gamed: hold the policy with a KL term."""
+    """A learned judge by name, loaded when it is first asked. It can be gamed: hold the policy with a KL term.
+
+    Its engine is its own, whatever it was trained on: the policy that it rewards is trained, and must not take the
+    judge along.
+    """
 
     by: str
     device: str = "auto"

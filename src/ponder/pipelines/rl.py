@@ -17,6 +17,7 @@ from ponder.models.load import Fresh, load_policy, pinned
 from ponder.models.native import Native
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
+from ponder.pipelines import flat
 from ponder.pipelines.curriculum import Curriculum, History, Uniform
 from ponder.pipelines.keeping import Keeper, State
 from ponder.pipelines.preflight import preflight
@@ -61,6 +62,7 @@ class RL:
     frozen_layers: int = 0  # the lowest so many stay as they are, with embeddings and head
     micro_tokens: int = 0  # computed at a time: memory only, not the gradient; 0: as many as suit the device
     recompute: bool = False  # keep no activations inside layers: less memory, a third more time
+    patience: int = 8  # steps in which no two rewards have differed since it began, before it stops; 0: never
     preflight: bool = True  # prove that the run is right before it spends anything
     save_every: int = 20
     keep: int = 2  # checkpoints, besides the best
@@ -70,8 +72,8 @@ class RL:
 
     def __post_init__(self) -> None:
         counted = ("steps", "prompts", "passes", "minibatches", "save_every", "keep")
-        if min(getattr(self, name) for name in counted) < 1 or min(self.seed, self.micro_tokens) < 0:
-            raise UsageError(f"{', '.join(counted)} must each be at least 1, seed and micro_tokens at least 0")
+        if min(getattr(self, name) for name in counted) < 1 or min(self.seed, self.micro_tokens, self.patience) < 0:
+            raise UsageError(f"{', '.join(counted)} must each be at least 1, seed, micro_tokens, patience at least 0")
         if getattr(self.strategy, "n", 2) < 2 and not getattr(self.objective, "alone", False):
             raise UsageError("a group of one has no baseline: sample at least 2 completions per problem (--n 8)")
         sampling = getattr(self.strategy, "sampling", Sampling(temperature=self.temperature))
@@ -132,6 +134,7 @@ async def train(job: RL, run: Run, watch: Watch) -> Native:
                 if critic:
                     critic.note_values(traces)
                 metrics = summary(asked, verifier.name)
+                flat.note(state.memory, step, asked, verifier.name, getattr(job.objective, "alone", False))
                 metrics |= job.objective.credit(traces, verifier.name, state.memory)
                 if not critic or step >= critic.warmup:
                     metrics |= keeper.learn(learner, traces, watch.share)
@@ -147,6 +150,8 @@ async def train(job: RL, run: Run, watch: Watch) -> Native:
             verdicts.append(tally(s for s in scores if s is not None))
             if why := too_many_undecided(verdicts):
                 raise VerifierError(why)
+            if not isinstance(job.objective, Distill):  # who learns from a teacher needs no reward
+                flat.check(keeper, job.patience)
     return policy
 
 

@@ -79,11 +79,14 @@ class FineTune:
         with Run(folder, job, weights_of(job)) as run:
             return fine_tune(job, run, watch or Silent())
 
+    def data_mark(self) -> float | None:
+        """By which a file's conversations are known again. A task has none to lose."""
+        return fingerprint(_read(self)) if isinstance(self.data, str) else None
+
 
 def fine_tune(job: FineTune, run: Run, watch: Watch) -> Native:
     watch.phase("load")
-    pairs = isinstance(job.objective, DPO)
-    problems = read_conversations(job.data, pairs) if isinstance(job.data, str) else job.data.train
+    problems = _read(job)
     policy = load_policy(job.model, template=job.template, device=job.device, dtype=checkpoint.dtype(run, job.dtype))
     for problem in problems if isinstance(job.data, str) else ():
         if isinstance(problem.answer, Written):
@@ -114,6 +117,10 @@ def fine_tune(job: FineTune, run: Run, watch: Watch) -> Native:
                 metrics |= {"num_tokens": state.tokens, "step_time": time.perf_counter() - began}
                 keeper.record(state, metrics, traces)
     return policy
+
+
+def _read(job: FineTune) -> Sequence[Problem]:
+    return read_conversations(job.data, isinstance(job.objective, DPO)) if isinstance(job.data, str) else job.data.train
 
 
 def given(policy: Native, problem: Problem, answers: str | Sequence[str] | Written) -> Trace:

@@ -1,4 +1,5 @@
-"""Several jobs in a row, each an ordinary run in its own folder. A stage that is done is not done again.
+"""Several jobs in a row, each an ordinary run in its own folder. A stage that is done is not done again, and one that
+has no result yet may be another when the stages go on (see `changes`).
 
 A later stage names an earlier one anywhere in its job: `stage:NAME` is its run directory (and so its model), and
 `stage:NAME/data.jsonl` a file in it.
@@ -12,9 +13,12 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ponder.errors import Interrupted, PonderError, UnknownName, UsageError
+from ponder.errors import Interrupted, PonderError, RunError, UnknownName, UsageError
+from ponder.pipelines.begun import clear
+from ponder.pipelines.changes import check
+from ponder.pipelines.finished import finished
 from ponder.protocols import Silent, Watch
-from ponder.runs import Run
+from ponder.runs import Run, another
 
 _REFERENCE = re.compile(r"stage:([^/\s]+)")
 
@@ -34,27 +38,54 @@ class Stages:
         if not names or len(set(names)) < len(names):
             raise UsageError(f"stages need names, each once; these are {names}")
         for i, stage in enumerate(self.stages):
-            if stage.name in ("", ".", "..") or _REFERENCE.fullmatch(f"stage:{stage.name}") is None:
+            if not _is_folder(stage.name):
                 raise UsageError(f"a stage's name is a folder's: {stage.name!r} has a space or a slash, or is none")
             for wanted in mentioned(stage.job):
                 if wanted not in names[:i]:
                     raise UnknownName("earlier stage", wanted, names[:i])
 
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> dict[str, Any]:
-        """What each stage returned, by name."""
+        """What each stage returned, by name; of training that was done before, the folder of its model."""
         watch = watch or Silent()
         results = {}
-        with Run(folder, self) as run:
+        known = dict.fromkeys(stage.name for stage in self.stages)
+        with Run(folder, self, follows=lambda run, before: known.update(self._after(run, before))) as run:
+            for name in known:
+                clear(run.folder / name)
             for stage in self.stages:
                 watch.phase(stage.name)
+                job, place = settled(stage.job, run.folder.resolve()), run.folder / stage.name
                 try:
-                    results[stage.name] = settled(stage.job, run.folder.resolve())(run.folder / stage.name, watch)
+                    results[stage.name] = finished(job, place) or job(place, watch)
                 except Interrupted:
                     raise
                 except PonderError as why:
                     why.args = (f"stage {stage.name!r}: {why}",)  # the same error, which says where
                     raise
         return results
+
+    def _after(self, run: Run, before: Any) -> dict[str, None]:
+        """The names of the stages that were there before, where these can go on from them."""
+        if not isinstance(before, dict) or before.get("is") != run.job["is"]:
+            raise another(run.folder, before, run.job)
+        was, now = _by_name(run, before), _by_name(run, run.job)
+        jobs = {stage.name: stage.job for stage in self.stages}
+        check(run.folder, was, now, lambda name: mentioned(jobs[name]))
+        return dict.fromkeys(was)
+
+
+def _by_name(run: Run, encoded: Any) -> dict[str, Any]:
+    try:
+        found = {stage["name"]: stage["job"] for stage in encoded["stages"]}
+    except (LookupError, TypeError):
+        found = {}
+    if not found or not all(_is_folder(name) for name in found):
+        raise RunError(f"{run.folder / 'job.json'} is damaged: it holds no stages; give another --run")
+    return found
+
+
+def _is_folder(name: Any) -> bool:
+    return name not in ("", ".", "..") and _REFERENCE.fullmatch(f"stage:{name}") is not None
 
 
 def settled(job: Any, folder: Path) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ponder.protocols import Scorer
 from ponder.types import Score, Trace
 
 
@@ -30,6 +31,25 @@ class Likelihood:
         if math.isnan(mean):
             return Score(None, "the policy does not tell its log-probabilities")
         return Score(math.exp(min(0.0, mean)), f"mean log-probability {mean:.3f}")
+
+
+@dataclass(frozen=True, slots=True)
+class AtEnds:
+    """Finished answers have an outcome, all before them a value: as in a game."""
+
+    outcome: Scorer
+    value: Scorer
+
+    @property
+    def name(self) -> str:
+        return f"{self.outcome.name}+{self.value.name}"
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        ends = [i for i in steps if trace.steps[i].done]
+        others = [i for i in steps if not trace.steps[i].done]
+        scores = dict(zip(ends, await self.outcome(trace, ends) if ends else [], strict=True))
+        scores |= dict(zip(others, await self.value(trace, others) if others else [], strict=True))
+        return [scores[i] for i in steps]
 
 
 @dataclass(frozen=True, slots=True)

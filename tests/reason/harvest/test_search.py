@@ -20,6 +20,7 @@ from ponder.reason.harvest import (
     sibling_pairs,
     step_labels,
     supervision,
+    told_once,
     values,
     woven,
 )
@@ -80,7 +81,7 @@ def test_values_are_what_the_search_backed_up(settings, seed):
         assert found[i].weight == pytest.approx(trace.steps[i].visits)
     told = merged(values(trace, "accuracy", Funnel(), Origin()), Funnel())
     assert all("q" not in one.row or one.row["q"] == pytest.approx(one.row["value"]) for one in told)
-    labels = [label for row in woven(told) for label in row.row["labels"] if label is not None]
+    labels = [label for row in told_once(woven(told)) for label in row.row["labels"] if label is not None]
     assert sorted(labels) == pytest.approx(sorted(one.row["value"] for one in told))  # each stands once
 
 
@@ -96,9 +97,11 @@ def test_everything_can_be_taken_of_every_search(strategy):
         for one in harvest(trace, "accuracy", Funnel(), Origin()):
             assert read.judge(one.row["chosen"], "4").value == 1.0
             assert read.judge(one.row["rejected"], "4").value == 0.0
-    for one in step_labels(trace, "accuracy", Funnel(), Origin()):
+    prefixes = merged(step_labels(trace, "accuracy", Funnel(), Origin()), Funnel())
+    for one in told_once(woven(prefixes)):
         assert len(one.row["completions"]) == len(one.row["labels"]) == len(one.row["hard"])
-        assert all(0 <= label <= 1 for label in one.row["labels"])
+        known = [label for label in one.row["labels"] if label is not None]
+        assert known and all(0 <= label <= 1 for label in known)
     (one,) = supervision(trace, "accuracy", Funnel(), Origin())
     made = sorted(i for event in one.row["operators"] for i in event.get("made", ()))
     assert made == list(range(1, len(trace.steps)))  # every step was made by exactly one operator

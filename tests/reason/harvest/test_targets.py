@@ -9,11 +9,15 @@ from ponder.funnel import Funnel
 from ponder.reason.harvest import (
     Origin,
     answer_pairs,
+    labelled_tree,
+    labels_on,
     merged,
     operators,
+    outcomes,
     sibling_pairs,
     step_labels,
     supervision,
+    told_once,
     values,
     woven,
 )
@@ -77,24 +81,78 @@ def test_a_wrong_answer_is_never_chosen(grow):
     assert funnel.lost["told to answers that differ"] == {"the better one's were cut off": 1}
 
 
-def test_labels_are_mean_and_any(grow):
-    trace = grow(("a ", [("b ", [("x", 1.0), ("y", 0.0), ("z", None)]), ("c", 0.0)]))
-    rows = {"".join(f.row["completions"]): f.row for f in step_labels(trace, "accuracy", Funnel(), O)}
-    assert set(rows) == {"a b x", "a b y", "a b ", "a c"}
-    assert rows["a b x"]["labels"] == pytest.approx([1 / 3, 1 / 2, 1.0])
-    assert rows["a b x"]["hard"] == [True, True, True] and rows["a c"]["hard"] == [True, False]
-    assert rows["a b y"]["labels"] == pytest.approx([1 / 3, 1 / 2, 0.0]) and rows["a b y"]["hard"][-1] is False
-    assert rows["a b "]["labels"] == pytest.approx([1 / 3, 1 / 2])  # the undecided answer has none
-    assert rows["a b x"]["answers"] == [3, 2, 1]
+def ways(*traces, own=False, scorer="accuracy", found=None):
+    found = found or [one for t in traces for one in step_labels(t, scorer, Funnel(), O, own=own)]
+    return [one.row for one in told_once(woven(merged(found, Funnel())))]
+
+
+def test_labels_are_mean_and_any_and_told_once(grow):
+    trace = grow(("a ", [("b ", [("x", 1.0), ("y", 0.0), ("z", None)]), ("c", 0.0)]), ("", 0.0))
+    funnel = Funnel()
+    rows = ways(found=list(step_labels(trace, "accuracy", funnel, O)))
+    assert [(r["completions"], r["labels"], r["hard"], r["answers"]) for r in rows] == [
+        (["a ", "b ", "x"], [pytest.approx(1 / 3), 1 / 2, 1.0], [True, True, True], [3, 2, 1]),
+        (["a ", "b ", "y"], [None, None, 0.0], [None, None, False], [0, 0, 1]),
+        (["a ", "c"], [None, 0.0], [None, False], [0, 1]),
+    ]  # the undecided answer has none
+    lost = {"no answer below them was judged": 1, "nothing was written": 1}
+    assert funnel.lost == {"prefixes with an outcome": lost} and funnel.stages == {"prefixes with an outcome": 5}
+
+
+def test_labels_of_one_prefix_are_joined(grow):
+    a = grow(("s", [("x", 1.0), ("y", 0.0)]))
+    b = grow(("s", [("x", 1.0), ("z", 0.0), ("w", 0.0)]))
+    rows = ways(a, b)
+    assert rows[0]["labels"] == [pytest.approx(2 / 5), 1.0] and rows[0]["answers"] == [5, 2]
+    assert [r["labels"] for r in rows[1:]] == [[None, 0.0]] * 3 and rows[0]["hard"] == [True, True]
+    few = told_once(woven(merged(step_labels(b, "accuracy", Funnel(), O), Funnel()))[1:])
+    assert few[0].row["labels"] == [pytest.approx(1 / 3), 0.0], "what is told once is told in what was kept"
+
+
+def test_labels_that_stand_on_the_steps(grow):
+    trace = grow(("a ", [("b ", [("x", 1.0)])]), ("c", 0.0))
+    for i, label in ((1, 0.75), (3, 0.0), (4, None)):
+        trace.steps[i].scores["label"] = Score(label, "by somebody")
+    (row,) = ways(trace, own=True, scorer="label")
+    assert (row["completions"], row["labels"], row["hard"]) == (
+        ["a ", "b ", "x"], [0.75, None, 0.0], [True, None, False]
+    )  # fmt: skip
+    assert row["labelled"] == [1, 0, 1] and "answers" not in row
+    (joined,) = ways(trace, trace, trace, own=True, scorer="label")
+    assert joined["labels"] == [0.75, None, 0.0] and joined["labelled"] == [3, 0, 3]
+    both = [*step_labels(trace, "label", Funnel(), O, own=True), *step_labels(trace, "accuracy", Funnel(), O)]
+    assert ways(found=both)[0]["labels"] == [pytest.approx(0.875), 1.0, 0.5], "from a run of each kind"
+    for step in trace.steps:
+        step.logprobs = None  # texts from elsewhere: each is a thought
+    assert ways(trace, own=True, scorer="label") == [row]
+
+
+def test_a_labelled_tree_holds_thoughts_and_nothing_else(grow):
+    trace = grow(("ask ", [("", [("so 7", 1.0), ("", 0.0), ("?", None)])]), ("8", 0.0))
+    tool = trace.add(Step(1, "[7] ", ids([1])))
+    trace.add(Step(tool, "is 9", ids([5]), np.zeros(1, np.float32), "eos", scores={"accuracy": Score(0.0)}))
+    trace.add(Step(1, "good?", ids([5]), np.zeros(1, np.float32), "eos", aside=True))
+    other = trace.add(Step(None, "merge", ids([5]), cites=(1,)))
+    trace.add(Step(other, "7", ids([5]), np.zeros(1, np.float32), "eos", scores={"accuracy": Score(1.0)}))
+    tree = labelled_tree(trace, outcomes(trace, "accuracy"), "label")
+    told = [(s.text, s.parent, s.scores["label"].value, s.last) for s in tree.steps]
+    assert told == [
+        ("What is 2 + 2?", None, pytest.approx(1 / 4), False),
+        ("ask ", 0, pytest.approx(1 / 3), True),  # one answer ended here, with nothing more
+        ("so 7", 1, 1.0, True),
+        ("8", 0, 0.0, True),
+        ("[7] is 9", 1, 0.0, True),
+    ]
+    assert len(labelled_tree(trace, labels_on(trace, "label"), "label").steps) == 1
 
 
 def test_a_tools_output_is_no_step(grow):
     trace = grow(("ask ", []))
     tool = trace.add(Step(1, "[7] ", ids([1, 2])))
     trace.add(Step(tool, "so 7", ids([5]), np.zeros(1, np.float32), "eos", scores={"accuracy": Score(1.0)}))
-    (one,) = step_labels(trace, "accuracy", Funnel(), O)
-    assert one.row["completions"] == ["ask ", "[7] so 7"] and one.row["labels"] == [1.0, 1.0]
-    assert one.row["from"]["steps"] == [1, 3]
+    (row,) = ways(trace)
+    assert row["completions"] == ["ask ", "[7] so 7"] and row["labels"] == [1.0, 1.0]
+    assert row["from"]["steps"] == [1, 3]
 
 
 def by_prefix(found):
@@ -130,15 +188,16 @@ def test_backed_up_values_are_joined_by_visits(grow):
 
 def test_values_are_told_once_along_the_ways(grow):
     trace = grow(("a", [("x", 1.0), ("b", [("y", 0.0), ("z", 1.0)])]), ("w", 0.0), ("", 0.0))
-    rows = [one.row for one in woven(merged(values(trace, "accuracy", Funnel(), O), Funnel()))]
+    whole = woven(merged(values(trace, "accuracy", Funnel(), O), Funnel()))
+    rows = [one.row for one in told_once(whole)]
     assert [(r["completions"], r["labels"]) for r in rows] == [
         (["a", "x"], [pytest.approx(2 / 3), 1.0]),
         (["a", "b", "y"], [None, 0.5, 0.0]),
         (["a", "b", "z"], [None, None, 1.0]),
         (["w"], [0.0]),
-        ([""], [0.0]),  # it ended at once
-    ]
-    assert [r["visits"] for r in rows] == [[3, 1], [0, 2, 1], [0, 0, 1], [1], [1]]
+    ]  # and one that ended at once, which no file of steps can hold
+    assert [r["visits"] for r in rows] == [[3, 1], [0, 2, 1], [0, 0, 1], [1]]
+    assert told_once(whole[2:])[0].row["labels"] == [pytest.approx(2 / 3), 0.5, 1.0]
     few = woven(list(values(trace, "accuracy", Funnel(), O, least=2)))
     assert [(f.row["completions"], f.row["labels"]) for f in few] == [(["a", "b"], [pytest.approx(2 / 3), 0.5])]
 

@@ -9,10 +9,10 @@ from ponder.reason.harvest.journeys import as_trace, check_tokens, journeys, tel
 from ponder.reason.harvest.operators import operators, supervision
 from ponder.reason.harvest.outcomes import Outcome, ends, outcomes
 from ponder.reason.harvest.pairs import answer_pairs, sibling_pairs
-from ponder.reason.harvest.targets import merged, step_labels, values, woven
+from ponder.reason.harvest.targets import labelled_tree, labels_on, merged, step_labels, told_once, values, woven
 
 __all__ = [
     "Found", "Origin", "Outcome", "answer_pairs", "as_trace", "chain", "chains", "check_tokens", "ends", "journeys",
-    "keep", "key", "merged", "operators", "outcomes", "pick", "right", "sibling_pairs", "size", "step_labels",
-    "supervision", "tell", "tokens_of", "usable", "values", "woven", "wrong_turns",
+    "keep", "key", "labelled_tree", "labels_on", "merged", "operators", "outcomes", "pick", "right", "sibling_pairs",
+    "size", "step_labels", "supervision", "tell", "tokens_of", "told_once", "usable", "values", "woven", "wrong_turns",
 ]  # fmt: skip

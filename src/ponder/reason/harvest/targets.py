@@ -1,4 +1,7 @@
-"""What a reward or value model learns from: labels of steps, and the value of each prefix."""
+"""What a reward or value model learns from: labels of steps, and the value of each prefix.
+
+Each prefix is found by itself; estimates of one are joined, and told along the ways through the tree.
+"""
 
 from __future__ import annotations
 
@@ -6,45 +9,79 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ponder.funnel import Funnel
 from ponder.reason.harvest.found import Found, Origin, asked, key, size
-from ponder.reason.harvest.outcomes import direct, ends, outcomes
-from ponder.types import Trace
+from ponder.reason.harvest.outcomes import Outcome, direct, outcomes
+from ponder.types import Score, Step, Trace, ids
+
+_NONE = "no answer below them was judged"
+COUNTS = ("answers", "labelled", "visits")  # of which estimates are made, so that they can be joined
+TOLD = {"labels": "value", "hard": "hard", **{name: name for name in COUNTS}, "q": "q"}  # columns of a way
 
 
-def step_labels(trace: Trace, scorer: str, funnel: Funnel, origin: Origin, bar: float = 1.0) -> Iterator[Found]:
-    """Each way through the tree as its steps, labelled by what came of them (Math-Shepherd, Wang et al. 2023).
+def step_labels(
+    trace: Trace, scorer: str, funnel: Funnel, origin: Origin, bar: float = 1.0, own: bool = False
+) -> Iterator[Found]:
+    """Every prefix that ends in a thought, labelled by what came of it (Math-Shepherd, Wang et al. 2023).
 
-    `labels` are soft: the mean outcome of the answers below a step. `hard`: is any of them right? A way ends with
-    the last step that has a label, as a judged answer is below every step before it.
+    A label is soft: the mean outcome of the answers below a step. `hard`: is any of them right? `own`: the scorer
+    labelled the steps themselves, each as the share of right answers from there.
     """
-    found = outcomes(trace, scorer)
-    for end in _ways(trace, funnel):
-        known = [i for i in trace.path(end)[1:] if found[i].best is not None]
-        if not funnel.passes("labelled", bool(known), "no answer below them was judged"):
-            continue
-        steps, marks = _steps(trace, known)
-        if not funnel.passes("with a step of the policy's", bool(steps), "nothing sampled"):
-            continue
+    found = labels_on(trace, scorer) if own else outcomes(trace, scorer)
+    for i in _known(trace, found, funnel, "undecided or not labelled" if own else _NONE):
+        steps, marks = _steps(trace, trace.path(i)[1:])
         row = {
             "prompt": asked(trace.problem),
             "completions": steps,
-            "labels": [found[i].mean for i in marks],
-            "hard": [bool((found[i].best or 0.0) >= bar) for i in marks],
-            "answers": [int(found[i].weight) for i in marks],
+            "value": found[i].mean,
+            "hard": bool((found[i].best or 0.0) >= bar),
+            "labelled" if own else "answers": int(found[i].weight),
             "from": origin.of(trace, steps=marks),
         }
-        yield Found(key(trace.problem), "\n".join(steps), size(trace, end), row)
+        yield Found(key(trace.problem), _prefix(steps), size(trace, i), row)
+
+
+def labels_on(trace: Trace, scorer: str) -> list[Outcome]:
+    """Labels that stand on the steps themselves, as outcomes: above 0, some answer was right."""
+    given = (trace.score(i, scorer) for i in range(len(trace.steps)))
+    return [Outcome() if label is None else Outcome(label, 1.0, float(label > 0)) for label in given]
+
+
+def labelled_tree(trace: Trace, found: Sequence[Outcome], name: str) -> Trace:
+    """The thoughts with labels, under `name`, and those on the way to them: a tree of texts to write in any format.
+
+    What no policy wrote, and a thought without a text, stands at the beginning of the thought after it.
+    """
+    wanted = [one.mean is not None for one in found]
+    for i in reversed(range(1, len(trace.steps))):
+        parent = trace.steps[i].parent
+        if parent is not None and wanted[i]:
+            wanted[parent] = True
+    out = Trace(trace.problem, [Step(None, trace.problem.question, ids([]), scores=_label(found[0], name))])
+    place: dict[int, tuple[int, str]] = {}  # where it stands, and what is said there before the next thought
+    for i, step in enumerate(trace.steps):
+        if step.parent is None:
+            if direct(trace, i):
+                place[i] = (0, "")
+        elif step.parent in place and wanted[i] and not step.aside:
+            at, before = place[step.parent]
+            if _written(trace, i) and step.text.strip():
+                made = Step(at, before + step.text, ids([]), scores=_label(found[i], name), last=step.done)
+                place[i] = (out.add(made), "")
+            else:
+                place[i] = (at, before + step.text)
+                out.steps[at].last = out.steps[at].last or bool(at and step.done)
+    return out
+
+
+def _label(found: Outcome, name: str) -> dict[str, Score]:
+    return {} if found.mean is None else {name: Score(found.mean)}
 
 
 def values(trace: Trace, scorer: str, funnel: Funnel, origin: Origin, least: int = 1) -> Iterator[Found]:
     """The value of every prefix that ends in a thought: the visit-weighted mean of the outcomes below it, from so many
     visits on. An answer's value is its own verdict. `q` is what the search itself backed up, by its guide."""
     found = outcomes(trace, scorer, visits=True)
-    for i, step in enumerate(trace.steps):
-        if step.aside or not step.sampled or not direct(trace, i):
-            continue
-        mean = found[i].mean
-        if not funnel.passes("prefixes with an outcome", mean is not None, "no answer below them was judged"):
-            continue
+    for i in _known(trace, found, funnel, _NONE):
+        step = trace.steps[i]
         visits = step.visits or max(1, round(found[i].weight))
         if not funnel.passes("visited enough", visits >= least, f"fewer than {least} visits"):
             continue
@@ -52,7 +89,7 @@ def values(trace: Trace, scorer: str, funnel: Funnel, origin: Origin, least: int
         row = {
             "prompt": asked(trace.problem),
             "completions": steps,
-            "value": mean,
+            "value": found[i].mean,
             "visits": visits,
             **({"q": step.value} if step.visits else {}),
             "from": origin.of(trace, steps=trace.path(i)),
@@ -61,53 +98,95 @@ def values(trace: Trace, scorer: str, funnel: Funnel, origin: Origin, least: int
 
 
 def merged(found: Iterable[Found], funnel: Funnel) -> list[Found]:
-    """Estimates of one prefix, from several traces, as one: their mean by visits."""
+    """Estimates of one prefix, from several traces, as one: their mean by how much they were made of."""
     by_prefix: dict[tuple[str, str], Found] = {}
     for one in found:
         first = by_prefix.setdefault((one.problem, one.text), one)
         if funnel.passes("distinct prefixes", first is one, "joined with an earlier estimate"):
             continue
         a, b = first.row, one.row
-        visits = a["visits"] + b["visits"]
+        count, other = (next(name for name in COUNTS if name in row) for row in (a, b))
+        total = a[count] + b[other]
         for name in ("value", "q"):
             if name in a and name in b:
-                a[name] = (a[name] * a["visits"] + b[name] * b["visits"]) / visits
-        a["visits"] = visits
+                a[name] = (a[name] * a[count] + b[name] * b[other]) / total
+        if "hard" in a:
+            a["hard"] = a["hard"] or b["hard"]
+        a[count] = total
     return list(by_prefix.values())
 
 
 def woven(found: Sequence[Found]) -> list[Found]:
-    """Values of prefixes as ways through the tree: a row for each longest prefix, with the values of all that it begins
-    with as `labels`. Each stands once: in later rows it is None, as one that nobody knows."""
+    """Prefixes as ways through the tree: a row for each longest one, with what is known of all that it begins with."""
     table = {(one.problem, one.text): one.row for one in found}
-    shorter = {(one.problem, _prefix(one.row["completions"][:-1])) for one in found}
+    shorter: set[tuple[str, str]] = set()
+    for one in found:
+        steps = one.row["completions"]
+        begun = ((one.problem, _prefix(steps[:n])) for n in reversed(range(1, len(steps))))
+        shorter.update(next(([prefix] for prefix in begun if prefix in table), []))
     out: list[Found] = []
     for one in found:
         if (one.problem, one.text) in shorter:
             continue
         steps = one.row["completions"]
-        rows = [table.pop((one.problem, _prefix(steps[: n + 1])), {}) for n in range(len(steps))]
+        rows = [table.get((one.problem, _prefix(steps[: n + 1])), {}) for n in range(len(steps))]
+        told = {name: of for name, of in TOLD.items() if any(of in row for row in rows)}
         row = {
             "prompt": one.row["prompt"],
             "completions": steps,
-            "labels": [r.get("value") for r in rows],
-            "visits": [r.get("visits", 0) for r in rows],
-            **({"q": [r.get("q") for r in rows]} if any("q" in r for r in rows) else {}),
+            **{name: [row.get(of, _nothing(name)) for row in rows] for name, of in told.items()},
             "from": one.row["from"],
         }
         out.append(Found(one.problem, one.text, one.size, row))
     return out
 
 
+def told_once(ways: Sequence[Found]) -> list[Found]:
+    """What is known of a prefix stands in the first row that begins with it: in later ones it is None, as nobody knew.
+    Else what many ways share would count many times."""
+    seen: set[tuple[str, str]] = set()
+    out = []
+    for way in ways:
+        begun = [(way.problem, _prefix(way.row["completions"][: n + 1])) for n in range(len(way.row["completions"]))]
+        columns = {
+            name: [_nothing(name) if prefix in seen else one for prefix, one in zip(begun, column, strict=True)]
+            for name, column in way.row.items()
+            if name in TOLD
+        }
+        seen.update(begun)
+        out.append(Found(way.problem, way.text, way.size, way.row | columns))
+    return out
+
+
+def _nothing(column: str) -> int | None:
+    return 0 if column in COUNTS else None
+
+
+def _known(trace: Trace, found: Sequence[Outcome], funnel: Funnel, unknown: str) -> Iterator[int]:
+    """The thoughts of which something is known. One without a text ends no prefix of its own."""
+    for i, step in enumerate(trace.steps):
+        if step.aside or not _written(trace, i) or not direct(trace, i):
+            continue
+        why = unknown if found[i].mean is None else "" if step.text.strip() else "nothing was written"
+        if funnel.passes("prefixes with an outcome", not why, why):
+            yield i
+
+
+def _written(trace: Trace, step: int) -> bool:
+    """By the policy. Where it wrote nothing, the texts are from elsewhere, and each is a thought."""
+    one = trace.steps[step]
+    return one.sampled or (one.parent is not None and not any(s.sampled for s in trace.steps))
+
+
 def _steps(trace: Trace, path: Sequence[int]) -> tuple[list[str], list[int]]:
     """Texts of the thoughts on a path, as TRL's stepwise rows have them, and which steps they are. What no policy wrote
-    (a tool's output) stands at the beginning of the thought after it."""
+    (a tool's output), and a thought without a text, stands at the beginning of the thought after it."""
     texts: list[str] = []
     marks: list[int] = []
     said = ""
     for i in path:
         said += trace.steps[i].text
-        if trace.steps[i].sampled:
+        if _written(trace, i) and trace.steps[i].text.strip():
             texts.append(said.removesuffix("\n"))
             marks.append(i)
             said = ""
@@ -115,17 +194,5 @@ def _steps(trace: Trace, path: Sequence[int]) -> tuple[list[str], list[int]]:
 
 
 def _prefix(steps: Sequence[str]) -> str:
-    """Each closed, so that a thought without a text is still one."""
+    """Each closed, so that two thoughts are not one of the same text."""
     return "".join(f"{step}\0" for step in steps)
-
-
-def _ways(trace: Trace, funnel: Funnel) -> list[int]:
-    """Ends of the ways through the tree: answers, and thoughts that were given up."""
-    stopped = [
-        i
-        for i, step in enumerate(trace.steps)
-        if i and not step.aside and not trace.children(i) and step.parent is not None
-    ]
-    ways = [i for i in sorted({*ends(trace), *stopped}) if direct(trace, i)]
-    funnel.add("ways through the tree", len(ways))
-    return ways

@@ -34,6 +34,14 @@ class Row:
     tags: Mapping[str, Any] = field(default_factory=dict)
 
 
+class Record(dict[str, Any]):
+    """A row as it stands in its file, which says what it lacks."""
+
+    def __missing__(self, name: str) -> Any:
+        there = ", ".join(map(repr, self)) or "none"
+        raise TaskError(f"the column {name!r} is missing; the columns are {there}")
+
+
 Make = Callable[[dict[str, Any], int], Row]  # from a record and its number; raises where there is no problem in it
 
 
@@ -94,7 +102,8 @@ class Files:
         listed = "; ".join(self.bad[:NAMED]) + (f"; and {len(self.bad) - NAMED} more" if len(self.bad) > NAMED else "")
         said = f"task {task!r}: {len(self.bad)} of {self.rows} rows cannot be used: {listed}"
         if bad_rows == "refuse":
-            raise TaskError(f"{said}. Mend or download the file again, or go on without them: bad_rows=skip")
+            others = ", or go on without them: bad_rows=skip" if len(self.bad) < self.rows else ""
+            raise TaskError(f"{said}. Mend the file or get it again{others}")
         warnings.warn(f"{said}. They were left out", stacklevel=2)
 
     def _rows(
@@ -111,7 +120,8 @@ class Files:
         for number, record in given:
             seen += 1
             try:
-                row = make(load(record) if load else record, number)
+                given_row = load(record) if load else record
+                row = make(Record(given_row) if isinstance(given_row, Mapping) else given_row, number)
             except TaskError as error:
                 self.bad.append(f"{path}, {unit} {number}: {error}")
                 continue
@@ -132,6 +142,6 @@ def read(path: Path) -> str:
     """All of a text file, unpacked where its name ends in .gz."""
     try:
         data = path.read_bytes()
-        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise TaskError(f"cannot read {path} ({error}); set PONDER_DATA to a folder that holds it") from error

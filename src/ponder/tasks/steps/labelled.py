@@ -25,7 +25,8 @@ def messages(prompt: Any) -> tuple[Message, ...]:
     if isinstance(prompt, list):
         if not prompt:
             raise TaskError("the prompt has no messages")
-        return tuple({**m, "role": str(m["role"]), "content": text(m["content"], "a message")} for m in prompt)
+        parts = [(m, part(m, "role", "a message"), part(m, "content", "a message")) for m in prompt]
+        return tuple({**m, "role": str(role), "content": text(said, "a message")} for m, role, said in parts)
     return user(text(prompt, "the prompt"))
 
 
@@ -62,8 +63,24 @@ def text(value: Any, what: str) -> str:
     return value
 
 
-def listed(row: Mapping[str, Any], name: str) -> list[Any]:
-    found = row[name]
+def worded(value: Any, what: str) -> str:
+    """The text of a step. A label on nothing would be one of the step before."""
+    if not text(value, what).strip():
+        raise TaskError(f"{what} has a label and no text")
+    return str(value)
+
+
+def part(of: Any, name: str, what: str) -> Any:
+    """What stands under a name; where it does not, what does."""
+    if not isinstance(of, Mapping):
+        raise TaskError(f"{what} is {type(of).__name__}, not an object with {name!r}")
+    if name not in of:
+        raise TaskError(f"{name!r} is missing in {what}, which has {', '.join(map(str, sorted(of))) or 'nothing'}")
+    return of[name]
+
+
+def listed(row: Any, name: str, what: str = "the row") -> list[Any]:
+    found = part(row, name, what)
     if not isinstance(found, list):
         raise TaskError(f"{name!r} is {type(found).__name__}, not a list")
     return found
@@ -94,11 +111,27 @@ def share_of(trace: Trace, step: int) -> float | None:
     return label
 
 
+def below(trace: Trace, step: int) -> list[int]:
+    """The steps that go on from one. A question about it does not."""
+    return [child for child in trace.children(step) if not trace.steps[child].aside]
+
+
+def thoughts(trace: Trace) -> list[int]:
+    """All that was thought after the prompt itself, given up or not; what follows a prompt that quotes is not."""
+    found = {0: None}
+    for i, step in enumerate(trace.steps):
+        if step.parent in found and not step.aside:
+            found[i] = None
+    return list(found)[1:]
+
+
 def paths(trace: Trace) -> list[list[int]]:
     """The steps of each way down, without the prompt."""
-    return [path[1:] for leaf in trace.leaves() if len(path := trace.path(leaf)) > 1]
+    return [trace.path(i)[1:] for i in thoughts(trace) if not below(trace, i)]
 
 
 def said(trace: Trace, step: int) -> str:
     """A step's text without its separator."""
+    if not trace.steps[step].text.strip():
+        raise TaskError(f"{trace.problem.id}: step {step} has no text, and no file can hold its label: leave it out")
     return trace.steps[step].text.removesuffix(LINE)

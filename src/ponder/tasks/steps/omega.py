@@ -1,5 +1,9 @@
 """OmegaPRM (Luo et al. 2024), as openr keeps it: a tree of texts with Monte Carlo values, or a list of prefixes that
 all begin with the question. A step's label is its value: the share of rollouts from there that came out right.
+
+Prefixes say which step a text goes on from only as far as texts tell: of the answers 1 and 14 the second looks like a
+step after the first. So a tree is what is written. Where its texts do not end in blank lines, a row says under
+`separator` what stands after each (nothing), and a leaf in which no answer ended has `last`: false.
 """
 
 from __future__ import annotations
@@ -8,11 +12,26 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ponder.errors import TaskError
-from ponder.tasks.steps.labelled import LABEL, add, asked, share, share_of, text
+from ponder.tasks.steps.labelled import (
+    LABEL,
+    add,
+    asked,
+    below,
+    listed,
+    part,
+    paths,
+    said,
+    share,
+    share_of,
+    text,
+    thoughts,
+    worded,
+)
 from ponder.types import Trace
 
 BETWEEN = "\n\n"  # after each text of a tree, which keeps them bare
 VALUE = "mc_value"
+DEEPEST = 400  # steps one inside another that JSON readers follow
 
 
 def read(row: Mapping[str, Any], where: str) -> Trace:
@@ -20,7 +39,7 @@ def read(row: Mapping[str, Any], where: str) -> Trace:
     trace = asked(where, text(row["question"], "the question"), row.get("final_answer"), rest)
     given = row["reasoning_steps"]
     if isinstance(given, Mapping):
-        _branches(trace, given)
+        _branches(trace, given, text(row.get("separator", BETWEEN), "the separator"))
     elif isinstance(given, list):
         _prefixes(trace, given)
     else:
@@ -33,49 +52,59 @@ def read(row: Mapping[str, Any], where: str) -> Trace:
     return trace
 
 
-def _branches(trace: Trace, tree: Mapping[str, Any]) -> None:
+def _branches(trace: Trace, tree: Mapping[str, Any], between: str) -> None:
     trace.steps[0].scores[LABEL] = share(tree.get(VALUE), VALUE)
-    waiting = [(0, child) for child in tree["children"]]
+    waiting = [(0, child) for child in listed(tree, "children", "the tree")]
     while waiting:
         parent, node = waiting.pop(0)
-        ends = not node["children"]
-        at = add(trace, parent, text(node["text"], "a step") + BETWEEN, share(node[VALUE], VALUE), ends)
-        waiting[:0] = [(at, child) for child in node["children"]]  # as deep as it goes, without recursion
+        words = worded(part(node, "text", "a node of the tree"), "a step")
+        children, label = listed(node, "children", "a node of the tree"), part(node, VALUE, "a node of the tree")
+        ends = not children and node.get("last") is not False
+        at = add(trace, parent, words + between, share(label, VALUE), ends)
+        waiting[:0] = [(at, child) for child in children]  # as deep as it goes, without recursion
 
 
-def _prefixes(trace: Trace, rows: list[Mapping[str, Any]]) -> None:
+def _prefixes(trace: Trace, rows: list[Any]) -> None:
     """A prefix goes on from the longest other one that it begins with; of equal ones, the one before it."""
     question = trace.problem.question
-    whole = [text(row["solution_prefix"], "a prefix") for row in rows]
+    whole = [text(part(row, "solution_prefix", "a prefix"), "a prefix") for row in rows]
     for i, prefix in enumerate(whole):
         if not prefix.startswith(question):
             raise TaskError(f"the labels do not match the steps: prefix {i} does not begin with the question")
     place: dict[int, int] = {}
     for i in sorted(range(len(whole)), key=lambda i: len(whole[i])):
-        label = share(rows[i][VALUE], VALUE)
+        label = share(part(rows[i], VALUE, "a prefix"), VALUE)
         if whole[i] == question:
             trace.steps[0].scores[LABEL] = label
             continue
         above = [j for j in place if len(whole[j]) < len(whole[i]) and whole[i].startswith(whole[j])]
         parent = max(above, key=lambda j: (len(whole[j]), j < i, j if j < i else -j), default=None)
         begun = len(question if parent is None else whole[parent])
-        place[i] = add(trace, 0 if parent is None else place[parent], whole[i][begun:], label)
+        place[i] = add(trace, 0 if parent is None else place[parent], worded(whole[i][begun:], "a step"), label)
     for step in place.values():
         trace.steps[step].last = not trace.children(step)
 
 
 def write(trace: Trace) -> Iterator[dict[str, Any]]:
-    """As prefixes, every step that has a label."""
-    rows = [
-        {"solution_prefix": trace.problem.question + trace.text(i), VALUE: label}
-        for i in range(len(trace.steps))
-        if (label := share_of(trace, i)) is not None
-    ]
-    if rows:
-        rest = {k: v for k, v in trace.problem.tags.items() if k == "question_id"}
-        yield {
-            "question": trace.problem.question,
-            "final_answer": trace.problem.answer,
-            "reasoning_steps": rows,
-            **rest,
-        }
+    """One tree, where anything in it has a label; steps without one have the value null."""
+    steps = thoughts(trace)
+    if not steps or all(share_of(trace, i) is None for i in [0, *steps]):
+        return
+    if (deep := max(map(len, paths(trace)))) > DEEPEST:
+        raise TaskError(f"{trace.problem.id}: {deep} steps are too deep a tree: write another format, such as stepwise")
+    bare = all(trace.steps[i].text.endswith(BETWEEN) for i in steps)
+    nodes: dict[int, dict[str, Any]] = {0: {"text": trace.problem.question, VALUE: share_of(trace, 0), "children": []}}
+    for i in steps:
+        step = trace.steps[i]
+        said(trace, i)  # or there is nothing to hold a label
+        words = step.text.removesuffix(BETWEEN) if bare else step.text
+        open_end = {"last": False} if not step.done and not below(trace, i) else {}
+        nodes[i] = {"text": words, VALUE: share_of(trace, i), "children": [], **open_end}
+        nodes[step.parent or 0]["children"].append(nodes[i])
+    yield {
+        "question": trace.problem.question,
+        "final_answer": trace.problem.answer,
+        "reasoning_steps": nodes[0],
+        **({} if bare else {"separator": ""}),
+        **{k: v for k, v in trace.problem.tags.items() if k == "question_id"},
+    }

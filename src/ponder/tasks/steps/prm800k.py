@@ -3,6 +3,9 @@
 Every rated way is a step; those that were not chosen stand beside the one that was. A rating of 1 is right, -1 wrong.
 Neutral (0) counts as right, as the paper counts it when it scores solutions; the score's reason keeps the difference.
 A way that a person wrote has no rating.
+
+A row tells one solution, so a tree is several rows: one for each answer with a label, and one for each other way with
+labels that no row before it has. A step that two rows share is rated in the first; in the other it has no rating.
 """
 
 from __future__ import annotations
@@ -11,24 +14,42 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ponder.errors import TaskError
-from ponder.tasks.steps.labelled import LABEL, LINE, UNRATED, add, asked, listed, paths, said, share_of, text
+from ponder.tasks.steps.labelled import (
+    LABEL,
+    LINE,
+    UNRATED,
+    add,
+    asked,
+    below,
+    listed,
+    part,
+    paths,
+    said,
+    share_of,
+    text,
+    worded,
+)
 from ponder.types import Score, Trace
 
 NEUTRAL = "neutral"
 HUMAN = Score(None, "a person wrote this step, and nobody rated it")
 RATINGS: dict[Any, Score] = {1: Score(1.0), 0: Score(1.0, NEUTRAL), -1: Score(0.0), None: UNRATED}
+ENDED = ("solution", "found_error")  # reasons to finish that leave a last step an answer, where one was chosen
+ROW = "prm800k"  # the tag with all that is no step
 
 
 def read(row: Mapping[str, Any], where: str) -> Trace:
-    question = row["question"]
-    rest = {k: v for k, v in row.items() if k not in ("question", "label")}
-    tags = {"row": rest, "finish_reason": row["label"].get("finish_reason")}
-    trace = asked(where, text(question["problem"], "the problem"), question.get("ground_truth_answer"), tags)
-    rounds = listed(row["label"], "steps")
+    question, label = row["question"], row["label"]
+    rounds = listed(label, "steps", "'label'")
     while rounds and not (rounds[-1].get("completions") or rounds[-1].get("human_completion")):
         rounds = rounds[:-1]  # a round that nobody filled in
     if not rounds:
         raise TaskError("there are no steps")
+    asking = text(part(question, "problem", "'question'"), "the problem")
+    rest = {**row, "question": _without(question, "problem"), "label": _without(label, "steps")}
+    tags: dict[str, Any] = {ROW: rest | {"flagged": (flags := [False])}}
+    trace = asked(where, asking, question.get("ground_truth_answer"), tags)
+    ended = label.get("finish_reason") in ENDED
     at = 0
     for number, here in enumerate(rounds):
         chosen, last = here.get("chosen_completion"), number == len(rounds) - 1
@@ -37,15 +58,22 @@ def read(row: Mapping[str, Any], where: str) -> Trace:
             raise TaskError(f"step {number} chooses completion {chosen}, and there are {len(ways)}")
         after = None
         for i, way in enumerate(ways):
-            ends = last and i == chosen and tags["finish_reason"] == "solution"
-            made = add(trace, at, text(way["text"], "a completion") + LINE, _rated(way, number), ends)
+            words = worded(part(way, "text", "a completion"), "a completion")
+            made = add(trace, at, words + LINE, _rated(way, number), last and i == chosen and ended)
+            flags.append(way.get("flagged"))
             after = made if i == chosen else after
         if chosen is None and (human := here.get("human_completion")) is not None:
-            after = add(trace, at, text(human["text"], "a completion") + LINE, HUMAN)
+            words = worded(part(human, "text", "a person's completion"), "a person's completion")
+            after = add(trace, at, words + LINE, HUMAN, last and label.get("finish_reason") == "solution")
+            flags.append(human.get("flagged"))
         if after is None and not last:
             raise TaskError(f"the labels do not match the steps: nothing was chosen at step {number}, and more follow")
         at = at if after is None else after
     return trace
+
+
+def _without(record: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key != name}
 
 
 def _rated(way: Mapping[str, Any], number: int) -> Score:
@@ -56,28 +84,42 @@ def _rated(way: Mapping[str, Any], number: int) -> Score:
 
 
 def write(trace: Trace) -> Iterator[dict[str, Any]]:
-    """Along the way to an answer, or the longest there is, with what stands beside it; a soft label is rated 1 from a
-    half on."""
-    ways = paths(trace)
-    if not any(LABEL in trace.steps[i].scores for way in ways for i in way):
-        return
-    rounds = []
-    for i in max(ways, key=lambda way: (trace.steps[way[-1]].done, len(way))):
-        here = trace.children(trace.steps[i].parent or 0)
-        human = [j for j in here if trace.steps[j].scores.get(LABEL) == HUMAN]
-        rated = [j for j in here if j not in human]
-        goes_on = i in rated and (trace.children(i) or trace.steps[i].done)
-        written = [{"text": said(trace, j), "rating": None, "source": "human", "flagged": False} for j in human]
-        rounds.append(
-            {
-                "completions": [{"text": said(trace, j), "rating": _rating(trace, j), "flagged": False} for j in rated],
-                "human_completion": written[0] if written else None,
-                "chosen_completion": rated.index(i) if goes_on else None,
-            }
-        )
-    question = {"problem": trace.problem.question, "ground_truth_answer": trace.problem.answer}
-    label = {"steps": rounds, "finish_reason": trace.problem.tags.get("finish_reason")}
-    yield {**trace.problem.tags.get("row", {}), "question": question, "label": label}
+    """Answers first, longer ways before shorter ones. A soft label is rated 1 from a half on."""
+    told: set[int] = set()
+    for way in sorted(paths(trace), key=lambda way: (not trace.steps[way[-1]].done, -len(way))):
+        new = [j for i in way for j in _round(trace, i, told) if j not in told]
+        if any(share_of(trace, j) is not None for j in new):
+            yield _row(trace, way[-1], [_written(trace, i, told) for i in way])
+            told.update(new)
+
+
+def _round(trace: Trace, step: int, told: set[int]) -> list[int]:
+    """A step of a way, and those beside it that no row has told. An answer beside it has a row of its own, in which it
+    can be the last step."""
+    beside = below(trace, trace.steps[step].parent or 0)
+    return [j for j in beside if j == step or (j not in told and not _answer(trace, j))]
+
+
+def _answer(trace: Trace, step: int) -> bool:
+    return trace.steps[step].done and not below(trace, step)
+
+
+def _written(trace: Trace, step: int, told: set[int]) -> dict[str, Any]:
+    here = _round(trace, step, told)
+    human = [j for j in here if trace.steps[j].scores.get(LABEL) == HUMAN]
+    rated = [j for j in here if j not in human]
+    goes_on = step in rated and (trace.steps[step].done or below(trace, step))
+    written = [_way(trace, j, None) | {"source": "human"} for j in human if j == step or step not in human]
+    return {
+        "completions": [_way(trace, j, None if j in told else _rating(trace, j)) for j in rated],
+        "human_completion": written[0] if written else None,
+        "chosen_completion": rated.index(step) if goes_on else None,
+    }
+
+
+def _way(trace: Trace, step: int, rating: int | None) -> dict[str, Any]:
+    flags = trace.problem.tags.get(ROW, {}).get("flagged", [])
+    return {"text": said(trace, step), "rating": rating, "flagged": flags[step] if step < len(flags) else False}
 
 
 def _rating(trace: Trace, step: int) -> int | None:
@@ -85,3 +127,20 @@ def _rating(trace: Trace, step: int) -> int | None:
     if label is None:
         return None
     return 0 if trace.steps[step].scores[LABEL].reason == NEUTRAL else 1 if label >= 0.5 else -1
+
+
+def _row(trace: Trace, end: int, rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    rest = _without(trace.problem.tags.get(ROW, {}), "flagged")
+    question = {**rest.get("question", {}), "problem": trace.problem.question}
+    question |= {"ground_truth_answer": trace.problem.answer}
+    label = {**rest.get("label", {}), "steps": rounds}
+    return {**rest, "question": question, "label": label | {"finish_reason": _reason(trace, end, label)}}
+
+
+def _reason(trace: Trace, end: int, label: Mapping[str, Any]) -> str:
+    """Why nobody went on: an answer that is not known to be wrong, an error, or what the row said that this was."""
+    wrong = _rating(trace, end) == -1
+    if trace.steps[end].done:
+        return "found_error" if wrong else "solution"
+    kept = label.get("finish_reason")
+    return str(kept) if kept not in (None, "solution") else "found_error" if wrong else "give_up"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import TaskError
-from ponder.tasks.steps.labelled import asked, chain, listed, text
+from ponder.tasks.steps.labelled import asked, chain, listed, part, text
 from ponder.types import Score, Trace
 
 PARTS = ("gsm8k", "math", "olympiadbench", "omnimath")
@@ -28,7 +28,7 @@ def read(part: str) -> list[Trace]:
             raise TaskError("PONDER_DATA is not set; set it to the folder that holds processbench/, or give a file")
         path = Path(root) / "processbench" / f"{part}.json"
     try:
-        said = path.read_text("utf-8")
+        said = path.read_text("utf-8-sig")
         rows = json.loads(said) if said.lstrip().startswith("[") else [json.loads(s) for s in said.split("\n") if s]
     except OSError as why:
         raise TaskError(f"cannot read {path}: {why.strerror}; parts are {', '.join(PARTS)}") from None
@@ -42,15 +42,14 @@ def read(part: str) -> list[Trace]:
 def _trace(path: Path, number: int, row: Any) -> Trace:
     where = f"{path}, solution {number}"
     try:
-        steps, label = [text(s, "a step") for s in listed(row, "steps")], row["label"]
+        steps = [text(s, "a step") for s in listed(row, "steps", "the solution")]
+        label, problem = part(row, "label", "the solution"), part(row, "problem", "the solution")
         if not isinstance(label, int) or isinstance(label, bool) or not -1 <= label < len(steps) or not steps:
             raise TaskError(f"the label does not match the steps: {label!r} of {len(steps)} steps")
         labels = [Score(1.0)] * len(steps)
         if label >= 0:
             labels = [Score(1.0)] * label + [Score(0.0)] + [UNKNOWN] * (len(steps) - label - 1)
         tags = {FIRST: label, "id": row.get("id"), "generator": row.get("generator")}
-        return chain(asked(where, text(row["problem"], "the problem"), None, tags), steps, labels)
+        return chain(asked(where, text(problem, "the problem"), None, tags), steps, labels)
     except TaskError as why:
         raise TaskError(f"{where}: {why}") from None
-    except (KeyError, TypeError) as why:
-        raise TaskError(f"{where} is malformed ({why!r})") from None

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ponder.errors import TaskError
-from ponder.tasks.steps.labelled import asked, chain, paths, said, share_of, text
+from ponder.tasks.steps.labelled import asked, chain, paths, said, share_of, text, worded
 from ponder.types import Score, Trace
 
 MARK = "ки"
@@ -21,7 +21,7 @@ def read(row: Mapping[str, Any], where: str) -> Trace:
     question, first, begun = pieces[0].rpartition(FIRST)
     if not first or not question.strip():
         raise TaskError(f"no {FIRST!r} after a question, where the steps begin")
-    steps = [(first + begun).strip(), *(piece.strip() for piece in pieces[1:])]
+    steps = [(first + begun).strip(), *(worded(piece.strip(), "a step") for piece in pieces[1:])]
     rest = {k: v for k, v in row.items() if k not in ("input", "label")}
     return chain(asked(where, question.strip(), tags=rest), steps, labels)
 
@@ -46,8 +46,9 @@ def _aligned(marked: str, signed: str) -> tuple[list[str], list[Score]]:
 
 
 def write(trace: Trace) -> Iterator[dict[str, Any]]:
-    """One row for each way down on which every step has a label. Steps without numbers get them: they say where the
-    first begins."""
+    """One row for each way down on which every step has a label: there is no sign for a step without one, so that a
+    step on several ways has its sign in several rows. Steps without numbers get them: they say where the first
+    begins."""
     for way in paths(trace):
         labels = [share_of(trace, i) for i in way]
         if None in labels:

@@ -15,7 +15,7 @@ from ponder.tasks.steps.labelled import (
     said,
     share,
     share_of,
-    text,
+    worded,
 )
 from ponder.types import Trace
 
@@ -24,13 +24,16 @@ def read(row: Mapping[str, Any], where: str) -> Trace:
     steps, labels = listed(row, "completions"), listed(row, "labels")
     matching(steps, labels)
     trace = asked(where, row["prompt"], row.get("answer"))
-    return chain(trace, [text(step, "a completion") for step in steps], [share(label) for label in labels])
+    return chain(trace, [worded(step, "a completion") for step in steps], [share(label) for label in labels])
 
 
 def write(trace: Trace) -> Iterator[dict[str, Any]]:
-    """One row for each way down that has labels; a label of 0 or 1 becomes false or true, which TRL expects."""
+    """One row for each way down with labels that no row before it has: those that it shares with one are null. A label
+    of 0 or 1 becomes false or true, which TRL expects."""
+    told: set[int] = set()
     for way in paths(trace):
-        labels = [share_of(trace, i) for i in way]
+        labels = [None if i in told else share_of(trace, i) for i in way]
         if any(label is not None for label in labels):
             plain = [bool(label) if label in (0.0, 1.0) else label for label in labels]
             yield {"prompt": prompt_of(trace), "completions": [said(trace, i) for i in way], "labels": plain}
+            told.update(way)

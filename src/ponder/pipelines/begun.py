@@ -1,0 +1,58 @@
+"""Whether a run directory holds a result. One that does not can be given to another job, and nothing is lost."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from ponder.errors import RunError
+from ponder.pipelines.rows import FUNNEL
+from ponder.records import as_written
+from ponder.runs import checkpoints, hold, read_job, read_metrics
+
+_OWN = ("job.json", "environment.json", "lock")
+_ABOUT = {*_OWN, *(f"{name}.new" for name in _OWN), FUNNEL, f"{FUNNEL}.new"}  # of the work, and no part of it
+TRAINING = ("steps", "save_every", "keep")  # what a job says that takes steps and keeps checkpoints
+_RECORDS = {"metrics.jsonl", "traces.jsonl", "checkpoints"}
+
+
+def begun(folder: Path) -> bool:
+    """A run has a result when an attempt did not fail, or there is a checkpoint to train on from: what was not saved is
+    done again anyway. Stages have begun when one has."""
+    if not (folder / "job.json").is_file():
+        return False
+    held = [path for path in folder.iterdir() if path.name not in _ABOUT | _RECORDS]
+    if any(begun(path) if (path / "job.json").is_file() else True for path in held):
+        return True
+    if any(steps_of(path) for path in checkpoints(folder)):
+        return True
+    job = read_job(folder)
+    if isinstance(job, dict) and all(name in job for name in TRAINING):
+        return False
+    tried = as_written(folder / "traces.jsonl")
+    return any("step" in one and not one.get("failed") for one in tried) or bool(read_metrics(folder))
+
+
+def bare(folder: Path) -> bool:
+    """Nothing was written there but what is said of the work, in stages too: nobody need look at it."""
+    inside = [path for path in folder.iterdir() if path.name not in _ABOUT]
+    return (folder / "job.json").is_file() and all(path.is_dir() and bare(path) for path in inside)
+
+
+def steps_of(checkpoint: Path) -> int:
+    """How many steps were taken up to there."""
+    return int(checkpoint.name.removeprefix("step-"))
+
+
+def clear(folder: Path) -> None:
+    """Remove a run that has not begun, so that another can begin in its place."""
+    if not (folder / "job.json").is_file() or begun(folder):
+        return
+    with hold(folder):
+        try:
+            for path in folder.iterdir():
+                if path.name not in _OWN:  # by which a folder is known, should this be cut short
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+            shutil.rmtree(folder)
+        except OSError as why:
+            raise RunError(f"cannot remove {folder}, in which no result is: {why.strerror}") from None

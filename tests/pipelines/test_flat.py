@@ -1,0 +1,142 @@
+"""Rewards that never differ end a run early, with what was done kept; the first ones that do let it be."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fakes import ALPHABET, ASK, Digits, Watcher, group
+from ponder.errors import Interrupted, TaskError, UsageError
+from ponder.models.load import Fresh
+from ponder.pipelines import flat
+from ponder.pipelines.rl import RL
+from ponder.reason.strategies import Ensemble
+from ponder.runs import newest_checkpoint, read_metrics
+from ponder.train.imitation import Distill
+from ponder.train.objective import NO_KL
+from ponder.train.optimiser import AdamW
+from ponder.train.policy_gradient import GRPO, REINFORCE
+from ponder.types import Sampling, Score, Trace
+
+
+@dataclass(frozen=True)
+class Same:
+    """A reward for each problem, whatever the answer."""
+
+    by: tuple[float, ...] = (0.0,)
+    name = "same"
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        at = int(trace.problem.id.rpartition("/")[2])
+        return [Score(self.by[at % len(self.by)]) for _ in steps]
+
+
+@dataclass(frozen=True)
+class Always(Digits):
+    by: tuple[float, ...] = (0.0,)
+
+    @property
+    def verifier(self) -> Same:  # type: ignore[override]
+        return Same(self.by)
+
+
+MODEL = Fresh(ALPHABET, width=16, layers=1, heads=2, context=32)
+JOB = RL(
+    Always(), MODEL, ASK, Ensemble(2, Sampling(max_tokens=2)), GRPO(kl=NO_KL), AdamW(lr=3e-3), steps=7, prompts=4,
+    patience=3, preflight=False, save_every=5, device="cpu", dtype="float32",
+)  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:after the first step")
+@pytest.mark.parametrize(
+    ("by", "said", "cure"),
+    [
+        ((0.0,), "all 24 rewards are 0, so", "an easier task, a better start"),
+        ((1.0,), "all 24 rewards are 1, so", "a harder task"),
+        ((0.0, 1.0), "24 rewards lie from 0 to 1, but never differ for one problem, so", "more samples of each"),
+    ],
+)
+def test_a_run_without_a_signal_stops_with_all_kept(
+    by: tuple[float, ...], said: str, cure: str, tmp_path: Path
+) -> None:
+    job = replace(JOB, task=Always(by=by))
+    with pytest.raises(TaskError, match=f"stopped after 3 of 7 steps: {said} nothing is learned.*{cure}.*3 more steps"):
+        job(tmp_path / "run")
+    newest = newest_checkpoint(tmp_path / "run")
+    assert newest is not None and newest.name == "step-000003" and len(read_metrics(tmp_path / "run")) == 3
+    with pytest.raises(TaskError, match=r"stopped after 6 of 7 steps: .* tries 1 more steps"):
+        job(tmp_path / "run")
+    assert job(tmp_path / "run").version == 7 and len(read_metrics(tmp_path / "run")) == 7
+
+
+@pytest.mark.filterwarnings("ignore:after the first step")
+def test_the_last_step_tells_too_and_zero_never_stops(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match=r"stopped after 6 of 6 .* goes on with the model as it is"):
+        replace(JOB, steps=6, patience=6)(tmp_path / "end")
+    assert replace(JOB, steps=6, patience=6)(tmp_path / "end").version == 6
+    assert replace(JOB, patience=0)(tmp_path / "on").version == 7
+    with pytest.raises(UsageError, match="patience at least 0"):
+        replace(JOB, patience=-1)
+
+
+def test_it_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="after the first step all 8 rewards are 0, so nothing is learned"):
+        replace(JOB, steps=1)(tmp_path / "run")
+
+
+@pytest.mark.parametrize("job", [
+    replace(JOB, task=Always(by=(0.0, 1.0)), objective=REINFORCE()),  # compares all answers of a step
+    replace(JOB, objective=Distill(), teacher="?"),  # learns from a teacher, whatever the reward
+    replace(JOB, task=Digits(answer="7"), strategy=Ensemble(8, Sampling(max_tokens=2)), prompts=8),
+])  # fmt: skip
+def test_whoever_learns_something_goes_on(job: RL, tmp_path: Path) -> None:
+    if job.teacher:
+        start = replace(JOB, steps=1, patience=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            start(tmp_path / "teacher")
+        job = replace(job, teacher=str(tmp_path / "teacher"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert job(tmp_path / "run").version == 7
+
+
+@pytest.mark.filterwarnings("ignore:after the first step")
+def test_a_stop_in_between_does_not_begin_the_count_anew(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        JOB(tmp_path / "run", Watcher("step", 2))
+    with pytest.raises(TaskError, match="stopped after 3 of 7 steps: all 24 rewards"):
+        JOB(tmp_path / "run")
+    state = json.loads((newest_checkpoint(tmp_path / "run") / "state.json").read_text())["state"]  # type: ignore[operator]
+    assert state["memory"][flat.LIVE] == 0 and state["memory"][flat.SEEN] == 24
+
+
+# the count itself
+
+GROUPS = st.lists(st.lists(st.sampled_from([None, 0.0, 0.5, 1.0]), min_size=1, max_size=4), max_size=4)
+
+
+@given(st.lists(GROUPS, max_size=5), st.booleans())
+def test_any_difference_that_credit_can_see_is_a_signal(steps: list[list[list[float | None]]], alone: bool) -> None:
+    memory: dict[str, float] = {}
+    for i, groups in enumerate(steps):
+        flat.note(memory, i, [group([1], [[2]] * len(g), g) for g in groups], "wanted", alone)
+        json.dumps(memory, allow_nan=False)
+    known = [[r for r in g if r is not None] for groups in steps for g in groups]
+    every = [r for g in known for r in g]
+    live = len(set(every)) > 1 if alone else any(len(set(g)) > 1 for g in known)
+    assert bool(flat.lacking(memory)) == (bool(every) and not live)
+
+
+def test_a_run_from_before_is_left_alone() -> None:
+    memory: dict[str, Any] = {}
+    flat.note(memory, 5, [group([1], [[2], [2]], [1.0, 1.0])], "wanted", False)
+    assert not flat.lacking(memory)
