@@ -30,8 +30,9 @@ MEASURES = ("entropy", "varentropy", "gini")
 
 
 def ids(values: Iterable[int]) -> Ids:
+    given = values if isinstance(values, np.ndarray) else list(values)
     try:
-        return np.asarray(list(values) if not isinstance(values, np.ndarray) else values, dtype=np.int32)
+        return np.asarray(given, dtype=np.int32)
     except (OverflowError, TypeError, ValueError) as why:
         raise UsageError(f"token ids are whole numbers, at most {_MOST}: {why}") from why
 

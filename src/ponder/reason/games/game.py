@@ -96,7 +96,7 @@ class Moves:
 
     def tokens(self, text: str) -> Ids:
         try:
-            return ids(int(word) for word in text.split())
+            return ids([int(word) for word in text.split()])
         except ValueError:
             raise UsageError(f"{text!r} are no moves of {self.game.name}; write their numbers, like '3 0 4'") from None
 
