@@ -21,6 +21,7 @@ import queue
 import shutil
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -197,6 +198,7 @@ def worker(tasks: Any, done: Any, jobs: int) -> None:
     """Runs until there is nothing more; an error is told, and the next run begins."""
     import torch
 
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     if torch.cuda.is_available():
         torch.cuda.set_per_process_memory_fraction(0.95 / jobs)
     while (task := tasks.get()) is not None:
@@ -205,6 +207,13 @@ def worker(tasks: Any, done: Any, jobs: int) -> None:
         except BaseException:
             done.put((task, None, traceback.format_exc()))
         release()
+
+
+def end_with(parent: int) -> None:
+    """Nobody hears of what goes on after it was killed."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 def run_all(on: str, model: str, seeds: Sequence[int], names: Sequence[str], file: Path, runs: Path, jobs: int,
