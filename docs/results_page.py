@@ -260,7 +260,8 @@ def tried(on: str) -> list[str]:
 ABOUT = """\
 # Results
 
-Written by `python docs/results.py --render` from the runs kept in [results](results); no number here is typed by hand.
+Written by `python docs/results.py --render` from the runs kept in [results](results); no number of a
+result is typed by hand.
 
 Each model adds numbers line by line, and on one machine each recipe of a seed starts from the same model: a short
 imitation of worked answers, broken off early ([cold_start.py](../recipes/cold_start.py)). **Accuracy** is the share of
@@ -274,8 +275,9 @@ the start and without measuring."""
 
 
 CHOSEN = f"""\
-Each once, with seed {REHEARSAL}, measured on training problems where nothing else is said. From these the defaults of
-the recipes were chosen; the seeds above were then run once with them, and no run was left out."""
+Each once, with seed {REHEARSAL}, measured on training problems where nothing else is said; of some only the accuracy
+was copied from a log. From these the defaults of the recipes were chosen. DPO and R1 were changed after seeds had been seen
+on held-out problems: those runs are here, and the seeds above were then run once with what was chosen."""
 
 
 def about(on: str, rows: Rows) -> str:

@@ -18,7 +18,8 @@ from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage
 from ponder.protocols import Strategy
-from ponder.reason.strategies import Ensemble
+from ponder.reason.operators.cut import CUTS
+from ponder.reason.strategies import MCTS, Ensemble
 from ponder.tasks import Sums
 from ponder.train.imitation import DPO
 from ponder.train.objective import Objective
@@ -94,6 +95,10 @@ class Base:
         return Collect(
             self.task, model, strategy=strategy, guide=guide, problems=problems, first=first, batch=512, seed=seed
         )
+
+    def search(self, simulations: int, **more: Any) -> MCTS:
+        """Line by line."""
+        return MCTS(simulations=simulations, width=4, sampling=self.draw, cut=CUTS["line"], parallel=4, **more)
 
     def tune(self, data: str, model: str, seed: int, steps: int | None, lr: float | None, **more: Any) -> FineTune:
         """Learn from a file of answers, or with another objective from pairs or a teacher."""

@@ -14,8 +14,7 @@ from _bases import Lr, On, Problems, Start, Steps, base
 
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
-from ponder.reason.operators.cut import CUTS
-from ponder.reason.strategies import MCTS, Ensemble
+from ponder.reason.strategies import Ensemble
 
 
 def recipe(
@@ -27,8 +26,9 @@ def recipe(
     stages, newest = b.begin(seed, start)
     given = {name: value for name, value in (("beta", beta), ("nll", nll)) if value is not None}
     problems = problems or b.answers // (rounds * (n if by == "samples" else simulations))
-    search = MCTS(simulations=simulations, width=4, sampling=b.draw, cut=CUTS["line"], rollouts=1, parallel=4)
-    way, guide, what = (Ensemble(n, b.draw), "", "pairs") if by == "samples" else (search, "oracle", "siblings")
+    way, guide, what = Ensemble(n, b.draw), "", "pairs"
+    if by == "search":
+        way, guide, what = b.search(simulations, rollouts=1), "oracle", "siblings"
     for k in range(1, rounds + 1):
         pairs, dpo = f"stage:pairs-{k}/data.jsonl", replace(b.prefer, **given)
         stages += [

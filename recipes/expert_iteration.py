@@ -15,8 +15,7 @@ from _bases import Lr, On, Problems, Start, Steps, base
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
-from ponder.reason.operators.cut import CUTS
-from ponder.reason.strategies import MCTS, Ensemble
+from ponder.reason.strategies import Ensemble
 from ponder.train.reward import Value
 
 
@@ -27,8 +26,7 @@ def recipe(
     b = base(on)
     stages, newest = b.begin(seed, start)
     problems = problems or b.answers // (2 * rounds * n)  # searches take their time
-    search = MCTS(simulations=simulations, width=4, sampling=b.draw, cut=CUTS["line"], rollouts=1, parallel=4)
-    guided = MCTS(simulations=simulations, width=4, sampling=b.draw, cut=CUTS["line"], parallel=4)
+    search, guided = b.search(simulations, rollouts=1), b.search(simulations)
     for k in range(1, rounds + 1):
         way, guide = (search, "oracle") if by != "sampling" else (Ensemble(n, b.draw), "")
         if by == "value" and k > 1:
