@@ -276,8 +276,8 @@ the start and without measuring."""
 
 CHOSEN = f"""\
 Each once, with seed {REHEARSAL}, measured on training problems where nothing else is said; of some only the accuracy
-was copied from a log. From these the defaults of the recipes were chosen. DPO and R1 were changed after seeds had been seen
-on held-out problems: those runs are here, and the seeds above were then run once with what was chosen."""
+was copied from a log. From these the defaults of the recipes were chosen. DPO and R1 were changed after seeds had been
+seen on held-out problems: those runs are here, and the seeds above were then run once with what was chosen."""
 
 
 def about(on: str, rows: Rows) -> str:
