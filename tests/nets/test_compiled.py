@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fakes import tiny
-from ponder.nets.decoder import Block, Decoder
+from fakes import CONFIGS, tiny
+from ponder.nets.compiled import compile_once
+from ponder.nets.decoder import MLP, Block, Decoder
 
-LIMIT = 8  # compilations of one function after which torch stops compiling it
+LIMIT = 8  # compilations of one function after which torch stops compiling it, unless it is told otherwise
 
 
 class Attend:
@@ -52,4 +54,23 @@ def test_a_block_is_compiled_a_few_times_in_all() -> None:
             run(net, tokens, most, shared, grad=False)
             run(reference, tokens, most, shared, grad=False)
     assert len(graphs) <= LIMIT - 2, f"{len(graphs)} compilations"
+    torch._dynamo.reset()
+
+
+def test_one_process_compiles_for_many_networks() -> None:
+    """As a pipeline does that trains a policy, its judge, a value model and a student."""
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    mlp = compile_once(MLP.forward, backend)
+    many = 2 * LIMIT
+    for i in range(many):
+        net = MLP(replace(CONFIGS["llama"], hidden=8 + i))
+        x = torch.randn(3, CONFIGS["llama"].width)
+        assert torch.allclose(mlp(net, x), net(x))
+    assert len(graphs) == many
     torch._dynamo.reset()

@@ -298,7 +298,7 @@ def _reached(logits, heat, top, low, vocabulary, MASS: tl.constexpr, N: tl.const
     total = tl.zeros([N], tl.float32)
     for first in range(0, vocabulary, N):
         at = first + tl.arange(0, N)
-        x = tl.load(logits + at, mask=at < vocabulary, other=-float("inf")) / heat
+        x = tl.div_rn(tl.load(logits + at, mask=at < vocabulary, other=-float("inf")), heat)
         total += tl.where(x >= low, tl.exp(x - top) if MASS else 1.0, 0.0)
     return tl.sum(total, 0)
 
@@ -329,7 +329,8 @@ def trim(logits, heat, keep_k, keep_p, min_p, floor, vocabulary, N: tl.constexpr
         best = tl.full([N], -float("inf"), tl.float32)
         for first in range(0, vocabulary, N):
             at = first + tl.arange(0, N)
-            best = tl.maximum(best, tl.load(own + at, mask=at < vocabulary, other=-float("inf")) / hot)
+            x = tl.load(own + at, mask=at < vocabulary, other=-float("inf"))
+            best = tl.maximum(best, tl.div_rn(x, hot))
         top = tl.max(best, 0)
         if k > 0:
             low = _highest(own, hot, top, tl.minimum(k, vocabulary).to(tl.float32), vocabulary, False, N)
@@ -347,7 +348,7 @@ def chunk_sums(logits, heat, floor, tops, sums, best, vocabulary, chunks, TRIM: 
     row, chunk = tl.program_id(0), tl.program_id(1)
     at = chunk * N + tl.arange(0, N)
     x = tl.load(logits + row.to(tl.int64) * vocabulary + at, mask=at < vocabulary, other=-float("inf"))
-    x = x / tl.load(heat + row)
+    x = tl.div_rn(x, tl.load(heat + row))
     if TRIM:
         x = tl.where(x < tl.load(floor + row), -float("inf"), x)
     top = tl.max(x, 0)
@@ -378,7 +379,7 @@ def pick(
     before = tl.sum(tl.where(c == chunk, reached - mass, 0.0), 0)
     at = chunk * N + tl.arange(0, N)
     x = tl.load(logits + row.to(tl.int64) * vocabulary + at, mask=at < vocabulary, other=-float("inf"))
-    x = x / tl.load(heat + row)
+    x = tl.div_rn(x, tl.load(heat + row))
     if TRIM:
         x = tl.where(x < tl.load(floor + row), -float("inf"), x)
     inside = tl.exp(x - top).to(tl.float64)
@@ -392,7 +393,7 @@ def pick(
         c_best = tl.argmax(top_c, 0)
         token = tl.load(best + row * chunks + c_best).to(tl.int32)
     token = tl.minimum(token, vocabulary - 1)  # where no logit is a number, any token may come out
-    value = tl.load(logits + row.to(tl.int64) * vocabulary + token) / tl.load(heat + row)
+    value = tl.div_rn(tl.load(logits + row.to(tl.int64) * vocabulary + token), tl.load(heat + row))
     said = value - top - tl.log(total).to(tl.float32)
     tl.store(tokens + row * steps + now, token)
     tl.store(logprobs + row * steps + now, said)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import threading
 import time
 from collections.abc import Coroutine
@@ -49,6 +50,7 @@ class VLLM(Local):
         folder = Path(folder).expanduser()
         if not folder.is_dir():
             raise ModelError(f"no model folder at {folder}; check the path")
+        os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")  # a fork has no CUDA where there was any before
         told = {"logprobs_mode": "processed_logprobs", "disable_log_stats": True, **options}
         tokenizer = Tokenizer.from_folder(folder)
         loop = asyncio.new_event_loop()

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ponder.nets import rope
+from ponder.nets.compiled import compile_once
 from ponder.nets.config import DecoderConfig
 
 
@@ -123,17 +123,9 @@ def fused(block: Block, x: Tensor, turn: tuple[Tensor, Tensor], attend: Attend) 
     """
     own = block.self_attn
     if getattr(attend, "inline", False):
-        return _compiled("whole")(block, x, turn, attend)
-    mixed_THD = attend(own.layer, *_compiled("before")(block, x, turn), scale=own.scale, window=own.window)
-    return _compiled("after")(block, x, mixed_THD)
-
-
-@cache
-def _compiled(part: str) -> Callable[..., Any]:
-    from torch._functorch import config
-
-    config.activation_memory_budget = 0.8  # what is cheap to compute again is not kept: a quarter less memory
-    return torch.compile(getattr(Block, part), dynamic=True)
+        return compile_once(Block.whole)(block, x, turn, attend)
+    mixed_THD = attend(own.layer, *compile_once(Block.before)(block, x, turn), scale=own.scale, window=own.window)
+    return compile_once(Block.after)(block, x, mixed_THD)
 
 
 class Decoder(nn.Module):

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ponder.nets.compiled import compile_once
+
 BLOCK = 128  # tokens; the packer fills the last one
 
 
@@ -97,4 +99,4 @@ def _listed(blocks_QQ: Tensor) -> tuple[Tensor, Tensor]:
 def _kernel() -> Callable[..., Tensor]:
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention, dynamic=True)
+    return compile_once(flex_attention)

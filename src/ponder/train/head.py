@@ -7,13 +7,13 @@ done with a chunk of logits is compiled into few passes over them. Shapes: N tok
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ponder.nets.compiled import compile_once
 from ponder.nets.decoder import project, wide
 
 _CHUNK_BYTES = 1 << 28  # of float32 logits
@@ -40,7 +40,7 @@ def divergence(
 class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden_NE: Tensor, weight_VE: Tensor, target_N: Tensor, heat: float) -> tuple[Tensor, Tensor]:
-        read = _compiled(_read) if hidden_NE.is_cuda else _read
+        read = compile_once(_read) if hidden_NE.is_cuda else _read
         parts = [
             read(project(hidden_NE[part], weight_VE), target_N[part], heat) for part in _chunks(hidden_NE, weight_VE)
         ]
@@ -53,7 +53,7 @@ class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor, Tensor | None, None, None]:
         hidden_NE, weight_VE, target_N, norm_N, entropy_N = ctx.saved_tensors
-        slope = _compiled(_slope) if hidden_NE.is_cuda else _slope
+        slope = compile_once(_slope) if hidden_NE.is_cuda else _slope
         sums = _Sums(hidden_NE, weight_VE, ctx.needs_input_grad[1])
         first_N = torch.zeros_like(norm_N) if grads[0] is None else grads[0]
         for part in _chunks(hidden_NE, weight_VE):
@@ -91,7 +91,7 @@ class _Divergence(torch.autograd.Function):
     def forward(
         ctx: Any, hidden_NE: Tensor, weight_VE: Tensor, teacher_NE: Tensor, teacher_VE: Tensor, heat: float, mix: float
     ) -> Tensor:
-        apart = _compiled(_apart) if hidden_NE.is_cuda else _apart
+        apart = compile_once(_apart) if hidden_NE.is_cuda else _apart
         ctx.save_for_backward(hidden_NE, weight_VE, teacher_NE, teacher_VE)
         ctx.heat, ctx.mix = heat, mix
         return torch.cat(
@@ -104,7 +104,7 @@ class _Divergence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None, None, None, None]:
         hidden_NE, weight_VE, teacher_NE, teacher_VE = ctx.saved_tensors
-        slope = _compiled(_apart_slope) if hidden_NE.is_cuda else _apart_slope
+        slope = compile_once(_apart_slope) if hidden_NE.is_cuda else _apart_slope
         sums = _Sums(hidden_NE, weight_VE, ctx.needs_input_grad[1])
         for part in _chunks(hidden_NE, weight_VE):
             both = project(hidden_NE[part], weight_VE), project(teacher_NE[part], teacher_VE)
@@ -161,8 +161,3 @@ class _Sums:
 def _chunks(hidden_NE: Tensor, weight_VE: Tensor) -> Iterator[slice]:
     size = max(1, _CHUNK_BYTES // (4 * len(weight_VE)))
     return (slice(first, first + size) for first in range(0, max(1, len(hidden_NE)), size))
-
-
-@cache
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    return torch.compile(function, dynamic=True)
