@@ -93,6 +93,12 @@ def test_a_wrong_distribution_is_caught() -> None:
     assert chisquare(np.bincount(tokens.numpy(), minlength=len(p)), draws * p).pvalue < 1e-6
 
 
+def test_log_probabilities_of_a_large_vocabulary_are_exact() -> None:
+    logits = torch.randn(8, 49152, generator=torch.Generator().manual_seed(0)) * 3
+    found = sampler.warp(logits, [Sampling()] * 8)
+    assert (found - torch.log_softmax(logits.double(), dim=-1)).abs().max() < 3e-6
+
+
 def test_rows_do_not_touch_each_other() -> None:
     logits = torch.tensor(np.stack([LOGITS * (1 + i / 10) for i in range(len(RULES))]), dtype=torch.float32)
     rules = list(RULES.values())

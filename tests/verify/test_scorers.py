@@ -100,7 +100,7 @@ ILL_FORMED = [
     "<think>a<answer>42</answer>",
     "<think>a</think><answer>41</answer><answer>42</answer>", "<think>a</think><answer>42",
     r"<think>a</think>\boxed{42",
-    r"<think>a</think>\boxed{41}\boxed{42}", r"<think>a</think>It is \boxed{42}", "a</think><answer>42</answer>",
+    r"<think>a</think>\boxed{41}\boxed{42}", r"<think>a</think>It is \boxed{42}", "</think><answer>42</answer>",
     r"<think>a</think><answer>42</answer>\boxed{42}", "<think>a</think><answer> </answer>", r"<think>a</think>\boxed{}",
     "<THINK>a</THINK><ANSWER>42</ANSWER>", "<think>a</think><answer>42<ANSWER></answer>",
 ]  # fmt: skip
@@ -108,16 +108,16 @@ ILL_FORMED = [
 
 @pytest.mark.parametrize("text", WELL_FORMED)
 def test_well_formed(text):
-    assert scores(ThinkFormat(), None, text)[0].value == 1.0
-    opened = text.replace("<think>", "", 1)
-    assert scores(ThinkFormat(opened=True), None, opened)[0].value == 1.0
-    assert scores(ThinkFormat(opened=True), None, text)[0].value == 0.0
+    opened = text.replace("<think>", "", 1)  # by the prompt
+    values = {o: [scores(ThinkFormat(o), None, x)[0].value for x in (text, opened)] for o in (None, True, False)}
+    assert values == {None: [1.0, 1.0], True: [0.0, 1.0], False: [1.0, 0.0]}
 
 
 @pytest.mark.parametrize("text", ILL_FORMED)
 def test_ill_formed(text):
-    (score,) = scores(ThinkFormat(), None, text)
-    assert score.value == 0.0 and score.reason
+    for scorer in (ThinkFormat(), ThinkFormat(opened=False)):
+        (score,) = scores(scorer, None, text)
+        assert score.value == 0.0 and score.reason
 
 
 def test_weighted_sums_and_leaves_the_parts_on_the_steps():

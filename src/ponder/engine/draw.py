@@ -130,7 +130,7 @@ def _note(logits_BV: Tensor, rows: Sequence[Row]) -> dict[str, Any]:
     if any(row.sampling.measures for row in rows):
         noted |= {name: value.tolist() for name, value in sampler.measure(logits_BV).items()}
     if most := max(row.sampling.alternatives for row in rows):
-        top = torch.log_softmax(logits_BV, dim=-1).topk(min(most, logits_BV.shape[-1]), dim=-1)
+        top = sampler.normalised(logits_BV).topk(min(most, logits_BV.shape[-1]), dim=-1)
         noted["alternatives"] = top.indices.cpu().numpy(), top.values.cpu().numpy()
     return noted
 

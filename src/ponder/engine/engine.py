@@ -27,6 +27,7 @@ from ponder.engine.draw import StopTest, extend, take
 from ponder.engine.request import Reading, Request, Row
 from ponder.engine.resources import LEAST, make_runner, room
 from ponder.engine.runner import Results, Runner
+from ponder.engine.sampler import normalised
 from ponder.engine.schedule import Part, Schedule
 from ponder.errors import ModelError, PonderError, UsageError
 from ponder.nets.decoder import Decoder
@@ -532,7 +533,7 @@ def logprobs(net: Decoder, hidden_TE: Tensor, tokens_T: Tensor) -> Tensor:
     """Of each token, given the hidden state before it. In chunks: [T, V] may be large."""
     out = []
     for hidden, tokens in zip(hidden_TE.split(256), tokens_T.split(256), strict=True):
-        out.append(torch.log_softmax(net.logits(hidden), dim=-1).gather(-1, tokens[:, None])[:, 0])
+        out.append(normalised(net.logits(hidden)).gather(-1, tokens[:, None])[:, 0])
     if not torch.isfinite(said := torch.cat(out)).all():
         raise ModelError("the model's logits are not finite numbers: its weights are damaged or training diverged")
     return said

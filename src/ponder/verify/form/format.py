@@ -19,10 +19,11 @@ _ANSWER = ("<answer>", "</answer>")
 class ThinkFormat:
     """1 for `<think> </think>` then `<answer> </answer>` (or one box), neither empty, and only white space elsewhere.
 
-    `opened`: the prompt already ends with `<think>`, as in the R1 template, so the completion must not repeat it.
+    `opened`: the prompt already ends with `<think>`, as in the R1 template, so the completion must not repeat it. None:
+    as it comes, since a text does not show its prompt: one whose first tag is `</think>` was opened before.
     """
 
-    opened: bool = False
+    opened: bool | None = None
 
     @property
     def name(self) -> str:
@@ -32,7 +33,9 @@ class ThinkFormat:
         return score_each(trace, steps, self.judge)
 
     def judge(self, text: str) -> Score:
-        fault = _fault("<think>" + text if self.opened else text)
+        first = _TAG.search(text)
+        opened = (first is not None and first[0] == _THINK[1]) if self.opened is None else self.opened
+        fault = _fault(_THINK[0] + text if opened else text)
         return Score(0.0, fault) if fault else Score(1.0, "well formed")
 
 
