@@ -5,11 +5,14 @@ The pairs are right against wrong answers, so the verifier says afterwards what 
 What it gave, with three seeds, hardware and time: docs/results.md.
 """
 
+from typing import Annotated
+
 from _bases import Lr, On, Problems, Start, base
 
 from ponder.pipelines.rewarded import Rewarded
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Ensemble
+from ponder.train.objective import KL
 from ponder.train.optimiser import AdamW
 from ponder.train.ppo import PPO, Critic
 from ponder.train.reward import BradleyTerry
@@ -17,13 +20,14 @@ from ponder.train.reward import BradleyTerry
 
 def recipe(
     on: On = "tiny", problems: Problems = None, n: int = 8, reward_steps: int | None = None, rl_steps: int = 32,
-    prompts: Problems = None, samples: int = 4, lr: Lr = None, start: Start = None, seed: int = 0,
+    prompts: Problems = None, samples: int = 4, kl: Annotated[float, "pull to the start"] = 0.02, lr: Lr = None,
+    start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = base(on)
     stages, sft = b.begin(seed, start)
     problems, prompts = problems or b.answers // (2 * n), prompts or b.answers // (2 * rl_steps * samples)
     rewarded = Rewarded(b.task, "reward:stage:judge")
-    rule = PPO(lam=1.0, critic=Critic(optimiser=AdamW(lr=b.judge.lr)))
+    rule = PPO(lam=1.0, kl=KL(kl, "k1", "reward"), critic=Critic(optimiser=AdamW(lr=b.judge.lr)))
     ppo = b.reinforce(sft, samples, rule, seed, rl_steps, lr, task=rewarded, prompts=prompts, passes=2, preflight=False)
     stages += [
         Stage("sample", b.sample(sft, Ensemble(n, b.draw), problems, seed)),

@@ -107,8 +107,9 @@ def draw(
     """Token ids [B] and their log-probabilities [B]. `uniform_B` lies in [0, 1), in float64; `forced_B` has the tokens
     that are not drawn, and -1 for the others."""
     where = exact(logprobs_BV.device)
-    drawn_B = _invert(logprobs_BV.exp().to(where), uniform_B.to(where)).to(logprobs_BV.device)
-    token_B = torch.where(greedy_B, logprobs_BV.argmax(-1), drawn_B)
+    token_B = _invert(logprobs_BV.exp().to(where), uniform_B.to(where)).to(logprobs_BV.device)
+    if greedy_B.any():
+        token_B = torch.where(greedy_B, logprobs_BV.argmax(-1), token_B)
     if forced_B is not None:
         token_B = torch.where(forced_B >= 0, forced_B, token_B)
     return token_B, logprobs_BV.gather(-1, token_B[:, None])[:, 0]
