@@ -1,7 +1,7 @@
 """R1-Zero: reinforcement learning from the base model, on accuracy and format rewards alone.
 
-No training on worked answers: thinking is to stand inside <think> and the answer inside <answer>; a right number earns 1
-and the form 0.2. Response length, words of doubt and the share of text in the question's language are kept in the
+No training on worked answers: thinking is to stand inside <think> and the answer inside <answer>; a right number earns
+1, the form 0.2. Response length, words of doubt and the share of text in the question's language are kept in the
 metrics; `ponder reflect RUN` shows the first answers in which the model takes back what it said.
 
 SmolLM2 adds two numbers below 50. It is too small for the words of R1's template to mean much: one worked answer in the
@@ -44,6 +44,6 @@ def recipe(
         stages = [Stage("start-accuracy", replace(b.measure(first, seed), template=b.template))]
         rewards = ((b.task.verifier.name, 1.0), ("format", 0.2), ("language", 0.0))
         zero = b.reinforce(
-            first, n, grpo, seed, steps or 60, lr or 2e-5, prompts=prompts or 64, task=Shaped(b.task, rewards)
+            first, n, grpo, seed, steps or 60, lr or 3e-5, prompts=prompts or 64, task=Shaped(b.task, rewards)
         )
     return Stages((*stages, Stage("zero", zero), Stage("accuracy", b.measure("stage:zero", seed))))
