@@ -45,6 +45,7 @@ from ponder.types import Cost, Trace
 RUNS = (  # each a command line: a recipe, and its flags where they are not its own
     START, "star", "rejection", "dpo_rounds", "grpo", "ppo", "distillation", "expert_iteration",
     "expert_iteration --by sampling", "expert_iteration --by value", "verifiers", "r1", "tree_grpo", "rlhf",
+    "rlhf --kl 0.02",
 )  # fmt: skip
 MORE = {"tiny": (ALONE,), "smollm2": ()}
 TRIED = {
@@ -57,6 +58,7 @@ TRIED = {
         *(f"star --lr {lr}" for lr in (1e-3, 3e-3)),
         *(f"expert_iteration --lr {lr}" for lr in (1e-3, 3e-3)),
         *(f"distillation --lr {lr}" for lr in (1e-3, 3e-3)),
+        *(f"rlhf --kl {kl}" for kl in (0.3, 1)),
     ),
     "smollm2": (
         *(f"{START} --steps {steps}" for steps in (15, 60)),

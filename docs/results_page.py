@@ -54,6 +54,7 @@ METHODS = (  # a row: what it is called, its run, the stage it is measured at, a
     ("GRPO on trees", "tree_grpo", "accuracy", ""),
     ("PPO", "ppo", "accuracy", ""),
     ("RLHF (PPO on a learned reward)", "rlhf", "accuracy", ""),
+    ("RLHF with InstructGPT's KL (0.02)", "rlhf --kl 0.02", "accuracy", ""),
     ("distillation by traces", "distillation", "by-traces-accuracy", "student-accuracy"),
     ("distillation by logits", "distillation", "by-logits-accuracy", "student-accuracy"),
 )

@@ -20,7 +20,7 @@ from ponder.train.reward import BradleyTerry
 
 def recipe(
     on: On = "tiny", problems: Problems = None, n: int = 8, reward_steps: int | None = None, rl_steps: int = 32,
-    prompts: Problems = None, samples: int = 4, kl: Annotated[float, "pull to the start"] = 0.02, lr: Lr = None,
+    prompts: Problems = None, samples: int = 4, kl: Annotated[float, "pull to the start"] = 0.3, lr: Lr = None,
     start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = base(on)
