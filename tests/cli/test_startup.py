@@ -36,3 +36,16 @@ def test_python_m_ponder() -> None:
     )
     for command in ("demo", "plan", "run", "train", "sft", "solve", "eval", "export", "doctor"):
         assert f"\n  {command} " in done.stdout
+
+
+def test_our_warnings_are_lines_for_people_and_others_say_where_they_come_from() -> None:
+    code = (
+        "import warnings, ponder.pipelines as own\n"
+        "from ponder.cli import main\n"
+        "main(['--version'])\n"
+        "warnings.warn_explicit('watch out', UserWarning, own.__file__, 7)\n"
+        "warnings.warn_explicit('theirs', UserWarning, 'elsewhere.py', 7)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=INSTALLED, capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[0] == "  ! watch out"
+    assert "elsewhere.py:7: UserWarning: theirs" in done.stderr

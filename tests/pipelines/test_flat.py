@@ -55,7 +55,7 @@ JOB = RL(
 )  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore:after the first step")
+@pytest.mark.filterwarnings("ignore:after step")
 @pytest.mark.parametrize(
     ("by", "said", "cure"),
     [
@@ -77,7 +77,7 @@ def test_a_run_without_a_signal_stops_with_all_kept(
     assert job(tmp_path / "run").version == 7 and len(read_metrics(tmp_path / "run")) == 7
 
 
-@pytest.mark.filterwarnings("ignore:after the first step")
+@pytest.mark.filterwarnings("ignore:after step")
 def test_the_last_step_tells_too_and_zero_never_stops(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match=r"stopped after 6 of 6 .* goes on with the model as it is"):
         replace(JOB, steps=6, patience=6)(tmp_path / "end")
@@ -87,9 +87,11 @@ def test_the_last_step_tells_too_and_zero_never_stops(tmp_path: Path) -> None:
         replace(JOB, patience=-1)
 
 
-def test_it_is_said_at_once(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="after the first step all 8 rewards are 0, so nothing is learned"):
-        replace(JOB, steps=1)(tmp_path / "run")
+@pytest.mark.parametrize(("steps", "said"), [(1, "after step 1 all 8"), (2, "after step 2 all 16")])
+def test_it_is_said_soon(steps: int, said: str, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=f"{said} rewards are 0, so nothing is learned") as heard:
+        replace(JOB, steps=steps)(tmp_path / "run")
+    assert len(heard) == 1
 
 
 @pytest.mark.parametrize("job", [
@@ -109,7 +111,7 @@ def test_whoever_learns_something_goes_on(job: RL, tmp_path: Path) -> None:
         assert job(tmp_path / "run").version == 7
 
 
-@pytest.mark.filterwarnings("ignore:after the first step")
+@pytest.mark.filterwarnings("ignore:after step")
 def test_a_stop_in_between_does_not_begin_the_count_anew(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         JOB(tmp_path / "run", Watcher("step", 2))

@@ -8,11 +8,15 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from ponder.errors import Interrupted, PonderError, UnknownName
 from ponder.names import load
+
+_PLACED = warnings.formatwarning  # Python's own: with file and line
 
 
 class Command(NamedTuple):
@@ -59,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character gets another
+    warnings.formatwarning = _warning
     try:
         code = _dispatch(given)
         sys.stdout.flush()
@@ -73,6 +78,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if said is None:
             raise
         return _end(said, 130 if _first(error, Interrupted) else 2, given)
+
+
+def _warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """Our own in one line, without the place in our code that says it."""
+    if Path(filename).is_relative_to(Path(__file__).parents[1]):
+        return f"  ! {message}\n"
+    return _PLACED(message, category, filename, lineno, line)
 
 
 def _dispatch(argv: list[str]) -> int:

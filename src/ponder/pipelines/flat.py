@@ -32,10 +32,10 @@ def note(memory: Memory, step: int, traces: Sequence[Trace], scorer: str, alone:
 
 
 def check(keeper: Keeper, patience: int) -> None:
-    """Say so at once; and after so many steps stop, with all that was done kept. Whoever goes on is asked again."""
+    """Say so soon; and after so many steps stop, with all that was done kept. Whoever goes on is asked again."""
     why, done, total = lacking(keeper.state.memory), keeper.state.step, keeper.job.steps
-    if why and done == 1:
-        warnings.warn(f"after the first step {why}", stacklevel=2)
+    if why and done == min(2, total):
+        warnings.warn(f"after step {done} {why}", stacklevel=2)
     if why and patience and done % patience == 0:
         keeper.save(None)
         left = min(patience, total - done)
