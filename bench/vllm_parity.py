@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -92,9 +93,10 @@ def main() -> None:
     other.close()
     for name, value in found.items():
         print(f"{name}: {value}")
+    name = Path(told.model).name
     report(
         "vllm_parity",
-        f"{told.model}, {told.dtype}: {told.prompts} prompts x {told.tokens} greedy tokens, scored by native",
+        f"{name}, {told.dtype}: {told.prompts} prompts x {told.tokens} greedy tokens, scored by native",
         found["native against itself, mean"],
         {"vLLM": found["greedy log-probability difference, mean"]},
         unit="nats from native's log-probability",

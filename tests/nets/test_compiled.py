@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -29,14 +30,24 @@ class Attend:
         return q * (1.0 + 0 * self.most_q + 0 * self.most_k) + 0 * (self.ends.sum() + k.sum() + v.sum())
 
 
-def test_a_block_is_compiled_a_few_times_in_all() -> None:
-    graphs: list[Any] = []
+class Counted:
+    """A backend that runs what it is given, and counts it."""
 
-    def backend(graph: Any, inputs: Any) -> Callable[..., Any]:
-        graphs.append(graph)
-        return graph.forward
+    graphs = 0
 
+    def __call__(self, graph: Any, inputs: Any) -> Callable[..., Any]:
+        self.graphs += 1
+        return graph.forward  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def backend() -> Iterator[Counted]:
     torch._dynamo.reset()
+    yield Counted()
+    torch._dynamo.reset()
+
+
+def test_a_block_is_compiled_a_few_times_in_all(backend: Counted) -> None:
     block = torch.compile(Block.whole, dynamic=True, backend=backend)
 
     def run(net: Decoder, tokens: int, most: tuple[int, int], shared: bool, grad: bool) -> None:
@@ -53,24 +64,15 @@ def test_a_block_is_compiled_a_few_times_in_all() -> None:
             run(net, tokens, most, shared, grad=True)
             run(net, tokens, most, shared, grad=False)
             run(reference, tokens, most, shared, grad=False)
-    assert len(graphs) <= LIMIT - 2, f"{len(graphs)} compilations"
-    torch._dynamo.reset()
+    assert backend.graphs <= LIMIT - 2, f"{backend.graphs} compilations"
 
 
-def test_one_process_compiles_for_many_networks() -> None:
+def test_one_process_compiles_for_many_networks(backend: Counted) -> None:
     """As a pipeline does that trains a policy, its judge, a value model and a student."""
-    graphs: list[Any] = []
-
-    def backend(graph: Any, inputs: Any) -> Callable[..., Any]:
-        graphs.append(graph)
-        return graph.forward
-
-    torch._dynamo.reset()
     mlp = compile_once(MLP.forward, backend)
     many = 2 * LIMIT
     for i in range(many):
         net = MLP(replace(CONFIGS["llama"], hidden=8 + i))
         x = torch.randn(3, CONFIGS["llama"].width)
         assert torch.allclose(mlp(net, x), net(x))
-    assert len(graphs) == many
-    torch._dynamo.reset()
+    assert backend.graphs == many

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -10,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jinja2 import Environment
 
 from ponder import jobs
 from ponder.cli import recipes, start
 from ponder.errors import Interrupted, TaskError
+from ponder.models.chat import TEMPLATES
 from ponder.models.native import Native
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
@@ -27,7 +30,7 @@ from ponder.protocols import Silent
 from ponder.runs import Run, checkpoints, read_job, read_metrics, read_traces
 from ponder.train.learner import Learner
 from ponder.train.optimiser import AdamW
-from ponder.types import Cost
+from ponder.types import Cost, Step, Trace, ids
 
 SMALL: dict[str, dict[str, Any]] = {
     "cold_start": {},
@@ -99,6 +102,20 @@ def test_every_recipe_makes_a_job_that_can_be_kept() -> None:
         job = made(name, on="smollm2")
         assert jobs.decode(jobs.encode(job)) == job != made(name)
         assert '"model": "some/folder"' in json.dumps(jobs.encode(made(name, on="some/folder")))
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_r1_zero_pays_for_the_form_that_its_prompt_begins(shown: bool) -> None:
+    job = made("r1_zero", on="smollm2", shown=shown).stages[1].job
+    assert isinstance(job, RL) and job.template is not None
+    problem = job.task.train[0]
+    template = TEMPLATES.get(job.template, job.template)
+    asked = Environment().from_string(template).render(messages=problem.messages, add_generation_prompt=True)
+    assert asked.endswith(f"User: {problem.question}\nAssistant: <think>")
+    said = [" so </think> <answer> {} </answer>", " so </think> <answer> 99999 </answer>", " so it is {}", "</think>{}"]
+    trace = Trace(problem, [Step(None, problem.question, ids([]))])
+    at = [trace.add(Step(0, text.format(problem.answer), ids([]), stop="eos")) for text in said]
+    assert [s.value for s in asyncio.run(job.task.verifier(trace, at))] == pytest.approx([1.2, 0.2, 0, 0])
 
 
 def test_a_recipe_starts_from_what_it_is_given() -> None:
