@@ -50,12 +50,13 @@ def seconds(work: Callable[[], Any], *, repeats: int = 5, warmup: int = 1, devic
 
 
 def hardware(device: str = "cpu") -> str:
-    """The processor's name and number of cores, or the GPU's name, fit for a file name: neoverse-n1-2, nvidia-h200."""
+    """The processor's name and the cores this process may use, or the GPU's name; fit for a file: neoverse-n1-2."""
     if device == "cuda":
         import torch
 
         return slug(torch.cuda.get_device_name())
-    return slug(f"{_processor()} {os.cpu_count() or 1}")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return slug(f"{_processor()} {cores}")
 
 
 def slug(name: str) -> str:

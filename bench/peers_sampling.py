@@ -353,7 +353,12 @@ def _whole(said: list[dict[str, Any]], tokens: int) -> tuple[Ids, Floats]:
 
 class LlamaCppF32(LlamaCpp):
     kind = "F32"
-    note = "the same float32 weights; keys and values in 16 bits"
+    note = "float32 weights; keys and values in 16 bits"
+
+
+class LlamaCppBF16(LlamaCpp):
+    kind = "BF16"
+    note = "bfloat16 weights; keys and values in 16 bits"
 
 
 def _rounded(length: int) -> int:
@@ -388,6 +393,7 @@ SIDES: dict[str, type[Side]] = {
     "vLLM": VLLM,
     "llama.cpp, Q4_1": LlamaCpp,
     "llama.cpp, F32": LlamaCppF32,
+    "llama.cpp, BF16": LlamaCppBF16,
     "plain loop": Loop,
 }
 

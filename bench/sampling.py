@@ -100,13 +100,15 @@ def prepared(told: argparse.Namespace, rows: int, new: int) -> Iterator[Prepared
         wanted = [name for name in told.sides or SIDES if name.startswith("llama.cpp") and installed(name)]
         if told.device == "cpu" and told.model == "smollm2" and wanted:
             files["Q4_1"] = str(smollm2.packaged())
-        if told.device == "cpu" and told.model not in SHAPES and "llama.cpp, F32" in wanted:
-            files["F32"] = str(Path(work) / "model-f32.gguf")
+        for kind in ("F32", "BF16") if told.sides or dtype == "bfloat16" else ("F32",):
+            if told.device != "cpu" or told.model in SHAPES or f"llama.cpp, {kind}" not in wanted:
+                continue
+            files[kind] = str(Path(work) / f"model-{kind.lower()}.gguf")
             try:
-                gguf.save(hf.load(folder), tokenizer, files["F32"])
+                gguf.save(hf.load(folder), tokenizer, files[kind], kind)
             except ModelError as why:  # a tokenizer that the format has no form for
                 print(f"llama.cpp cannot run this model: {why}", flush=True)
-                del files["F32"]
+                del files[kind]
         longest = max(map(len, encode(0, 256)))  # of prompts; those to come may be a little longer
         setting = Setting(
             str(folder), told.device, dtype, rows, longest + 16 + new, threads, files,

@@ -26,6 +26,7 @@ from ponder.engine import engine as module
 from ponder.engine.engine import Engine, logprobs
 from ponder.engine.request import Request, Row
 from ponder.engine.runner import Runner
+from ponder.engine.schedule import Part
 from ponder.errors import ModelError, UsageError
 from ponder.nets.decoder import Decoder
 from ponder.types import Sampling, ids
@@ -147,13 +148,16 @@ class Flying(Runner):
     def steps(self, rows: Sequence[Row], ahead: int = 0) -> int:
         return self.chance.choice([1, 3, 4])
 
-    def draws(self, rows: Sequence[Row]) -> bool:
+    def draws(self, rows: Sequence[Row], parts: Sequence[Part] = ()) -> bool:
         return all(row.plain for row in rows)
 
     def follows(self, rows: Sequence[Row], steps: int) -> bool:
         return self.chance.random() < 0.8
 
-    def launch(self, rows: Sequence[Row], steps: int, ahead: int = 0) -> Any:
+    def launch(self, rows: Sequence[Row], steps: int, ahead: int = 0, parts: Sequence[Part] = ()) -> Any:
+        if parts:
+            assert steps == 1 and not ahead
+            self.fill(parts)
         own = [slot for row in rows for slot in row.own]
         assert len(set(own)) == len(own), "two rows write to one slot"
         for row in rows:
@@ -251,12 +255,12 @@ def test_where_memory_is_short_texts_go_on_with_a_smaller_cache(monkeypatch: pyt
     passes = [0]
 
     class Poor(Runner):
-        def decode(self, rows: Sequence[Row]) -> torch.Tensor:
+        def decode(self, rows: Sequence[Row], parts: Sequence[Part] = ()) -> torch.Tensor:
             passes[0] += 1
             if passes[0] in (1, 4, 8):
                 kind = torch.OutOfMemoryError if passes[0] != 8 else RuntimeError
                 raise kind("CUDA error: out of memory")
-            return super().decode(rows)
+            return super().decode(rows, parts)
 
     def make(net: Decoder, slots: int, *_: Any) -> Runner:
         assert all(old() is None for old in made)
@@ -356,11 +360,11 @@ def test_a_failed_pass_tells_everybody_and_the_engine_works_on(monkeypatch: pyte
     expected = [r.token_ids for r in wait(machine(net).generate(request([7, 7], n=3)))]
     real, passes = Runner.decode, [0]
 
-    def breaks(self: Runner, rows: Any) -> Any:
+    def breaks(self: Runner, rows: Any, parts: Any = ()) -> Any:
         passes[0] += 1
         if passes[0] == 4:
             raise RuntimeError("the device is gone")
-        return real(self, rows)
+        return real(self, rows, parts)
 
     monkeypatch.setattr(Runner, "decode", breaks)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import CONFIGS, group, plain_logits, plain_logprobs, tiny, wait, weights64
+from fakes import CONFIGS, group, plain_hidden, plain_logits, plain_logprobs, tiny, wait, weights64
 from ponder.engine import cache, engine
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request, Row
@@ -71,6 +71,14 @@ def greedy_by_kind(kind: str) -> list[list[int]]:
     return [plain_greedy(tiny(kind), p, 12) for p in PROMPTS]
 
 
+@pytest.fixture(params=["together", "apart"])
+def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What rows share is read with what they read alone, or apart from it."""
+    if request.param == "apart":
+        monkeypatch.setattr(cache, "_SHORT", -1)
+
+
+@pytest.mark.usefixtures("pieces")
 @pytest.mark.parametrize("kind", list(CONFIGS))
 def test_greedy_equals_a_plain_loop(kind: str) -> None:
     net = tiny(kind)
@@ -81,6 +89,7 @@ def test_greedy_equals_a_plain_loop(kind: str) -> None:
     assert len({tuple(e) for e in expected}) == len(PROMPTS) and max(len(set(e)) for e in expected) > 3
 
 
+@pytest.mark.usefixtures("pieces")
 @pytest.mark.parametrize("kind", list(CONFIGS))
 def test_greedy_equals_a_plain_loop_where_memory_is_short(kind: str) -> None:
     """Chunks of two tokens, and room for little more than the longest alone: rows step back and come again."""
@@ -95,6 +104,7 @@ def test_greedy_equals_a_plain_loop_where_memory_is_short(kind: str) -> None:
 def test_rows_of_unlike_sizes_are_not_padded_to_each_other(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One long prompt, many short ones and groups with a common beginning: read piece by piece, to the same result."""
     monkeypatch.setattr(cache, "_SLACK", 0)
+    monkeypatch.setattr(cache, "_SHORT", -1)
     made: list[cache.Decoding] = []
     real = cache.Decoding.__init__
 
@@ -115,8 +125,48 @@ def test_rows_of_unlike_sizes_are_not_padded_to_each_other(kind: str, monkeypatc
         assert runs.rows_NR.numel() * runs.slots_NP.shape[1] <= 2 * real_scores
 
 
-@pytest.mark.parametrize("mistake", ["window", "position", "shared", "merge"])
+@pytest.mark.usefixtures("pieces")
+@pytest.mark.parametrize("kind", list(CONFIGS))
+def test_prompts_are_filled_in_beside_those_who_decode(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one pass: each who comes finds others writing, and each text is what it is alone."""
+    net, sizes = tiny(kind), list[tuple[int, int]]()
+    real = cache.Beside.__init__
+
+    def spy(self: cache.Beside, decoding: cache.Decoding, filling: cache.Filling) -> None:
+        real(self, decoding, filling)
+        sizes.append((len(decoding.lengths), len(filling.tokens)))
+
+    monkeypatch.setattr(cache.Beside, "__init__", spy)
+    machine = Engine(net, most_rows=64, cache_bytes=4000 * cache.bytes_per_token(net.config, net.dtype), chunk=3)
+
+    begun = [asyncio.Event() for _ in range(len(PROMPTS) + 1)]
+    begun[0].set()
+
+    async def one(i: int, prompt: list[int]) -> list[Row]:
+        await begun[i].wait()  # the one before has written something
+        async for word in machine.stream(request(prompt, n=2, temperature=0.0)):
+            begun[i + 1].set()
+            if isinstance(word, list):
+                return word
+        raise AssertionError("no rows came")
+
+    async def all_of_them() -> list[list[Row]]:
+        texts = [one(i, p) for i, p in enumerate(PROMPTS)]
+        reading = machine.read(ids(PROMPTS[-1]))
+        *rows, hidden = await asyncio.gather(*texts, reading)
+        said = plain_hidden(weights64(net), net.config, PROMPTS[-1])
+        assert torch.allclose(hidden.double(), said, atol=1e-4)
+        return rows
+
+    assert written(wait(all_of_them())) == [[e, e] for e in greedy_by_kind(kind)]
+    machine.close()
+    assert len(sizes) > 3 and max(rows for rows, _ in sizes) > 1 and max(tokens for _, tokens in sizes) == 3
+
+
+@pytest.mark.parametrize("mistake", ["window", "position", "shared", "merge", "kept"])
 def test_a_broken_attention_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if mistake in ("shared", "merge"):
+        monkeypatch.setattr(cache, "_SHORT", -1)
     call, tensors = cache.Decoding.__call__, cache.Decoding._tensors
     if mistake == "window":
         monkeypatch.setattr(cache.Decoding, "__call__", lambda *a, scale, window: call(*a, scale=scale, window=None))
@@ -124,19 +174,27 @@ def test_a_broken_attention_is_caught(mistake: str, monkeypatch: pytest.MonkeyPa
 
         def late(self: cache.Decoding) -> None:
             tensors(self)
-            self.positions_B = self.positions_B + 1
+            self.positions_T = self.positions_T + 1
 
         monkeypatch.setattr(cache.Decoding, "_tensors", late)
     elif mistake == "shared":  # a group's prompt is not read at all
         monkeypatch.setattr(cache.Decoding, "_with_shared", lambda self, kv, q, window, *own: own)
+    elif mistake == "kept":  # the newest token is put beside the one before it
+
+        def early(self: cache.Decoding) -> None:
+            tensors(self)
+            self.last_B = self.last_B - 1
+
+        monkeypatch.setattr(cache.Decoding, "_tensors", early)
     else:  # each piece counts the same, whatever its scores
-        real = cache._piece
+        for name in ("_piece", "_added"):
+            real = getattr(cache, name)
 
-        def flat(*given: Any, **more: Any) -> Any:
-            top, total, mixed = real(*given, **more)
-            return torch.zeros_like(top), total, mixed
+            def flat(*given: Any, real: Any = real, **more: Any) -> Any:
+                top, total, mixed = real(*given, **more)
+                return torch.zeros_like(top), total, mixed
 
-        monkeypatch.setattr(cache, "_piece", flat)
+            monkeypatch.setattr(cache, name, flat)
     with pytest.raises(AssertionError):
         test_samples_do_not_depend_on_their_company("window")
         test_greedy_equals_a_plain_loop("window")

@@ -10,7 +10,7 @@ import pytest
 
 from fakes import caught
 from ponder.engine.request import Reading, Request, Row
-from ponder.engine.schedule import Part, Schedule
+from ponder.engine.schedule import Part, Schedule, Turn
 from ponder.engine.tree import Tree
 from ponder.types import Sampling, ids
 
@@ -35,7 +35,7 @@ class Fake:
 
     def __init__(self) -> None:
         self.slots: dict[int, tuple[int, ...]] = {}
-        self.computed = 0
+        self.computed = self.both = 0
 
     def check(self, slots: list[int], tokens: list[int]) -> None:
         assert len(slots) == len(tokens)
@@ -64,6 +64,17 @@ class Fake:
             assert row.node is not None
             self.check([s for n in row.node.path() for s in n.slots.tolist()] + row.own, row.tokens.tolist())
             row.token_ids.append(follows(tuple(row.tokens.tolist())))
+
+    def turn(self, schedule: Schedule, turn: Turn | None) -> tuple[list[Reading], list[Row]]:
+        """One pass; who is complete with it."""
+        assert turn is not None
+        if turn.parts:
+            self.fill(turn.parts)
+        self.decode(turn.rows)
+        read = schedule.filled(turn.parts) if turn.parts else []
+        ended = [row for row in turn.rows if len(row.token_ids) == row.sampling.max_tokens]
+        schedule.end(*ended)
+        return read, ended
 
 
 def empty(schedule: Schedule) -> None:
@@ -99,20 +110,16 @@ def storm(seed: int, cancel: float = 0.1, renew: float = 0.03) -> tuple[Schedule
                 rows = Row.of(request)
                 schedule.add(rows)
                 live += rows
-        work = schedule.next()
-        if work and isinstance(work[0], Part):
-            fake.fill(work)
-            for reading in schedule.filled(work):
+        if turn := schedule.next():
+            fake.both += bool(turn.parts and turn.rows)
+            assert len(turn.rows) <= schedule.most_rows
+            read, ended = fake.turn(schedule, turn)
+            for reading in read:
                 live.remove(reading)
                 assert reading.hidden == reading.tokens[reading.begin :].tolist()
-        elif work:
-            fake.decode(work)
-            assert len(work) <= schedule.most_rows
-            for row in list(work):
-                if len(row.token_ids) == row.sampling.max_tokens:
-                    schedule.end(row)
-                    live.remove(row)
-                    assert row.token_ids == naive(row.request.prefix.tolist(), row.sampling.max_tokens)
+            for row in ended:
+                live.remove(row)
+                assert row.token_ids == naive(row.request.prefix.tolist(), row.sampling.max_tokens)
         if live and draw.random() < cancel:
             schedule.end(live.pop(draw.randrange(len(live))))
         if draw.random() < renew:
@@ -123,12 +130,14 @@ def storm(seed: int, cancel: float = 0.1, renew: float = 0.03) -> tuple[Schedule
 
 @pytest.mark.parametrize("part", range(4))
 def test_storms_of_requests_end_right_and_leave_nothing_behind(part: int) -> None:
-    pushed = 0
+    pushed = both = 0
     for seed in range(part * 500, part * 500 + 500):
-        schedule, _ = storm(seed)
+        schedule, fake = storm(seed)
         pushed += schedule.stepped_back
+        both += fake.both
         empty(schedule)
     assert pushed > 100, "memory was short often enough to test that"
+    assert both > 1000, "some filled and others decoded in one pass often enough to test that"
 
 
 @pytest.mark.parametrize("mistake", ["", "cut", "kept", "freed", "leak"])
@@ -158,16 +167,8 @@ def test_a_broken_cache_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def run(schedule: Schedule, fake: Fake) -> None:
-    while work := schedule.next():
-        if isinstance(work[0], Part):
-            fake.fill(work)  # type: ignore[arg-type]
-            schedule.filled(work)  # type: ignore[arg-type]
-        else:
-            fake.decode(work)  # type: ignore[arg-type]
-            for row in list(work):
-                assert isinstance(row, Row)
-                if len(row.token_ids) == row.sampling.max_tokens:
-                    schedule.end(row)
+    while turn := schedule.next():
+        fake.turn(schedule, turn)
 
 
 def ask(prefix: list[int], n: int = 1, tokens: int = 4, adapter: str = "") -> list[Row]:
@@ -208,14 +209,9 @@ def test_who_waits_for_a_run_that_another_computes_goes_on() -> None:
     while schedule:
         if len(first.token_ids) == 28 and not late.token_ids and late.node is None and not schedule.waiting:
             schedule.add([late])
-        work = schedule.next()
-        assert work, "there is work, and nobody does it"
-        if isinstance(work[0], Part):
-            fake.fill(work)  # type: ignore[arg-type]
-            schedule.filled(work)  # type: ignore[arg-type]
-            continue
-        fake.decode(work)  # type: ignore[arg-type]
-        schedule.end(*(r for r in work if len(r.token_ids) == r.sampling.max_tokens))  # type: ignore[union-attr]
+        turn = schedule.next()
+        assert turn, "there is work, and nobody does it"
+        fake.turn(schedule, turn)
     assert late.token_ids == naive(late.request.prefix.tolist(), 3)
     empty(schedule)
 
@@ -235,39 +231,45 @@ def test_the_oldest_is_never_pushed_out() -> None:
     for i in range(6):
         schedule.add(ask([1 + i % 2] * (3 + i), tokens=20))
     seen = 0
-    while ((work := schedule.next()) and first.node is not None) or not first.token_ids:
-        if isinstance(work[0], Part):  # type: ignore[index]
-            fake.fill(work)  # type: ignore[arg-type]
-            schedule.filled(work)  # type: ignore[arg-type]
-            continue
-        fake.decode(work)  # type: ignore[arg-type]
-        seen += 1
-        assert len(first.token_ids) == seen, "a token at every pass that decodes"
-        for row in list(work):  # type: ignore[arg-type]
-            if len(row.token_ids) == row.sampling.max_tokens:  # type: ignore[union-attr]
-                schedule.end(row)  # type: ignore[arg-type]
+    while ((turn := schedule.next()) and first.node is not None) or not first.token_ids:
+        assert turn is not None
+        fake.turn(schedule, turn)
+        seen += first in turn.rows
+        assert turn.parts or first in turn.rows, "a token at every pass that only decodes"
+        assert len(first.token_ids) == seen
     assert schedule.stepped_back > 0
     run(schedule, fake)
     empty(schedule)
 
 
-def test_who_decodes_is_not_kept_waiting_by_a_long_prompt() -> None:
+def test_a_long_prompt_is_filled_beside_those_who_decode() -> None:
     schedule, fake = Schedule(5000, 8, 10), Fake()
     first = ask([0, 1], tokens=40)[0]
     schedule.add([first])
-    fake.fill(schedule.next())  # type: ignore[arg-type]
-    schedule.filled(schedule._parts())
-    fake.decode(schedule.next())  # type: ignore[arg-type]
+    for _ in range(2):
+        fake.turn(schedule, schedule.next())
     schedule.add(ask([2] * 1000))
-    fills = waited = 0
-    while len(first.token_ids) < 20:
-        work = schedule.next()
-        if isinstance(work[0], Part):  # type: ignore[index]
-            fake.fill(work)  # type: ignore[arg-type]
-            schedule.filled(work)  # type: ignore[arg-type]
-            fills += 1
-            waited = max(waited, fills)
-        else:
-            fake.decode(work)  # type: ignore[arg-type]
-            fills = 0
-    assert 1 <= waited <= 4
+    filled = 0
+    for passes in range(1, 20):
+        turn = schedule.next()
+        fake.turn(schedule, turn)
+        filled += sum(part.stop - part.start for part in turn.parts)
+        assert len(first.token_ids) == 1 + passes, "a token at every pass"
+        assert turn.parts or filled >= 40, "a pass without parts comes after four with them"
+    assert filled == 160, "ten tokens in four passes of five"
+
+
+def test_who_decodes_waits_where_memory_is_short_for_both() -> None:
+    """Slots for those beside are never taken from work whose parts are in the pass."""
+    schedule, fake = Schedule(33, 8, 4), Fake()
+    first = ask([0, 1], tokens=30)[0]
+    schedule.add([first])
+    for _ in range(2):
+        fake.turn(schedule, schedule.next())
+    late = ask([2, 1, 2, 1, 2, 1, 2, 1], tokens=2)[0]
+    schedule.add([late])
+    while turn := schedule.next():
+        assert all(part.node.users for part in turn.parts)
+        fake.turn(schedule, turn)
+    assert first.token_ids == naive([0, 1], 30) and late.token_ids == naive([2, 1, 2, 1, 2, 1, 2, 1], 2)
+    empty(schedule)

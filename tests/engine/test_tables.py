@@ -43,8 +43,9 @@ class Reference:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     def decode(
-        self, w: Weights, kv: Cache, b: Buffers, rows: int, drawing: bool, sharing: bool = False, trimming: bool = False
-    ) -> None:
+        self, w: Weights, kv: Cache, b: Buffers, rows: int, drawing: bool, sharing: bool = False,
+        trimming: bool = False, parts: Sequence[Part] = (),
+    ) -> Tensor:  # fmt: skip
         self._enough()
         at, starts = b.positions[:rows], b.starts[:rows]
         runs = [[(int(starts[r]), b.tails[r, : int(at[r] - starts[r]) + 1])] for r in range(rows)]
@@ -78,8 +79,9 @@ class Reference:
 
         hidden = self.net(b.newest[:rows], at, attend)
         b.logits[:rows] = self.net.logits(hidden)
+        filled = self.fill(w, kv, parts) if parts else hidden[:0]
         if not drawing:
-            return
+            return filled
         now = int(b.step)
         rules = [
             Sampling(temperature=0.0) if b.greedy[r] else Sampling(
@@ -93,6 +95,7 @@ class Reference:
         b.tokens[:rows, now], b.logprobs[:rows, now], b.newest[:rows] = token.int(), logprob, token
         b.positions[:rows] += 1
         b.step.add_(1)
+        return filled
 
     def fill(self, w: Weights, kv: Cache, parts: Sequence[Part]) -> Tensor:
         self._enough()

@@ -1,8 +1,6 @@
 """Several LoRA adapters (Hu et al. 2021) in one batch: each token goes through its own, beside others and beside none.
 
-The network is the same for all: to the output of a layer, scale B A x is added for the tokens of an adapter. Layers are
-changed for the length of a pass, for the thread that runs it, and are as before after it: so whoever else uses the
-network, even meanwhile, knows nothing of this.
+The network is the same for all: to the output of a layer, scale B A x is added for the tokens of an adapter.
 
 Shapes: T tokens of a pass, t those of one adapter; A is [rank, inputs], B [outputs, rank].
 """
@@ -19,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ponder.engine.overlay import Forward, replaced
 from ponder.engine.tree import Node
 from ponder.errors import ModelError, UnknownName, UsageError
 from ponder.nets import lora
@@ -97,13 +96,8 @@ class Adapters:
             index = self._tokens(name, names, sizes)
             for layer, (a, b) in self._weights(name).items():
                 parts.setdefault(layer, []).append((index, a, b))
-        try:
-            for layer, its in parts.items():
-                _add(self._layers[layer], its)
+        with replaced({self._layers[layer]: _adding(its) for layer, its in parts.items()}):
             yield
-        finally:
-            for layer in parts:
-                _take_away(self._layers[layer])
 
     def _tokens(self, name: str, names: Sequence[str], sizes: Sequence[int]) -> Tensor | None:
         """Which tokens of the pass are this adapter's; None: all."""
@@ -131,38 +125,19 @@ def adapter_of(node: Node) -> str:
     return next(name for name, other in node.tree.roots.items() if other is root)
 
 
-Parts = Sequence[tuple[Tensor | None, Tensor, Tensor]]  # which tokens (None: all), A, and scale times B
-_changing = threading.Lock()
+def _adding(parts: Sequence[tuple[Tensor | None, Tensor, Tensor]]) -> Callable[[Forward], Forward]:
+    """To a layer's output, what each adapter adds: which tokens (None: all), A, and scale times B."""
 
+    def made(plain: Forward) -> Forward:
+        def forward(x_TI: Tensor) -> Tensor:
+            out_TO = plain(x_TI)
+            for index_t, a, b in parts:
+                if index_t is None:
+                    out_TO = out_TO + x_TI @ a.T @ b.T
+                else:
+                    out_TO.index_add_(0, index_t, x_TI[index_t] @ a.T @ b.T)
+            return out_TO
 
-class _Adding:
-    """A layer's forward that adds what each thread has asked for."""
+        return forward
 
-    def __init__(self, plain: Callable[[Tensor], Tensor]) -> None:
-        self.plain, self.parts = plain, dict[int, Parts]()  # by thread
-
-    def __call__(self, x_TI: Tensor) -> Tensor:
-        out_TO = self.plain(x_TI)
-        for index_t, a, b in self.parts.get(threading.get_ident(), ()):
-            if index_t is None:
-                out_TO = out_TO + x_TI @ a.T @ b.T
-            else:
-                out_TO.index_add_(0, index_t, x_TI[index_t] @ a.T @ b.T)
-        return out_TO
-
-
-def _add(module: nn.Module, parts: Parts) -> None:
-    with _changing:
-        forward = module.__dict__.get("forward")  # found before the class's own
-        if not isinstance(forward, _Adding):
-            forward = module.__dict__["forward"] = _Adding(module.forward)
-        forward.parts[threading.get_ident()] = parts
-
-
-def _take_away(module: nn.Module) -> None:
-    with _changing:
-        forward = module.__dict__.get("forward")
-        if isinstance(forward, _Adding):
-            forward.parts.pop(threading.get_ident(), None)
-            if not forward.parts:
-                del module.__dict__["forward"]
+    return made

@@ -23,6 +23,7 @@ from ponder.engine.cache import Cache, bytes_per_token
 from ponder.engine.pages import capture
 from ponder.engine.plan import plan
 from ponder.engine.request import Row
+from ponder.engine.schedule import Part
 from ponder.engine.weights import Weights
 
 _WHOLE = (0, 1.0, 0.0)  # no top-k, top-p or min-p
@@ -121,16 +122,18 @@ class Batch:
             for column, buffer in zip(padded.T, (b.keep_k, b.keep_p, b.min_p), strict=True):
                 send(np.ascontiguousarray(column), buffer[:bucket])
 
-    def run(self) -> None:
-        """One pass."""
+    def run(self, parts: Sequence[Part] = ()) -> Tensor | None:
+        """One pass. Where parts are filled in it, which differ from time to time, it is no graph, and returns their
+        hidden states."""
         b, key = self.buffers, (self.bucket, self._sharing, self._trimming)
 
-        def once() -> None:
-            passes.decode(self.weights, self.cache, b, self.bucket, self.drawing, self._sharing, self._trimming)
+        def once(parts: Sequence[Part] = ()) -> Tensor:
+            return passes.decode(
+                self.weights, self.cache, b, self.bucket, self.drawing, self._sharing, self._trimming, parts
+            )
 
-        if not b.logits.is_cuda:  # Triton's interpreter
-            once()
-            return
+        if parts or not b.logits.is_cuda:  # Triton's interpreter has no graphs
+            return once(parts)
         if key not in self.graphs:
             kept = [x.clone() for x in (b.positions, b.newest, b.step)]
             with aside(b.logits.device):
@@ -145,6 +148,7 @@ class Batch:
             self._pool = self._pool or graph.pool()
             self.graphs[key] = graph
         self.graphs[key].replay()
+        return None
 
 
 def aside(device: torch.device) -> AbstractContextManager[Any]:

@@ -15,9 +15,12 @@ from torch import Tensor
 
 from ponder.engine.plan import Plan, Segment
 from ponder.engine.schedule import Part
+from ponder.engine.tree import Slots
 from ponder.nets.config import DecoderConfig
 
 _fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_KEPT = 512 << 20  # bytes of tails that are kept a second time, side by side
+_SHORT = 8 << 20  # bytes of a layer: so much more may be read, to have one piece instead of two
 _SLACK = 1 << 14  # scores of padding that cost less than a pass over more pieces
 
 
@@ -61,6 +64,7 @@ class Filling:
     def __init__(self, cache: Cache, parts: Sequence[Part]) -> None:
         self.cache = cache
         self.sizes = [part.stop - part.start for part in parts]
+        self.tokens = np.concatenate([part.tokens for part in parts]).astype(np.int64)
         self.seen = [cache.put(part.seen.astype(np.int64)) for part in parts]
         self.slots_T = cache.put(np.concatenate([part.slots for part in parts]).astype(np.int64))
         at = [np.arange(part.position, part.position + n) for part, n in zip(parts, self.sizes, strict=True)]
@@ -84,6 +88,21 @@ class Filling:
                 out = F.scaled_dot_product_attention(q.transpose(0, 1), k, v, attn_mask=mask, scale=scale)
             mixed.append(out.transpose(0, 1))
         return torch.cat(mixed)
+
+
+class Beside:
+    """Rows that decode, and after them parts that are filled, in one pass."""
+
+    def __init__(self, decoding: Decoding, filling: Filling) -> None:
+        self.decoding, self.filling = decoding, filling
+        self.positions_T = torch.cat([decoding.positions_T, filling.positions_T])
+
+    def __call__(
+        self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None
+    ) -> Tensor:
+        sizes = [rows := len(self.decoding.positions_T), len(q_THD) - rows]
+        both = zip((self.decoding, self.filling), *(x.split(sizes) for x in (q_THD, k_TKD, v_TKD)), strict=True)
+        return torch.cat([attend(layer, q, k, v, scale=scale, window=window) for attend, q, k, v in both])
 
 
 class Runs:
@@ -113,38 +132,50 @@ class Runs:
 class Decoding:
     """Attention of one new token per row: shared segments once for all their rows, then each row's tail.
 
-    Each piece gives a maximum, a sum of exponentials and a weighted value; these add up exactly to one softmax.
+    Each piece gives a maximum, a sum of exponentials and a weighted value; these add up exactly to one softmax. On a
+    processor the keys and values of tails are kept side by side for as long as the rows stay the same, so that a pass
+    does not gather them anew.
     """
 
     def __init__(self, cache: Cache, plan: Plan) -> None:
         self.cache = cache
+        self.fused = cache.device.type == "cpu"
+        per_token = cache.kv[0][:, :, 0].nbytes
+        if self.fused:
+            _inline(plan, per_token)
         _cut(plan)
         rows = len(plan.tails)
         lengths = np.asarray([len(t) for t in plan.tails])
         self.lengths, self.starts = lengths, np.asarray(plan.starts)
-        self.tails = np.zeros((rows, 1 << int(lengths.max() + 15).bit_length()), np.int64)  # with room to grow
+        self.tails = np.zeros((rows, _room(int(lengths.max()))), np.int64)
         for r, tail in enumerate(plan.tails):
             self.tails[r] = tail[0]  # where nothing is to be read, its own: another's may hold no number
             self.tails[r, : len(tail)] = tail
         self.shared = [Runs(cache, segments) for segments in _alike(plan.shared)]
+        self._kept: dict[int, Tensor] = {}  # by layer
+        self._keeping = self.fused and self.tails.size * per_token * len(cache.kv) <= _KEPT
         self._tensors()
 
     def grow(self, slots: np.ndarray) -> None:
         """One more token for each row."""
         if self.lengths.max() + 1 > self.tails.shape[1]:
-            self.tails = np.concatenate([self.tails, np.repeat(self.tails[:, :1], self.tails.shape[1], axis=1)], axis=1)
+            more = np.repeat(self.tails[:, :1], _room(self.tails.shape[1]) - self.tails.shape[1], axis=1)
+            self.tails = np.concatenate([self.tails, more], axis=1)
+            self._kept = {}
         self.tails[np.arange(len(slots)), self.lengths] = slots
         self.lengths = self.lengths + 1
         self._tensors()
 
     def _tensors(self) -> None:
         put = self.cache.put
-        longest = int(self.lengths.max())
+        self.longest = longest = int(self.lengths.max())
         rows = np.arange(len(self.lengths))
         self.slots_B = put(self.tails[rows, self.lengths - 1])
+        self.last_B = put(rows * self.tails.shape[1] + self.lengths - 1)  # where these are in `_kept`
         self.slots_BL = put(self.tails[:, :longest])
-        self.positions_B = put(self.starts + self.lengths - 1)
+        self.positions_T = put(self.starts + self.lengths - 1)
         self.back_BL = put((self.lengths - 1)[:, None] - np.arange(longest))  # how far back each key lies
+        self._masks: dict[int | None, Tensor] = {}
 
     def __call__(
         self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None
@@ -152,14 +183,46 @@ class Decoding:
         self.cache.write(layer, self.slots_B, k_TKD, v_TKD)
         kv = self.cache.kv[layer]
         (rows, heads, size), groups = q_THD.shape, k_TKD.shape[1]
-        q_KBGD = (q_THD * scale).view(rows, groups, -1, size).transpose(0, 1)
-
-        near = self.back_BL >= 0 if window is None else (self.back_BL >= 0) & (self.back_BL < window)
-        k_KBLD, v_KBLD = kv.index_select(2, self.slots_BL.view(-1)).view(2, groups, rows, -1, size)
-        top, total, mixed = _piece(q_KBGD, k_KBLD, v_KBLD, near[None, :, None, :])
+        q_KBGD = q_THD.view(rows, groups, -1, size).transpose(0, 1)
+        k_KBLD, v_KBLD = self._tail(layer, kv, k_TKD, v_TKD)
+        if self.fused:
+            mask = self._mask(window, q_THD.dtype).expand(*q_KBGD.shape[:3], -1)
+            mixed, top = _fused(q_KBGD, k_KBLD, v_KBLD, 0.0, False, attn_mask=mask, scale=scale)
+            if not self.shared:
+                return mixed.transpose(0, 1).reshape(rows, heads, size)
+            top, total, mixed = _added(top, mixed)
+            q_KBGD = q_KBGD * scale
+        else:
+            q_KBGD = q_KBGD * scale
+            top, total, mixed = _piece(q_KBGD, k_KBLD, v_KBLD, self._near(window)[None, :, None, :])
         if self.shared:
             top, total, mixed = self._with_shared(kv, q_KBGD, window, top, total, mixed)
         return (mixed / total[..., None]).transpose(0, 1).reshape(rows, heads, size).to(q_THD.dtype)
+
+    def _tail(self, layer: int, kv: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+        """Keys and values [2, K, B, L, D] of what each row reads alone."""
+        groups, size, (rows, room) = kv.shape[1], kv.shape[3], self.tails.shape
+        if not self._keeping:
+            return kv.index_select(2, self.slots_BL.view(-1)).view(2, groups, rows, -1, size)
+        kept = self._kept.get(layer)
+        if kept is None:
+            kept = self._kept[layer] = kv.new_zeros(2, groups, rows, room, size)
+            kept[:, :, :, : self.longest] = kv.index_select(2, self.slots_BL.view(-1)).view(2, groups, rows, -1, size)
+        else:
+            flat = kept.view(2, groups, rows * room, size)
+            flat[0].index_copy_(1, self.last_B, k_TKD.transpose(0, 1))
+            flat[1].index_copy_(1, self.last_B, v_TKD.transpose(0, 1))
+        return kept[:, :, :, : self.longest]
+
+    def _near(self, window: int | None) -> Tensor:
+        return self.back_BL >= 0 if window is None else (self.back_BL >= 0) & (self.back_BL < window)
+
+    def _mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
+        """What is added to the scores of tails, for all layers of a pass."""
+        if window not in self._masks:
+            near = self._near(window)[None, :, None, :]
+            self._masks[window] = torch.zeros(near.shape, dtype=dtype).masked_fill_(~near, -torch.inf)
+        return self._masks[window]
 
     def _with_shared(
         self, kv: Tensor, q_KBGD: Tensor, window: int | None, top: Tensor, total: Tensor, mixed: Tensor
@@ -171,7 +234,7 @@ class Decoding:
             q = q_KBGD.index_select(1, runs.rows_NR.view(-1)).view(groups, n, r * per, size)
             seen = runs.real_NP[None, :, None, :]
             if window is not None:
-                back = self.positions_B[runs.rows_NR][:, :, None] - runs.key_positions_NP[:, None, :]
+                back = self.positions_T[runs.rows_NR][:, :, None] - runs.key_positions_NP[:, None, :]
                 seen = seen & (back < window).repeat_interleave(per, dim=1)[None]
             pieces = _piece(q, k_KNPD, v_KNPD, seen, whole=window is None)
             top_e, total_e, mixed_e = (
@@ -184,6 +247,25 @@ class Decoding:
             mixed = (mixed * old[..., None]).index_add_(1, rows, mixed_e * new[..., None])
             top = highest
         return top, total, mixed
+
+
+def _room(length: int) -> int:
+    """Columns for tails of that length, that they can grow into."""
+    return max(length + 32, length * 5 // 4)
+
+
+def _inline(plan: Plan, per_token: int) -> None:
+    """Shared runs that are short are read by each of their rows: that costs less than putting pieces together."""
+    if sum((len(s.rows) - 1) * sum(map(len, s.parts)) for s in plan.shared) * per_token > _SHORT:
+        return
+    before: dict[int, list[Slots]] = {}
+    for segment in sorted(plan.shared, key=lambda s: s.position):
+        for row in segment.rows:
+            before.setdefault(row, []).extend(segment.parts)
+    for row, parts in before.items():
+        plan.tails[row] = np.concatenate([*parts, plan.tails[row]])
+        plan.starts[row] = 0
+    plan.shared = []
 
 
 def _cut(plan: Plan) -> None:
@@ -222,8 +304,13 @@ def _piece(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, whole: bool = True) ->
     if whole and q.device.type == "cpu":
         mask = torch.zeros(seen.shape, dtype=q.dtype).masked_fill_(~seen, -torch.inf).expand(*q.shape[:3], -1)
         mixed, top = _fused(q, k, v, 0.0, False, attn_mask=mask, scale=1.0)
-        return top.float(), torch.ones_like(top, dtype=torch.float32), mixed.float()
+        return _added(top, mixed)
     scores = (q @ k.transpose(-1, -2)).float().masked_fill(~seen, -torch.inf)
     top = scores.amax(-1).clamp(min=-1e30)  # where nothing is seen, the sum is 0
     weights = (scores - top[..., None]).exp()
     return top, weights.sum(-1), (weights.to(v.dtype) @ v).float()
+
+
+def _added(top: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A piece whose sum of exponentials is in `top`."""
+    return top.float(), torch.ones_like(top, dtype=torch.float32), mixed.float()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from ponder.engine.buffers import STEPS, Buffers
 from ponder.engine.cache import Cache, bytes_per_token
 from ponder.engine.pages import Pages
 from ponder.engine.request import Row
-from ponder.engine.runner import Runner
+from ponder.engine.runner import Results, Runner
 from ponder.engine.schedule import Part
 from ponder.engine.tree import Memory, Node, Tree
 from ponder.engine.weights import Weights, where
@@ -77,7 +77,7 @@ class Graphs(Runner):
         self._compiling.join()
 
     def _filled(self, parts: Sequence[Part]) -> Tensor:
-        if not self.ready.is_set() or any(adapter_of(part.node) for part in parts):
+        if not self._knows((), parts):
             return super()._filled(parts)
         return passes.fill(self.weights, self.cache, parts)
 
@@ -109,30 +109,33 @@ class Graphs(Runner):
     def steps(self, rows: Sequence[Row], ahead: int = 0) -> int:
         return max(1, min(STEPS, max(row.sampling.max_tokens - len(row.token_ids) for row in rows) - ahead))
 
-    def draws(self, rows: Sequence[Row]) -> bool:
-        return self.ready.is_set() and len(rows) <= self.most and all(row.plain for row in rows)
+    def draws(self, rows: Sequence[Row], parts: Sequence[Part] = ()) -> bool:
+        return self._knows(rows, parts) and all(row.plain for row in rows)
 
-    def decode(self, rows: Sequence[Row]) -> Tensor:
-        if not self.ready.is_set() or len(rows) > self.most or any(row.adapter for row in rows):
+    def _knows(self, rows: Sequence[Row], parts: Sequence[Part]) -> bool:
+        """Are there kernels for such a pass?"""
+        adapted = any(row.adapter for row in rows) or any(adapter_of(part.node) for part in parts)
+        return self.ready.is_set() and len(rows) <= self.most and not adapted
+
+    def decode(self, rows: Sequence[Row], parts: Sequence[Part] = ()) -> Tensor:
+        if not self._knows(rows, parts):
             for batch in self._batches:
                 if not batch.place.keys().isdisjoint(rows):  # they go on elsewhere
                     batch.place = {}
-            return super().decode(rows)
+            return super().decode(rows, parts)
         if self._seen is None:
             assert self._drawn is not None
             buffers = Buffers(self.net, self.most, self.blank, self._drawn.buffers)
             self._seen = Batch(self.weights, self.cache, buffers, self.blank, drawing=False)
         places = self._seen.lay_out(rows, 1)
-        self._seen.run()
+        self._fill_beside(self._seen, parts)
         logits = self._seen.buffers.logits
         return logits[: len(rows)] if places.tolist() == list(range(len(rows))) else logits[places]
 
     def follows(self, rows: Sequence[Row], steps: int) -> bool:
         return self._drawn is not None and self._drawn.follows(rows, steps)
 
-    def launch(
-        self, rows: Sequence[Row], steps: int, ahead: int = 0
-    ) -> Callable[[], tuple[NDArray[np.int32], NDArray[np.float32]]]:
+    def launch(self, rows: Sequence[Row], steps: int, ahead: int = 0, parts: Sequence[Part] = ()) -> Results:
         batch = self._drawn
         assert batch is not None
         b, places = batch.buffers, batch.lay_out(rows, steps, ahead)
@@ -142,7 +145,8 @@ class Graphs(Runner):
         uniforms[places, :steps] = chance.uniforms(keys[:, None], begins[:, None] + np.arange(steps))
         send(uniforms, b.uniforms[: batch.bucket])
         b.step.zero_()
-        for _ in range(steps):
+        self._fill_beside(batch, parts)
+        for _ in range(steps - 1):
             batch.run()
         tokens, said = (_fetch(x[: batch.bucket]) for x in (b.tokens, b.logprobs))
         done = torch.cuda.Event() if b.logits.is_cuda else None
@@ -155,6 +159,13 @@ class Graphs(Runner):
             return tokens.numpy()[places, :steps], said.numpy()[places, :steps]
 
         return results
+
+    def _fill_beside(self, batch: Batch, parts: Sequence[Part]) -> None:
+        """A pass of the batch, and the parts in it."""
+        hidden = batch.run(parts)
+        if parts:
+            assert hidden is not None
+            self._read(parts, hidden)
 
     def forget(self) -> None:
         super().forget()

@@ -28,7 +28,7 @@ from ponder.engine.request import Reading, Request, Row
 from ponder.engine.resources import LEAST, make_runner, room
 from ponder.engine.runner import Results, Runner
 from ponder.engine.sampler import normalised
-from ponder.engine.schedule import Part, Schedule
+from ponder.engine.schedule import Schedule, Turn
 from ponder.errors import ModelError, PonderError, UsageError
 from ponder.nets.decoder import Decoder
 
@@ -339,23 +339,25 @@ class Engine:
         for call in inbox:
             self._add(schedule, call)
         began, steps_back = time.perf_counter(), schedule.stepped_back
-        work = schedule.next(runner.choose)
+        turn = schedule.next(runner.choose)
         if schedule.stepped_back != steps_back:
             runner.forget()  # who stepped back may come again, with other slots
-        if not work:
+        if turn is None:
             return
-        if isinstance(work[0], Part):
-            filling = list(schedule.filling)
-            runner.fill(work)
-            self._share(began, filling)
-            self._done(*schedule.filled(work))
-        elif runner.draws(rows := work):
-            results = runner.launch(rows, schedule.steps)
-            self._flight = _Flight(rows, schedule.steps, results, self.version, began)
+        parts, rows, filling = turn.parts, turn.rows, list(schedule.filling)
+        before = [len(row.token_ids) for row in rows]
+        failed: dict[Row, PonderError] = {}
+        if not rows:
+            runner.fill(parts)
+        elif runner.draws(rows, parts):
+            results = runner.launch(rows, turn.steps, parts=parts)
+            self._flight = _Flight(rows, turn.steps, results, self.version, began)
         else:
-            before = [len(row.token_ids) for row in rows]
-            failed = extend(runner.decode(rows), rows, self.eos, self.stopped, self.version)
-            self._share(began, rows)
+            failed = extend(runner.decode(rows, parts), rows, self.eos, self.stopped, self.version)
+        self._share(began, turn, filling)
+        if parts:
+            self._done(*schedule.filled(parts))
+        if rows and self._flight is None:
             self._written(rows, before, failed)
 
     def _ahead(self, flight: _Flight) -> _Flight | None:
@@ -418,10 +420,14 @@ class Engine:
         schedule.end(*ended)
         self._done(*ended)
 
-    def _share(self, began: float, works: Sequence[Row | Reading]) -> None:
-        seconds = (time.perf_counter() - began) / len(works)
-        for work in works:
-            work.seconds += seconds
+    def _share(self, began: float, turn: Turn, filling: Sequence[Row | Reading]) -> None:
+        """By tokens. Rows of a flight are given its time when it lands."""
+        many = sum(part.stop - part.start for part in turn.parts)
+        each = (time.perf_counter() - began) / (many + len(turn.rows))
+        for work in filling if turn.parts else ():
+            work.seconds += each * many / len(filling)
+        for row in turn.rows if self._flight is None else ():
+            row.seconds += each
 
     def _done(self, *works: Row | Reading) -> None:
         """Callers of one loop hear together: what they ask for next comes together too."""

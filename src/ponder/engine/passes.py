@@ -20,10 +20,41 @@ from ponder.engine.weights import Layer, Linear, Weights
 _TILE = 64  # queries (tokens times heads of a group) that one program fills in
 
 
+Attend = Callable[[int, Layer, Tensor, Tensor], None]  # reads queries, keys and values, writes what it mixed of them
+
+
 def decode(
-    w: Weights, cache: Cache, b: Buffers, rows: int, drawing: bool, sharing: bool = False, trimming: bool = False
-) -> None:
-    """One more token for each row: from `newest` to `logits`, and where it is drawing, to the next `newest`."""
+    w: Weights, cache: Cache, b: Buffers, rows: int, drawing: bool, sharing: bool = False, trimming: bool = False,
+    parts: Sequence[Part] = (),
+) -> Tensor:  # fmt: skip
+    """One more token for each row: from `newest` to `logits`, and where it is drawing, to the next `newest`. Parts are
+    filled in the same pass; returns their hidden states [T, E]."""
+    tokens, attend = b.newest[:rows], _reading(w, cache, b, rows, sharing)
+    if parts:
+        more, fill_in = _filling(w, cache, parts)
+        tokens, attend = torch.cat([tokens, more]), _both(rows, attend, fill_in)
+    hidden = _layers(w, tokens, attend)
+    _logits(w, hidden[:rows], b.logits[:rows])
+    if drawing:
+        _draw(w.config.vocab, b, rows, trimming)
+    return hidden[rows:]
+
+
+def fill(w: Weights, cache: Cache, parts: Sequence[Part]) -> Tensor:
+    """Keys and values of prefixes, all of them at once; returns the hidden states [T, E] after the last norm."""
+    return _layers(w, *_filling(w, cache, parts))
+
+
+def _both(rows: int, decode: Attend, fill: Attend) -> Attend:
+    def attend(i: int, layer: Layer, qkv: Tensor, mixed: Tensor) -> None:
+        decode(i, layer, qkv[:rows], mixed[:rows])
+        fill(i, layer, qkv[rows:], mixed[rows:])
+
+    return attend
+
+
+def _reading(w: Weights, cache: Cache, b: Buffers, rows: int, sharing: bool) -> Attend:
+    """Attention of one new token of each row."""
     from ponder.engine import kernels as k
 
     c, slots, group = w.config, cache.kv[0].shape[2], w.config.heads // w.config.kv_heads
@@ -44,29 +75,11 @@ def decode(
             SHARED=sharing, M=max(16, _power(group)), **kind,
         )  # fmt: skip
 
-    hidden = _layers(w, b.newest[:rows], attend)
-    logits = b.logits[:rows]
-    if logits.dtype == hidden.dtype or not logits.is_cuda:
-        torch.mm(hidden.to(logits.dtype), w.head.T.to(logits.dtype), out=logits)
-    else:
-        torch.mm(hidden, w.head.T, out_dtype=torch.float32, out=logits)
-    if not drawing:
-        return
-    chunks = b.tops.shape[1]
-    if trimming:
-        k.trim[(rows,)](logits, b.heat, b.keep_k, b.keep_p, b.min_p, b.floor, c.vocab, N=2 * CHUNK, num_warps=8)
-    k.chunk_sums[(rows, chunks)](
-        logits, b.heat, b.floor, b.tops, b.sums, b.best, c.vocab, chunks, TRIM=trimming, N=CHUNK
-    )  # fmt: skip
-    k.pick[(rows,)](
-        logits, b.heat, b.floor, b.greedy, b.uniforms, b.tops, b.sums, b.best, b.tokens, b.logprobs, b.newest,
-        b.positions, b.step, c.vocab, chunks, b.tokens.shape[1], TRIM=trimming, N=CHUNK, C=_power(chunks),
-    )  # fmt: skip
-    b.step.add_(1)
+    return attend
 
 
-def fill(w: Weights, cache: Cache, parts: Sequence[Part]) -> Tensor:
-    """Keys and values of prefixes, all of them at once; returns the hidden states [T, E] after the last norm."""
+def _filling(w: Weights, cache: Cache, parts: Sequence[Part]) -> tuple[Tensor, Attend]:
+    """Tokens of these parts, and attention among them and to what lies before them."""
     from ponder.engine import kernels as k
 
     c, slots, group = w.config, cache.kv[0].shape[2], w.config.heads // w.config.kv_heads
@@ -97,7 +110,7 @@ def fill(w: Weights, cache: Cache, parts: Sequence[Part]) -> Tensor:
             **(tile | {"num_warps": 4}),
         )  # fmt: skip
 
-    return _layers(w, tokens_T, attend)
+    return tokens_T, attend
 
 
 _GIVEN: tuple[Callable[[Part], Any], ...] = (lambda part: part.tokens, lambda part: part.slots)
@@ -107,8 +120,8 @@ def _begins(sizes: Iterable[int]) -> list[int]:
     return [0, *np.cumsum(list(sizes))[:-1].tolist()]
 
 
-def _layers(w: Weights, tokens_T: Tensor, attend: Callable[[int, Layer, Tensor, Tensor], None]) -> Tensor:
-    """All layers over these tokens; `attend` reads queries, keys and values and writes what it mixed of them."""
+def _layers(w: Weights, tokens_T: Tensor, attend: Attend) -> Tensor:
+    """All layers over these tokens."""
     from ponder.engine import kernels as k
 
     c, many = w.config, len(tokens_T)
@@ -142,6 +155,30 @@ def _layers(w: Weights, tokens_T: Tensor, attend: Callable[[int, Layer, Tensor, 
             norm(block.post_feedforward_layernorm, add=False, source=more, out=more)
     k.add_norm[(many,)](stream, more, w.norm, normed, c.width, c.norm_eps, ADD=True, GEMMA=c.gemma, E=wide)
     return normed
+
+
+def _logits(w: Weights, hidden: Tensor, logits: Tensor) -> None:
+    if logits.dtype == hidden.dtype or not logits.is_cuda:
+        torch.mm(hidden.to(logits.dtype), w.head.T.to(logits.dtype), out=logits)
+    else:
+        torch.mm(hidden, w.head.T, out_dtype=torch.float32, out=logits)
+
+
+def _draw(vocab: int, b: Buffers, rows: int, trimming: bool) -> None:
+    """From `logits` to the next `newest`, and what is kept of it."""
+    from ponder.engine import kernels as k
+
+    logits, chunks = b.logits[:rows], b.tops.shape[1]
+    if trimming:
+        k.trim[(rows,)](logits, b.heat, b.keep_k, b.keep_p, b.min_p, b.floor, vocab, N=2 * CHUNK, num_warps=8)
+    k.chunk_sums[(rows, chunks)](
+        logits, b.heat, b.floor, b.tops, b.sums, b.best, vocab, chunks, TRIM=trimming, N=CHUNK
+    )  # fmt: skip
+    k.pick[(rows,)](
+        logits, b.heat, b.floor, b.greedy, b.uniforms, b.tops, b.sums, b.best, b.tokens, b.logprobs, b.newest,
+        b.positions, b.step, vocab, chunks, b.tokens.shape[1], TRIM=trimming, N=CHUNK, C=_power(chunks),
+    )  # fmt: skip
+    b.step.add_(1)
 
 
 def _linear(x: Tensor, layer: Linear, out: Tensor) -> None:

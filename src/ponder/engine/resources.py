@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import torch
 
+from ponder.engine import packed
 from ponder.engine.runner import Runner
 from ponder.engine.weights import SMALL
 from ponder.errors import UnknownName, UsageError
@@ -44,4 +45,6 @@ def make_runner(net: Decoder, slots: int, most_rows: int, graphs: bool, small: s
         return Graphs(net, slots, most_rows, small)
     if small:
         raise UsageError(f"{small} weights are for an NVIDIA GPU with triton, and for a network without adapters")
+    if net.device.type == "cpu" and packed.pays(net):
+        return packed.Packed(net, slots)
     return Runner(net, slots)

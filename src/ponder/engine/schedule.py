@@ -2,9 +2,9 @@
 
 Work waits in the order in which it came. It is admitted while memory lasts; then the tokens before its last one are
 filled in, chunk by chunk, each run of the tree once for all who share it; then it decodes, one token a pass, beside
-all others. Where memory runs out, cached runs that nobody reads go first; after them the youngest work steps back: it
-keeps its text, and is admitted again, in its old order, with whatever of it is still in the cache. The oldest work is
-never made to step back, so everyone comes to an end.
+all others and beside what is filled in. Where memory runs out, cached runs that nobody reads go first; after them the
+youngest work steps back: it keeps its text, and is admitted again, in its old order, with whatever of it is still in
+the cache. The oldest work is never made to step back, so everyone comes to an end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ponder.engine.tree import Memory, Node, Slots, Tree
 from ponder.types import Ids
 
 _MARGIN = 16  # tokens that each continuation can grow before newly admitted work may push another out
-_PATIENCE = 4  # passes that fill before those who decode have a turn
+_PATIENCE = 4  # passes that fill before those who decode have a turn of their own
 
 Work = Row | Reading
 Choice = Callable[[Sequence[Row]], tuple[Sequence[Row], int]]  # of those who decode, who has a turn, of how many passes
@@ -55,6 +55,15 @@ class Part:
         return self.node.end - len(self.node) + self.start
 
 
+@dataclass(slots=True)
+class Turn:
+    """One pass that fills parts and decodes rows; or, without parts, several passes that decode."""
+
+    parts: list[Part]
+    rows: list[Row]
+    steps: int = 1  # for which the rows have slots
+
+
 class Schedule:
     def __init__(self, size: int, most_rows: int, chunk: int) -> None:
         self.memory = Memory(size)
@@ -64,7 +73,6 @@ class Schedule:
         self.filling: list[Work] = []
         self.decoding: list[Row] = []
         self.stepped_back = 0  # how often work had to
-        self.steps = 1  # for which the rows to decode have slots
         self._arrivals = count()
         self._fills = 0
 
@@ -82,20 +90,21 @@ class Schedule:
             work.order = (arrival, i)
             heapq.heappush(self.waiting, (work.order, work))
 
-    def next(self, choose: Choice = lambda rows: (rows, 1)) -> list[Part] | list[Row] | None:
-        """Parts to fill or rows to decode, each with slots for so many `steps`; None: nothing can be done now."""
+    def next(self, choose: Choice = lambda rows: (rows, 1)) -> Turn | None:
+        """None: nothing can be done now."""
         self._admit()
         parts = self._parts()
         if self.filling and not parts:
             self.filled(())  # another who ended has computed what they waited for
         if parts and (self._fills < _PATIENCE or not self.decoding):
             self._fills += 1
-            return parts
+            rows = list(choose(self.decoding)[0]) if self.decoding else []
+            return Turn(parts, rows if self.ahead(rows, 1) else [])
         self._fills = 0
         assert self.decoding or not self.waiting
         while self.decoding:  # until somebody has room, or all have stepped back
-            if rows := self._grow(*choose(self.decoding)):
-                return rows
+            if turn := self._grow(*choose(self.decoding)):
+                return turn
         return None
 
     def filled(self, parts: Sequence[Part]) -> list[Reading]:
@@ -215,9 +224,9 @@ class Schedule:
         self._hand_out(rows, steps)
         return True
 
-    def _grow(self, rows: Sequence[Row], steps: int) -> list[Row]:
+    def _grow(self, rows: Sequence[Row], steps: int) -> Turn | None:
         """Slots for more tokens of each of these, for one at least; the youngest work steps back until there are
-        enough. Returns who of them is left."""
+        enough. None: all of these have."""
         while steps > 1 and self.memory.free + self.tree.idle < steps * len(rows):
             steps //= 2
         while not self.tree.evict(steps * len(rows)):
@@ -225,9 +234,8 @@ class Schedule:
             assert len(active) > 1, "work that fits the memory alone must find room there alone"
             self._step_back(max(active, key=lambda work: work.order))
             rows = [row for row in rows if row.node is not None]
-        self.steps = steps
         self._hand_out(rows, steps)
-        return list(rows)
+        return Turn([], list(rows), steps) if rows else None
 
     def _hand_out(self, rows: Sequence[Row], steps: int) -> None:
         slots = self.memory.take(steps * len(rows)).reshape(-1, steps)

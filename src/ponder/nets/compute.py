@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import torch
 
@@ -16,10 +17,12 @@ def pick_device(name: str = "auto") -> torch.device:
     """`auto`: a GPU where there is one. Apple's MPS only when asked for: it runs, unoptimised."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name not in ("cpu", "cuda", "mps") and not name.startswith("cuda:"):
+    if name not in ("cpu", "cuda", "mps", "mps:0") and not name.startswith("cuda:"):
         raise UnknownName("device", name, ("auto", "cpu", "cuda", "mps"))
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise UsageError("this machine has no CUDA device that torch can use: --device cpu, or run `ponder doctor`")
+    if name.startswith("mps") and not torch.backends.mps.is_available():
+        raise UsageError("this machine has no Apple MPS that torch can use: --device cpu, or run `ponder doctor`")
     return torch.device(name)
 
 
@@ -50,6 +53,20 @@ def matmul_rate(dtype: torch.dtype, seconds: float = 0.05, rows: int = 256) -> f
         torch.nn.functional.linear(a, b)
         count += 1
     return 2.0 * a.numel() * len(b) * count / (time.perf_counter() - began)
+
+
+def free_memory() -> int:
+    """Bytes that this process may still take of the machine's memory."""
+    try:
+        told = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        free = int(told["MemAvailable"].split()[0]) << 10
+    except (OSError, KeyError, ValueError):  # no Linux
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2 if hasattr(os, "sysconf") else 1 << 30
+    try:  # a container's own bound
+        most, used = (int(Path("/sys/fs/cgroup", f"memory.{name}").read_text()) for name in ("max", "current"))
+        return max(0, min(free, most - used))
+    except (OSError, ValueError):  # there is none
+        return free
 
 
 def set_threads() -> int:

@@ -1,0 +1,81 @@
+"""Passes on a processor, with a copy of the large matrices in the order in which its kernels read them.
+
+Else oneDNN, which multiplies matrices there, brings a matrix into that order in every product: for the few rows of a
+decoding pass that takes as long as the product itself. One row alone reads each number once, in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ponder.engine.overlay import Forward, replaced
+from ponder.engine.runner import Runner
+from ponder.nets.compute import free_memory
+from ponder.nets.decoder import Decoder, wide
+
+_LARGE = 1 << 16  # entries of a matrix that is worth it: a small one is in the processor's cache, in any order
+_SOON = 256  # tokens computed with new weights before they are packed: that takes as long as a pass or two
+
+
+class Packed(Runner):
+    def __init__(self, net: Decoder, slots: int) -> None:
+        super().__init__(net, slots)
+        self._packed: dict[nn.Linear, Tensor] = {}
+        self._forwards: dict[nn.Linear, Callable[[Forward], Forward]] = {}
+        self._fed = 0  # tokens, since the weights changed
+
+    def renew(self) -> None:
+        self._packed, self._forwards, self._fed = {}, {}, 0
+
+    @contextmanager
+    def _adapted(self, names: Sequence[str], sizes: Sequence[int]) -> Iterator[None]:
+        self._fed += (many := sum(sizes))
+        if not self._packed and self._fed >= _SOON:
+            self._packed = {layer: pack(layer.weight) for layer in _large(self.net)}
+            self._forwards = {layer: _multiplying(layer, matrix) for layer, matrix in self._packed.items()}
+        with replaced(self._forwards if many > 1 else {}), super()._adapted(names, sizes):
+            yield
+
+    def _project(self, hidden_BE: Tensor) -> Tensor:
+        head = self._packed.get(self.net.lm_head)
+        if head is None or len(hidden_BE) == 1:
+            return super()._project(hidden_BE)
+        return wide(multiply(hidden_BE, head))
+
+
+def pays(net: Decoder) -> bool:
+    """Is there something to pack, memory for it, and a kernel that reads it?"""
+    size = sum(layer.weight.nbytes for layer in _large(net))
+    return 0 < size < free_memory() // 4 and usable(net.dtype)
+
+
+def usable(dtype: torch.dtype) -> bool:
+    """Has this torch the kernels, and for this type?"""
+    x = torch.arange(64 * 64).view(64, 64).remainder(7).to(dtype)
+    try:
+        return torch.backends.mkldnn.is_available() and torch.equal(multiply(x, pack(x)), F.linear(x, x))
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return False
+
+
+def pack(weight: Tensor) -> Tensor:
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 64)
+    return packed
+
+
+def multiply(x: Tensor, packed: Tensor, bias: Tensor | None = None) -> Tensor:
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+    return product
+
+
+def _large(net: Decoder) -> list[nn.Linear]:
+    return [m for m in net.modules() if isinstance(m, nn.Linear) and m.weight.numel() >= _LARGE]
+
+
+def _multiplying(layer: nn.Linear, packed: Tensor) -> Callable[[Forward], Forward]:
+    return lambda plain: lambda x: multiply(x, packed, layer.bias)

@@ -1,0 +1,162 @@
+"""Packed matrices: the same texts as without them, for the engine alone, and never those of old weights."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fakes import CONFIGS, plain_logits, tiny, wait, weights64
+from ponder.engine import packed, resources
+from ponder.engine.engine import Engine
+from ponder.engine.overlay import replaced
+from ponder.engine.packed import Packed
+from ponder.engine.request import Request, Row
+from ponder.engine.runner import Runner
+from ponder.nets import compute, lora
+from ponder.nets.decoder import Decoder
+from ponder.types import Sampling, ids
+
+PROMPTS = [[5], [9, 3, 22, 40, 17], [33] * 11, [8, 60, 7]]
+
+pytestmark = pytest.mark.skipif(not packed.usable(torch.float32), reason="this torch has no packed products")
+
+
+@pytest.fixture(autouse=True)
+def small_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny networks are packed as well, before the first pass."""
+    monkeypatch.setattr(packed, "_LARGE", 1)
+    monkeypatch.setattr(packed, "_SOON", 0)
+
+
+def write(engine: Engine, **sampling: Any) -> list[list[Row]]:
+    async def all_of_them() -> list[list[Row]]:
+        rules = Sampling(**{"max_tokens": 8, **sampling})
+        return list(await asyncio.gather(*(engine.generate(Request(ids(p), rules, 2, 0)) for p in PROMPTS)))
+
+    return wait(all_of_them())
+
+
+def runner(engine: Engine) -> Packed:
+    assert isinstance(engine._runner, Packed)
+    return engine._runner
+
+
+@pytest.mark.parametrize("kind", list(CONFIGS))
+def test_texts_are_the_model_s(kind: str) -> None:
+    net = tiny(kind)
+    engine = Engine(net)
+    w = {n: p.detach() for n, p in weights64(net).items()}
+    for prompt, rows in zip(PROMPTS, write(engine, temperature=0.0), strict=True):
+        tokens = list(prompt)
+        for token, logprob in zip(rows[0].token_ids, rows[0].logprobs, strict=True):
+            said = plain_logits(w, net.config, tokens)[-1].log_softmax(-1)
+            assert token == int(said.argmax()) and abs(logprob - float(said[token])) < 1e-5
+            tokens.append(token)
+    assert len(runner(engine)._packed) == 7 * net.config.layers + 1, "every matrix, and the head"
+    assert not any("forward" in m.__dict__ for m in net.modules()), "nothing is left on the network"
+
+
+@pytest.mark.parametrize("mistake", ["", "order", "bias"])
+def test_a_wrong_product_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, pack = packed.multiply, packed.pack
+    if mistake == "order":
+        monkeypatch.setattr(packed, "pack", lambda weight: pack(weight.flip(0)))
+        monkeypatch.setattr(packed, "usable", lambda dtype: True)
+    if mistake == "bias":
+        monkeypatch.setattr(packed, "multiply", lambda x, w, bias=None: real(x, w))
+    if not mistake:
+        return test_texts_are_the_model_s("untied")
+    with pytest.raises(AssertionError):
+        test_texts_are_the_model_s("untied")
+
+
+def test_new_weights_are_packed_anew() -> None:
+    net = tiny()
+    engine = Engine(net)
+    write(engine)
+    with engine.paused(), torch.no_grad():
+        for p, other in zip(net.parameters(), tiny(seed=5).parameters(), strict=True):
+            p.copy_(other)
+        engine.renew()
+    found, fresh = write(engine), write(Engine(tiny(seed=5)))
+    assert [[r.token_ids for r in rows] for rows in found] == [[r.token_ids for r in rows] for rows in fresh]
+    assert runner(engine)._packed
+
+
+def test_packed_only_after_some_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "_SOON", 60)
+    engine = Engine(tiny())
+    wait(engine.generate(Request(ids([5, 6]), Sampling(max_tokens=8), 2, 0)))
+    assert not runner(engine)._packed
+    write(engine)
+    assert runner(engine)._packed
+
+
+def test_a_network_with_an_adapter_of_its_own() -> None:
+    net = tiny("untied")
+    lora.attach(net, lora.LoRA(rank=2), seed=0)
+    with torch.no_grad():
+        for name, p in net.named_parameters():
+            if ".lora_B." in name:
+                p.normal_(std=0.2)
+    merged = tiny("untied")
+    merged.load_state_dict(lora.merged(net))
+    engine = Engine(net)
+    for ours, theirs in zip(write(engine), write(Engine(merged, graphs=False)), strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            assert a.token_ids == b.token_ids and np.allclose(a.logprobs, b.logprobs, atol=1e-5)
+    assert runner(engine)._packed
+
+
+def test_the_learner_s_gradient_is_its_own() -> None:
+    """Whoever runs the network meanwhile, in another thread, multiplies with the weights themselves."""
+    net = tiny()
+    layer = net.layers[0].mlp.down_proj  # type: ignore[union-attr]
+    x = torch.randn(3, layer.in_features)  # type: ignore[union-attr, arg-type]
+    found: list[Tensor] = []
+    with replaced({layer: lambda plain: lambda x: plain(x) * 0}):
+        assert not layer(x).any()  # type: ignore[operator]
+        with replaced({layer: lambda plain: lambda x: plain(x) + 1}):
+            assert torch.equal(layer(x), torch.ones(3, layer.out_features))  # type: ignore[operator, union-attr, arg-type]
+        assert not layer(x).any()  # type: ignore[operator]
+        other = threading.Thread(target=lambda: found.append(layer(x)))  # type: ignore[operator]
+        other.start()
+        other.join()
+    assert torch.equal(found[0], layer(x)) and found[0].requires_grad  # type: ignore[operator]
+    assert "forward" not in layer.__dict__  # type: ignore[union-attr]
+
+
+def test_what_fails_inside_leaves_nothing() -> None:
+    net = tiny()
+    with pytest.raises(RuntimeError, match="inside"), replaced({net.lm_head: lambda plain: plain}):
+        raise RuntimeError("inside")
+    assert "forward" not in net.lm_head.__dict__
+
+
+@pytest.mark.parametrize("why", ["nothing large", "no memory", "no kernel"])
+def test_where_it_does_not_pay(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    net: Decoder = tiny()
+    assert isinstance(resources.make_runner(net, 10, 1, True, ""), Packed)
+    if why == "nothing large":
+        monkeypatch.setattr(packed, "_LARGE", 1 << 30)
+    elif why == "no memory":
+        size = sum(p.nbytes for p in net.parameters())
+        monkeypatch.setattr(packed, "free_memory", lambda: 3 * size)
+    else:
+
+        def missing(*given: Any) -> Tensor:
+            raise NotImplementedError("the operator does not exist for this backend")
+
+        monkeypatch.setattr(packed, "multiply", missing)
+    assert type(resources.make_runner(net, 10, 1, True, "")) is Runner
+
+
+def test_the_memory_that_is_free() -> None:
+    free = compute.free_memory()
+    assert 1 << 20 < free < 1 << 50
