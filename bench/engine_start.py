@@ -3,9 +3,9 @@
 Each side gets a fresh process in every turn, which is told the prompts' tokens and the model's folder, opens the side,
 asks for one token of one prompt, and then for groups. Times are from the moment the process was started to the moment
 the answer was there: interpreter, imports, weights, whatever a side compiles or captures. The files are read once
-before the first turn, so no side pays for a cold disk, and the number of threads is chosen before, for all. Peers that
-keep compiled code between processes do so here as well: what they took in the first turn is kept apart. Processes take
-turns.
+before the first turn, so no side pays for a cold disk, and the number of threads is chosen before, for all. Whatever is
+kept compiled between processes is kept here as well, by Python (for every side, also where its packages were installed
+without) and by peers: what they took in the first turn is kept apart. Processes take turns.
 
     python bench/engine_start.py                   then 8 prompts x 8 x 32 tokens on a CPU
     python bench/engine_start.py --device cuda     then 32 x 8 x 256
@@ -18,6 +18,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -45,11 +46,14 @@ def child() -> None:
     side.close()
 
 
-def started(side: str, setting: Setting, prompts: list[list[int]], n: int, tokens: int) -> dict[str, float]:
-    """Seconds after its start at which a fresh process had done each thing."""
+def started(side: str, setting: Setting, prompts: list[list[int]], n: int, tokens: int, kept: str) -> dict[str, float]:
+    """Seconds after its start at which a fresh process had done each thing. Bytecode is kept in the folder `kept`."""
     told = {"side": side, "setting": asdict(setting), "prompts": prompts, "n": n, "tokens": tokens}
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": kept}
     began = time.monotonic()  # a clock that all processes of a machine share
-    done = subprocess.run([sys.executable, __file__, "--child"], input=json.dumps(told), capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, __file__, "--child"], input=json.dumps(told), capture_output=True, text=True, env=env
+    )
     if done.returncode:
         print(done.stderr, file=sys.stderr, flush=True)
         raise RuntimeError((done.stderr.strip() or "no reason was given").splitlines()[-1][:300])
@@ -68,7 +72,7 @@ def main() -> None:
     times: dict[str, list[dict[str, float]]] = {}
     failed: dict[str, str] = {}
     load: list[float] = []
-    with prepared(told, told.prompts * told.n, told.tokens) as ready:
+    with prepared(told, told.prompts * told.n, told.tokens) as ready, tempfile.TemporaryDirectory() as kept:
         prompts = [p.tolist() for p in ready.encode(0, told.prompts)]
         for file in [*Path(ready.setting.folder).iterdir(), *map(Path, ready.setting.gguf.values())]:
             file.read_bytes()
@@ -78,7 +82,7 @@ def main() -> None:
                     continue
                 load.append(round(os.getloadavg()[0], 2))
                 try:
-                    took = started(side, ready.setting, prompts, told.n, told.tokens)
+                    took = started(side, ready.setting, prompts, told.n, told.tokens, kept)
                 except RuntimeError as why:  # whatever a peer raises, the others can still be compared
                     if side == "ponder":
                         raise

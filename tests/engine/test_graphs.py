@@ -45,7 +45,7 @@ def request(prompt: Sequence[int], n: int = 1, seed: int = 0, **sampling: Any) -
 
 def run(
     kind: str | Decoder, graphs: bool, requests: Sequence[Request], eos: Sequence[int] = (), slots: int = 400,
-    small: str = "",
+    small: str = "", chunk: int = 0,
 ) -> list[list[Row]]:  # fmt: skip
     net = tiny(kind).to(DEVICE) if isinstance(kind, str) else kind
     with pytest.MonkeyPatch.context() as patch:
@@ -58,9 +58,8 @@ def run(
             return runner
 
         patch.setattr(engine, "make_runner", make)
-        machine = Engine(
-            net, frozenset(eos), cache_bytes=slots * cache.bytes_per_token(net.config, net.dtype), most_rows=16
-        )
+        room = slots * cache.bytes_per_token(net.config, net.dtype)
+        machine = Engine(net, frozenset(eos), cache_bytes=room, most_rows=16, chunk=chunk)
 
         async def all_of_them() -> list[list[Row]]:
             return list(await asyncio.gather(*(machine.generate(r) for r in requests)))
@@ -84,6 +83,22 @@ def same(kind: str, requests: Sequence[Request], **more: Any) -> list[list[Row]]
 def test_it_writes_what_the_plain_runner_writes(kind: str) -> None:
     rules = [{"temperature": 0.0}, {"temperature": 1.3}]
     same(kind, [request(p, n=2, seed=i, max_tokens=3, **rules[i % 2]) for i, p in enumerate(PROMPTS[:4])])
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma"])
+def test_prompts_are_filled_beside_those_who_decode(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one pass with rows that are drawn for in it, and with rows that the host draws for."""
+    both, real = list[tuple[bool, int]](), passes.decode
+
+    def spy(*given: Any, **named: Any) -> Any:
+        if len(given) == 8:
+            both.append((given[4], len(given[7])))
+        return real(*given, **named)
+
+    monkeypatch.setattr(passes, "decode", spy)
+    rules: list[dict[str, Any]] = [{}, {"presence": 0.5}, {"temperature": 0.0}, {"top_p": 0.8}, {"frequency": 0.2}]
+    same(kind, [request(p, seed=i, max_tokens=6, **rules[i]) for i, p in enumerate(PROMPTS)], chunk=4)
+    assert {drawing for drawing, filled in both if filled} == {True, False}
 
 
 def test_groups_trees_and_rows_that_end_early() -> None:

@@ -32,7 +32,7 @@ def extend(
     allowed, failed = _allowed(rows)
     if allowed:
         logits_BV = sampler.guide(logits_BV.clone() if logits_BV is own_BV else logits_BV, allowed)
-    logprobs_BV = sampler.warp(logits_BV, [row.sampling for row in rows])
+    logits_BV = sampler.warp(logits_BV, [row.sampling for row in rows])
     at = [len(row.token_ids) for row in rows]
     keys = np.asarray([row.key for row in rows], np.uint64)
     uniform = torch.from_numpy(chance.uniforms(keys, np.asarray(at)))
@@ -41,7 +41,7 @@ def extend(
     if any(row.sampling.forced for row in rows):
         given = [_forced(row, i) for row, i in zip(rows, at, strict=True)]
         forced = torch.tensor(given, device=device)
-    tokens, logprobs = sampler.draw(logprobs_BV, uniform, greedy, forced)
+    tokens, logprobs = sampler.draw(logits_BV, uniform, greedy, forced)
     for b, (row, token, logprob) in enumerate(zip(rows, tokens.tolist(), logprobs.tolist(), strict=True)):
         if row in failed:
             continue

@@ -71,17 +71,18 @@ def normalised(logits: Tensor) -> Tensor:
 
 
 def warp(logits_BV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
-    """Log-probabilities [B, V] actually sampled from: temperature, then top-k, top-p and min-p, renormalised.
+    """Logits [B, V] actually sampled from: temperature, then top-k, top-p and min-p.
 
     Greedy rows (temperature 0) keep the model's own distribution; `draw` takes their largest.
     """
-    heat_B1 = logits_BV.new_tensor([[s.temperature or 1.0] for s in sampling], dtype=torch.float32)
-    logprobs = normalised(logits_BV.float() / heat_B1)
+    logits_BV = logits_BV.float()
+    if any(s.temperature not in (0, 1) for s in sampling):
+        logits_BV = logits_BV / logits_BV.new_tensor([[s.temperature or 1.0] for s in sampling])
     cut = [i for i, s in enumerate(sampling) if (s.top_p < 1 or s.top_k or s.min_p) and s.temperature > 0]
     if cut:
-        rows = torch.tensor(cut, device=logprobs.device)
-        logprobs[rows] = _truncate(logprobs[rows], [sampling[i] for i in cut])
-    return logprobs
+        rows = torch.tensor(cut, device=logits_BV.device)
+        logits_BV = logits_BV.index_copy(0, rows, _truncate(normalised(logits_BV[rows]), [sampling[i] for i in cut]))
+    return logits_BV
 
 
 def _truncate(logprobs_BV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
@@ -102,17 +103,19 @@ def _truncate(logprobs_BV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
 
 
 def draw(
-    logprobs_BV: Tensor, uniform_B: Tensor, greedy_B: Tensor, forced_B: Tensor | None = None
+    logits_BV: Tensor, uniform_B: Tensor, greedy_B: Tensor, forced_B: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Token ids [B] and their log-probabilities [B]. `uniform_B` lies in [0, 1), in float64; `forced_B` has the tokens
     that are not drawn, and -1 for the others."""
-    where = exact(logprobs_BV.device)
-    token_B = _invert(logprobs_BV.exp().to(where), uniform_B.to(where)).to(logprobs_BV.device)
+    where = exact(logits_BV.device)
+    top_B1 = logits_BV.amax(-1, keepdim=True)
+    found = _invert((logits_BV - top_B1).exp_().to(where), uniform_B.to(where))
+    token_B, log_total_B = (x.to(logits_BV.device) for x in (found[0], found[1].log().float()))
     if greedy_B.any():
-        token_B = torch.where(greedy_B, logprobs_BV.argmax(-1), token_B)
+        token_B = torch.where(greedy_B, logits_BV.argmax(-1), token_B)
     if forced_B is not None:
         token_B = torch.where(forced_B >= 0, forced_B, token_B)
-    return token_B, logprobs_BV.gather(-1, token_B[:, None])[:, 0]
+    return token_B, (logits_BV.gather(-1, token_B[:, None]) - top_B1)[:, 0] - log_total_B
 
 
 def exact(device: torch.device) -> torch.device:
@@ -130,14 +133,14 @@ def measure(logits_BV: Tensor) -> dict[str, Tensor]:
     return {"entropy": entropy, "varentropy": varentropy, "gini": 1 - (p * p).sum(-1)}
 
 
-def _invert(probs_BV: Tensor, uniform_B: Tensor) -> Tensor:
-    """The first token whose cumulative probability exceeds u, found by block and then inside it.
-
-    A running float32 sum over a whole vocabulary would lose tokens under 6e-8; sums here are float64.
+def _invert(weights_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:
+    """The first token whose cumulative weight exceeds u times the total, found by block and then inside it; and the
+    total. A running float32 sum over a whole vocabulary would lose tokens under 6e-8; sums here are float64.
     """
-    rows, size = probs_BV.shape
-    pad = -size % _BLOCK
-    blocks = torch.nn.functional.pad(probs_BV, (0, pad)).view(rows, -1, _BLOCK)
+    rows, size = weights_BV.shape
+    if pad := -size % _BLOCK:
+        weights_BV = torch.nn.functional.pad(weights_BV, (0, pad))
+    blocks = weights_BV.view(rows, -1, _BLOCK)
     reached = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
     goal = (uniform_B * reached[:, -1])[:, None]
     block = torch.searchsorted(reached, goal, right=True).clamp(max=reached.shape[1] - 1)
@@ -145,6 +148,7 @@ def _invert(probs_BV: Tensor, uniform_B: Tensor) -> Tensor:
     inside = blocks.gather(1, block[:, :, None].expand(-1, -1, _BLOCK))[:, 0]
     within = torch.searchsorted(inside.double().cumsum(-1), goal - before, right=True).clamp(max=_BLOCK - 1)
     token = block * _BLOCK + within
-    # rounding at a border can point at a token of probability 0: take the likeliest of its block instead
+    # rounding at a border can point at a token of weight 0: take the heaviest of its block instead
     empty = inside.gather(1, within) <= 0
-    return torch.where(empty, block * _BLOCK + inside.argmax(-1, keepdim=True), token)[:, 0]
+    token = torch.where(empty, block * _BLOCK + inside.argmax(-1, keepdim=True), token)
+    return token[:, 0], reached[:, -1]

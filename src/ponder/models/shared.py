@@ -122,10 +122,9 @@ def _added(net: Decoder, adapter: Path) -> Mapping[str, Tensor]:
 def _same(mine: Tensor, stored: Tensor, added: Tensor | None) -> bool:
     """To the bit, unless something was added: then but for the rounding of that sum, to the type in which it is kept.
     A light training moves many weights by more."""
-    there = stored.to(mine.device)
     if added is None:
-        return torch.equal(mine, there.to(mine.dtype))
+        return torch.equal(mine, stored.to(mine.device, mine.dtype))
     whole = mine.float() + added.to(mine.device)
     rounding = max(torch.finfo(kind).eps for kind in (mine.dtype, stored.dtype)) / 2
     slack = 1e-5 * float(added.abs().max())  # of a product, which no two machines sum alike
-    return torch.allclose(whole, there.float(), rtol=rounding, atol=slack)
+    return torch.allclose(whole, stored.to(mine.device, whole.dtype), rtol=rounding, atol=slack)

@@ -171,7 +171,7 @@ class Decoder(nn.Module):
         return self.embed_tokens.weight.dtype
 
     def _turn(self, positions_T: Tensor, freqs: Tensor, factor: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        cos, sin = rope.angles(positions_T, freqs.to(positions_T.device), factor)
+        cos, sin = rope.angles(positions_T, freqs.float().to(positions_T.device), factor)  # MPS has no float64
         return cos.to(dtype), sin.to(dtype)
 
 

@@ -55,7 +55,7 @@ class RewardLearner(Learner):
         for part in cut(self._plan(traces), self.micro_tokens, together=True):
             batch = pack(part, self.net.device, (TARGET,))
             with torch.no_grad():
-                numbers = self.read(self.net, batch).double().cpu().numpy()
+                numbers = self.read(self.net, batch).cpu().double().numpy()  # MPS has no float64
             target = batch.notes[TARGET].cpu().numpy()
             tree = batch.tree_N.cpu().numpy()
             for number, work in enumerate(part):

@@ -1,0 +1,105 @@
+"""Traffic: clients that each ask with a new, long prompt as soon as they have their answer.
+
+So prompts come all the time while others write: an engine that computes them apart makes the writers wait. Prompts are
+random tokens of random lengths, the same for all sides; nothing in them is shared. Sides take turns. ponder is also
+measured with prompts and writing in passes of their own, to see what filling one beside the other is worth.
+
+    python bench/engine_arrivals.py                   8 clients x 3 prompts of 32 to 256 tokens, 16 new ones, on a CPU
+    python bench/engine_arrivals.py --device cuda     64 x 8 prompts of 128 to 2,048 tokens, 64 new ones
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+
+from harness import report
+from peers_sampling import SIDES, Ponder, Search, Side, checked
+from ponder.engine.request import Row
+from ponder.engine.schedule import Schedule
+from ponder.types import Ids, ids
+from sampling import called, flags, opened, packages, prepared, sized, take_turns
+
+APART = "ponder, prompts apart"
+
+
+class Apart(Ponder):
+    note = "the same engine, whose passes either fill prompts or write"
+
+    def explore(self, searches: Sequence[Search], tokens: int) -> None:
+        real = Schedule.ahead
+
+        def alone(self: Schedule, rows: Sequence[Row], steps: int) -> bool:
+            return not self.filling and real(self, rows, steps)
+
+        with patch.object(Schedule, "ahead", alone):
+            super().explore(searches, tokens)
+
+
+def client(
+    draw: np.random.Generator, rounds: int, sizes: tuple[int, int], vocab: int, tokens: int, said: list[float]
+) -> Search:
+    for _ in range(rounds):
+        asks = [(ids(draw.integers(3, vocab, draw.integers(*sizes, endpoint=True))), 1)]
+        answers = yield asks
+        said.append(checked(answers, asks, tokens))
+
+
+def main() -> None:
+    SIDES[APART] = Apart
+    own = flags(__doc__)
+    own.add_argument("--clients", type=int, help="default: 8, on a GPU 64")
+    own.add_argument("--rounds", type=int, help="prompts of each; default: 3, on a GPU 8")
+    own.add_argument("--shortest", type=int, help="tokens of a prompt; default: 32, on a GPU 128")
+    own.add_argument("--longest", type=int, help="default: 256, on a GPU 2048")
+    own.add_argument("--tokens", type=int, help="of each answer; default: 16, on a GPU 64")
+    told = own.parse_args()
+    sized(
+        told,
+        cpu={"clients": 8, "rounds": 3, "shortest": 32, "longest": 256, "tokens": 16},
+        cuda={"clients": 64, "rounds": 8, "shortest": 128, "longest": 2048, "tokens": 64},
+    )
+    told.sides = told.sides or ["ponder", APART, *(["vLLM"] if told.device == "cuda" else [])]
+
+    with prepared(told, told.clients, told.longest + told.tokens) as ready:
+
+        def work(side: Side, turn: int) -> float:
+            said: list[float] = []
+            draw = np.random.default_rng(turn)
+            sizes = draw.integers(told.shortest, told.longest, (told.clients, told.rounds), endpoint=True)
+            asked = [[ids(draw.integers(3, ready.config.vocab, size)) for size in mine] for mine in sizes]
+            side.explore([client(mine, told.tokens, said) for mine in asked], told.tokens)
+            assert len(said) == told.clients * told.rounds, "a client was forgotten"
+            return float(np.mean(said))
+
+        with opened(ready.sides, ready.setting) as (sides, failed):
+            done = take_turns(sides, failed, work, told.repeats, told.device)
+            notes = {who: side.note for who, side in sides.items() if side.note}
+
+    total = told.clients * told.rounds * told.tokens
+    rates = done.rates(total)
+    report(
+        called("engine_arrivals", told.model),
+        f"{Path(told.model).name}, {ready.setting.dtype}: {told.clients} clients x {told.rounds} prompts of "
+        f"{told.shortest} to {told.longest} tokens, {told.tokens} new tokens each, with log-probabilities",
+        rates["ponder"],
+        {**{who: rate for who, rate in rates.items() if who != "ponder"}, **dict.fromkeys(failed)},
+        unit="tokens/s",
+        device=told.device,
+        packages=packages(ready.sides),
+        results=told.results,
+        details={
+            **done.details(total),
+            "threads": ready.setting.threads,
+            "notes": notes,
+            "failed": failed,
+            "note": told.note,
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()
