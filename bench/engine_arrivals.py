@@ -39,11 +39,9 @@ class Apart(Ponder):
             super().explore(searches, tokens)
 
 
-def client(
-    draw: np.random.Generator, rounds: int, sizes: tuple[int, int], vocab: int, tokens: int, said: list[float]
-) -> Search:
-    for _ in range(rounds):
-        asks = [(ids(draw.integers(3, vocab, draw.integers(*sizes, endpoint=True))), 1)]
+def client(prompts: Sequence[Ids], tokens: int, said: list[float]) -> Search:
+    for prompt in prompts:
+        asks = [(prompt, 1)]
         answers = yield asks
         said.append(checked(answers, asks, tokens))
 

@@ -71,9 +71,10 @@ def greedy_by_kind(kind: str) -> list[list[int]]:
     return [plain_greedy(tiny(kind), p, 12) for p in PROMPTS]
 
 
-@pytest.fixture(params=["together", "apart"])
+@pytest.fixture(params=["together", "products", "apart"])
 def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What rows share is read with what they read alone, or apart from it."""
+    """What rows share is read with what they read alone, in one call or in two products; or apart from it."""
+    monkeypatch.setattr(cache, "_SMALL_PRODUCTS", request.param == "products")
     if request.param == "apart":
         monkeypatch.setattr(cache, "_SHORT", -1)
 

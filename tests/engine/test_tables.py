@@ -67,7 +67,7 @@ class Reference:
             seen.append(slots[-1][-1])
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None) -> Tensor:
-            kv.write(layer, torch.stack(seen), k, v)
+            kv.write(layer, torch.stack(seen), torch.stack([k, v]).transpose(1, 2))
             out = []
             for r in range(rows):
                 keys, values = kv.kv[layer].index_select(2, slots[r][-window:] if window else slots[r])

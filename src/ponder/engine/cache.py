@@ -21,6 +21,8 @@ from ponder.nets.config import DecoderConfig
 _fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _KEPT = 512 << 20  # bytes of tails that are kept a second time, side by side
 _SHORT = 8 << 20  # bytes of a layer: so much more may be read, to have one piece instead of two
+# Products as small as one row's scores: oneMKL is faster at many of them than the fused attention, others are slower.
+_SMALL_PRODUCTS = torch.backends.mkl.is_available()
 _SLACK = 1 << 14  # scores of padding that cost less than a pass over more pieces
 
 
@@ -48,10 +50,8 @@ class Cache:
         for kv in self.kv:
             kv.index_copy_(2, new, kv.index_select(2, old))
 
-    def write(self, layer: int, slots_T: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> None:
-        kv = self.kv[layer]
-        kv[0].index_copy_(1, slots_T, k_TKD.transpose(0, 1))
-        kv[1].index_copy_(1, slots_T, v_TKD.transpose(0, 1))
+    def write(self, layer: int, slots_T: Tensor, kv_2KTD: Tensor) -> None:
+        self.kv[layer].index_copy_(2, slots_T, kv_2KTD)
 
 
 def bytes_per_token(config: DecoderConfig, dtype: torch.dtype) -> int:
@@ -73,7 +73,7 @@ class Filling:
     def __call__(
         self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None
     ) -> Tensor:
-        self.cache.write(layer, self.slots_T, k_TKD, v_TKD)
+        self.cache.write(layer, self.slots_T, _both(k_TKD, v_TKD))
         kv = self.cache.kv[layer]
         group = q_THD.shape[1] // k_TKD.shape[1]
         mixed = []
@@ -153,7 +153,10 @@ class Decoding:
             self.tails[r, : len(tail)] = tail
         self.shared = [Runs(cache, segments) for segments in _alike(plan.shared)]
         self._kept: dict[int, Tensor] = {}  # by layer
-        self._keeping = self.fused and self.tails.size * per_token * len(cache.kv) <= _KEPT
+        self._small = _SMALL_PRODUCTS and self.fused and not self.shared
+        self._kept_as = torch.float32 if self._small and cache.kv[0].dtype.itemsize < 4 else cache.kv[0].dtype
+        token_bytes = cache.kv[0][:, :, 0].numel() * self._kept_as.itemsize * len(cache.kv)
+        self._keeping = self.fused and self.tails.size * token_bytes <= _KEPT
         self._tensors()
 
     def grow(self, slots: np.ndarray) -> None:
@@ -180,11 +183,16 @@ class Decoding:
     def __call__(
         self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None
     ) -> Tensor:
-        self.cache.write(layer, self.slots_B, k_TKD, v_TKD)
+        new = _both(k_TKD, v_TKD)
+        self.cache.write(layer, self.slots_B, new)
         kv = self.cache.kv[layer]
         (rows, heads, size), groups = q_THD.shape, k_TKD.shape[1]
         q_KBGD = q_THD.view(rows, groups, -1, size).transpose(0, 1)
-        k_KBLD, v_KBLD = self._tail(layer, kv, k_TKD, v_TKD)
+        k_KBLD, v_KBLD = self._tail(layer, kv, new)
+        if self._small:
+            mask = self._mask(window, torch.float32, groups).flatten(0, 1)
+            mixed = _mixed(q_KBGD, k_KBLD, v_KBLD, mask, scale)
+            return mixed.transpose(0, 1).reshape(rows, heads, size).to(q_THD.dtype)
         if self.fused:
             mask = self._mask(window, q_THD.dtype).expand(*q_KBGD.shape[:3], -1)
             mixed, top = _fused(q_KBGD, k_KBLD, v_KBLD, 0.0, False, attn_mask=mask, scale=scale)
@@ -199,28 +207,26 @@ class Decoding:
             top, total, mixed = self._with_shared(kv, q_KBGD, window, top, total, mixed)
         return (mixed / total[..., None]).transpose(0, 1).reshape(rows, heads, size).to(q_THD.dtype)
 
-    def _tail(self, layer: int, kv: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+    def _tail(self, layer: int, kv: Tensor, new_2KBD: Tensor) -> Tensor:
         """Keys and values [2, K, B, L, D] of what each row reads alone."""
         groups, size, (rows, room) = kv.shape[1], kv.shape[3], self.tails.shape
         if not self._keeping:
             return kv.index_select(2, self.slots_BL.view(-1)).view(2, groups, rows, -1, size)
         kept = self._kept.get(layer)
         if kept is None:
-            kept = self._kept[layer] = kv.new_zeros(2, groups, rows, room, size)
+            kept = self._kept[layer] = kv.new_zeros(2, groups, rows, room, size, dtype=self._kept_as)
             kept[:, :, :, : self.longest] = kv.index_select(2, self.slots_BL.view(-1)).view(2, groups, rows, -1, size)
         else:
-            flat = kept.view(2, groups, rows * room, size)
-            flat[0].index_copy_(1, self.last_B, k_TKD.transpose(0, 1))
-            flat[1].index_copy_(1, self.last_B, v_TKD.transpose(0, 1))
+            kept.view(2, groups, rows * room, size).index_copy_(2, self.last_B, new_2KBD.to(self._kept_as))
         return kept[:, :, :, : self.longest]
 
     def _near(self, window: int | None) -> Tensor:
         return self.back_BL >= 0 if window is None else (self.back_BL >= 0) & (self.back_BL < window)
 
-    def _mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
+    def _mask(self, window: int | None, dtype: torch.dtype, groups: int = 1) -> Tensor:
         """What is added to the scores of tails, for all layers of a pass."""
         if window not in self._masks:
-            near = self._near(window)[None, :, None, :]
+            near = self._near(window)[None, :, None, :].expand(groups, -1, -1, -1)
             self._masks[window] = torch.zeros(near.shape, dtype=dtype).masked_fill_(~near, -torch.inf)
         return self._masks[window]
 
@@ -309,6 +315,18 @@ def _piece(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, whole: bool = True) ->
     top = scores.amax(-1).clamp(min=-1e30)  # where nothing is seen, the sum is 0
     weights = (scores - top[..., None]).exp()
     return top, weights.sum(-1), (weights.to(v.dtype) @ v).float()
+
+
+def _mixed(q_KBGD: Tensor, k_KBLD: Tensor, v_KBLD: Tensor, mask_N1L: Tensor, scale: float) -> Tensor:
+    """Attention as products of small matrices, N of them, in float32."""
+    groups, rows, per, size = q_KBGD.shape
+    q_NGD, k_NLD, v_NLD = (x.float().flatten(0, 1) for x in (q_KBGD, k_KBLD, v_KBLD))
+    weights_NGL = torch.baddbmm(mask_N1L, q_NGD, k_NLD.transpose(1, 2), alpha=scale).softmax(-1)
+    return torch.bmm(weights_NGL, v_NLD).view(groups, rows, per, size)
+
+
+def _both(k_TKD: Tensor, v_TKD: Tensor) -> Tensor:
+    return torch.stack([k_TKD, v_TKD]).transpose(1, 2)
 
 
 def _added(top: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
