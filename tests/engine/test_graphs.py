@@ -96,6 +96,7 @@ def test_prompts_are_filled_beside_those_who_decode(kind: str, monkeypatch: pyte
         return real(*given, **named)
 
     monkeypatch.setattr(passes, "decode", spy)
+    monkeypatch.setattr(cuda, "_LONG", 0)
     rules: list[dict[str, Any]] = [{}, {"presence": 0.5}, {"temperature": 0.0}, {"top_p": 0.8}, {"frequency": 0.2}]
     same(kind, [request(p, seed=i, max_tokens=6, **rules[i]) for i, p in enumerate(PROMPTS)], chunk=4)
     assert {drawing for drawing, filled in both if filled} == {True, False}

@@ -259,6 +259,23 @@ def test_a_long_prompt_is_filled_beside_those_who_decode() -> None:
     assert filled == 160, "ten tokens in four passes of five"
 
 
+def test_who_decodes_waits_where_the_runner_says_so() -> None:
+    schedule, fake = Schedule(5000, 8, 10), Fake()
+    first = ask([0, 1], tokens=40)[0]
+    schedule.add([first])
+    for _ in range(2):
+        fake.turn(schedule, schedule.next())
+    schedule.add(ask([2] * 1000))
+    kinds = []
+    for _ in range(9):
+        turn = schedule.next(beside=lambda parts: parts[0].position >= 60)
+        fake.turn(schedule, turn)
+        assert turn is not None
+        kinds.append((bool(turn.parts), bool(turn.rows)))
+    apart, alone, both = (True, False), (False, True), (True, True)
+    assert kinds == [apart] * 4 + [alone] + [apart] * 2 + [both] * 2
+
+
 def test_who_decodes_waits_where_memory_is_short_for_both() -> None:
     """Slots for those beside are never taken from work whose parts are in the pass."""
     schedule, fake = Schedule(33, 8, 4), Fake()

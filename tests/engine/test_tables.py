@@ -23,6 +23,7 @@ from ponder.engine.cuda import Graphs
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request
 from ponder.engine.schedule import Part
+from ponder.engine.tree import Memory, Node, Tree
 from ponder.engine.weights import Weights
 from ponder.nets.decoder import Decoder
 from ponder.types import Sampling, ids
@@ -112,6 +113,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Engine]:
     monkeypatch.setattr(buffers, "_RUN", 4)
     monkeypatch.setattr(buffers, "_FEW", 3)
     monkeypatch.setattr(buffers, "_SAVED", 600)
+    monkeypatch.setattr(cuda, "_LONG", 0)
     for module in (buffers, cuda):
         monkeypatch.setattr(module, "STEPS", _STEPS)
 
@@ -191,6 +193,23 @@ def test_whatever_comes_each_text_is_what_it_is_alone(graphs: Callable[..., Engi
     wait(all_of_them(), 60)
     machine.close()
     alone.close()
+
+
+def test_rows_wait_for_a_short_pass_and_are_computed_in_a_long_one(graphs: Callable[..., Engine]) -> None:
+    machine = graphs(tiny(), 200, chunk=8)
+    wait(machine.generate(Request(ids([5]), Sampling(max_tokens=1), 1, 0)))
+    runner = machine._runner
+    assert isinstance(runner, Graphs)
+    part = Part(Node(Tree(Memory(9)), None, ids(range(9)), np.arange(9, dtype=np.int32), 0), 2, 9)
+    size = sum(p.numel() for p in machine.net.parameters())
+    for bound, expected in ((7 * size, True), (7 * size + 1, False)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cuda, "_LONG", bound)
+            assert runner.beside([part]) == expected
+            runner.ready.clear()
+            assert runner.beside([part]), "before there are graphs, who decodes is computed as on any device"
+            runner.ready.set()
+    machine.close()
 
 
 @pytest.mark.parametrize("slots", [74, 80, 86, 92])

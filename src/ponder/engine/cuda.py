@@ -33,6 +33,7 @@ from ponder.nets.decoder import Decoder
 from ponder.types import ids
 
 _TURN = 4  # passes in a turn beside rows that the host draws for: these take about as long for one token
+_LONG = 1e13  # tokens times parameters of a pass that others do not wait for: about 30 ms of an H200
 PLAIN, HOSTED, ADAPTED = range(3)  # drawn for in the graph; by the host; and those whose pass is no graph either
 
 
@@ -43,6 +44,7 @@ class Graphs(Runner):
         self.most = next((b for b in BUCKETS if b >= most_rows), BUCKETS[-1])
         # a row that has ended is drawn for until the others are looked at
         self.weights = Weights(net, 2 * STEPS, small)
+        self._parameters = sum(p.numel() for p in net.parameters())
         self._pages: Pages | None = None
         self.blank = slots  # the last slot takes what rows that are not there write
         super().__init__(net, slots + 1)
@@ -105,6 +107,11 @@ class Graphs(Runner):
         kind = kinds[self._turn % len(kinds)]
         some = [row for row in rows if _kind(row) == kind]
         return some, min(_TURN, self.steps(some)) if kind == PLAIN else 1
+
+    def beside(self, parts: Sequence[Part]) -> bool:
+        """Not in a short pass: graphs have written as much before the host had set up a pass for both."""
+        tokens = sum(part.stop - part.start for part in parts)
+        return not self.ready.is_set() or tokens * self._parameters >= _LONG
 
     def steps(self, rows: Sequence[Row], ahead: int = 0) -> int:
         return max(1, min(STEPS, max(row.sampling.max_tokens - len(row.token_ids) for row in rows) - ahead))

@@ -339,7 +339,7 @@ class Engine:
         for call in inbox:
             self._add(schedule, call)
         began, steps_back = time.perf_counter(), schedule.stepped_back
-        turn = schedule.next(runner.choose)
+        turn = schedule.next(runner.choose, runner.beside)
         if schedule.stepped_back != steps_back:
             runner.forget()  # who stepped back may come again, with other slots
         if turn is None:

@@ -59,6 +59,10 @@ class Runner:
     def close(self) -> None:
         """Wait for what still goes on."""
 
+    def beside(self, parts: Sequence[Part]) -> bool:
+        """Shall those who decode have a token of the pass that fills these parts? Else they wait for its end."""
+        return True
+
     # runs of passes that draw where they compute, if this runner has such
 
     def choose(self, rows: Sequence[Row]) -> tuple[Sequence[Row], int]:

@@ -90,15 +90,17 @@ class Schedule:
             work.order = (arrival, i)
             heapq.heappush(self.waiting, (work.order, work))
 
-    def next(self, choose: Choice = lambda rows: (rows, 1)) -> Turn | None:
-        """None: nothing can be done now."""
+    def next(
+        self, choose: Choice = lambda rows: (rows, 1), beside: Callable[[Sequence[Part]], bool] = lambda parts: True
+    ) -> Turn | None:
+        """None: nothing can be done now. `beside`: shall who decodes have a token of the pass that fills parts?"""
         self._admit()
         parts = self._parts()
         if self.filling and not parts:
             self.filled(())  # another who ended has computed what they waited for
         if parts and (self._fills < _PATIENCE or not self.decoding):
             self._fills += 1
-            rows = list(choose(self.decoding)[0]) if self.decoding else []
+            rows = list(choose(self.decoding)[0]) if self.decoding and beside(parts) else []
             return Turn(parts, rows if self.ahead(rows, 1) else [])
         self._fills = 0
         assert self.decoding or not self.waiting
