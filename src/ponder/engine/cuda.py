@@ -33,7 +33,7 @@ from ponder.nets.decoder import Decoder
 from ponder.types import ids
 
 _TURN = 4  # passes in a turn beside rows that the host draws for: these take about as long for one token
-_LONG = 1e13  # tokens times parameters of a pass that others do not wait for: about 30 ms of an H200
+_LONG = 5e13  # tokens times parameters of a pass that nobody should wait for: about 150 ms of an H200
 PLAIN, HOSTED, ADAPTED = range(3)  # drawn for in the graph; by the host; and those whose pass is no graph either
 
 
@@ -109,7 +109,7 @@ class Graphs(Runner):
         return some, min(_TURN, self.steps(some)) if kind == PLAIN else 1
 
     def beside(self, parts: Sequence[Part]) -> bool:
-        """Not in a short pass: graphs have written as much before the host had set up a pass for both."""
+        """Not in a short pass: setting one up for both takes the host longer than it saves the device."""
         tokens = sum(part.stop - part.start for part in parts)
         return not self.ready.is_set() or tokens * self._parameters >= _LONG
 
