@@ -76,6 +76,37 @@ def main() -> None:
         prompts = [p.tolist() for p in ready.encode(0, told.prompts)]
         for file in [*Path(ready.setting.folder).iterdir(), *map(Path, ready.setting.gguf.values())]:
             file.read_bytes()
+
+        def median(side: str, what: str) -> float | None:
+            return None if side in failed else statistics.median(t[what] for t in times[side][1:] or times[side])
+
+        def tell() -> None:
+            first = {side: median(side, "first_token") for side in ready.sides}
+            ours: Any = first.pop("ponder")
+            report(
+                called("engine_start", told.model),
+                f"{Path(told.model).name}, {ready.setting.dtype}: process start to first token",
+                ours,
+                first,
+                unit="s",
+                better="lower",
+                device=told.device,
+                packages=packages(ready.sides),
+                results=told.results,
+                details={
+                    "goal": GOALS.get(told.device),
+                    "first_group": {side: median(side, "first_group") for side in ready.sides},
+                    "group": f"{told.prompts} prompts x {told.n} completions x {told.tokens} tokens",
+                    "seconds": {side: every[1:] for side, every in times.items()},
+                    "first_turn": {side: every[0] for side, every in times.items()},
+                    "threads": ready.setting.threads,
+                    "load": load,
+                    "notes": {side: SIDES[side].note for side in ready.sides if SIDES[side].note},
+                    "failed": failed,
+                    "note": told.note,
+                },
+            )
+
         for turn in range(1 + told.repeats):
             for side in ready.sides:
                 if side in failed:
@@ -91,36 +122,7 @@ def main() -> None:
                     continue
                 times.setdefault(side, []).append(took)
                 print(f"turn {turn}, {side}: {_words(took)}", flush=True)
-
-    def median(side: str, what: str) -> float | None:
-        return None if side in failed else statistics.median(t[what] for t in times[side][1:] or times[side])
-
-    first = {side: median(side, "first_token") for side in ready.sides}
-    ours: Any = first.pop("ponder")
-    sizes = f"{told.prompts} prompts x {told.n} completions x {told.tokens} tokens"
-    report(
-        called("engine_start", told.model),
-        f"{Path(told.model).name}, {ready.setting.dtype}: process start to first token",
-        ours,
-        first,
-        unit="s",
-        better="lower",
-        device=told.device,
-        packages=packages(ready.sides),
-        results=told.results,
-        details={
-            "goal": GOALS.get(told.device),
-            "first_group": {side: median(side, "first_group") for side in ready.sides},
-            "group": sizes,
-            "seconds": {side: every[1:] for side, every in times.items()},
-            "first_turn": {side: every[0] for side, every in times.items()},
-            "threads": ready.setting.threads,
-            "load": load,
-            "notes": {side: SIDES[side].note for side in ready.sides if SIDES[side].note},
-            "failed": failed,
-            "note": told.note,
-        },
-    )
+            tell()  # after every turn: one that is stopped early keeps what it has
 
 
 def _words(took: dict[str, float]) -> str:
