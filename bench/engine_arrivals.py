@@ -1,8 +1,8 @@
 """Traffic: clients that each ask with a new, long prompt as soon as they have their answer.
 
-So prompts come all the time while others write: an engine that computes them apart makes the writers wait. Prompts are
-random tokens of random lengths, the same for all sides; nothing in them is shared. Sides take turns. ponder is also
-measured with prompts and writing in passes of their own, to see what filling one beside the other is worth.
+So prompts come all the time while others write. Prompts are random tokens of random lengths, the same for all sides;
+nothing in them is shared. Sides take turns. ponder is also measured with passes that always do both, fill prompts and
+write, or never do: to see whether it does right where it chooses.
 
     python bench/engine_arrivals.py                   8 clients x 3 prompts of 32 to 256 tokens, 16 new ones, on a CPU
     python bench/engine_arrivals.py --device cuda     64 x 8 prompts of 128 to 2,048 tokens, 64 new ones
@@ -18,25 +18,26 @@ import numpy as np
 
 from harness import report
 from peers_sampling import SIDES, Ponder, Search, Side, checked
-from ponder.engine.request import Row
 from ponder.engine.schedule import Schedule
 from ponder.types import Ids, ids
 from sampling import called, flags, opened, packages, prepared, sized, take_turns
 
-APART = "ponder, prompts apart"
+BOTH, APART = "ponder, both at once", "ponder, prompts apart"
 
 
-class Apart(Ponder):
-    note = "the same engine, whose passes either fill prompts or write"
+class Both(Ponder):
+    note = "the same engine, in which every pass that fills prompts also writes"
+    both = True
 
     def explore(self, searches: Sequence[Search], tokens: int) -> None:
-        real = Schedule.ahead
-
-        def alone(self: Schedule, rows: Sequence[Row], steps: int) -> bool:
-            return not self.filling and real(self, rows, steps)
-
-        with patch.object(Schedule, "ahead", alone):
+        real = Schedule.next
+        with patch.object(Schedule, "next", lambda own, choose, beside: real(own, choose, lambda parts: self.both)):
             super().explore(searches, tokens)
+
+
+class Apart(Both):
+    note = "the same engine, in which no pass does both"
+    both = False
 
 
 def client(prompts: Sequence[Ids], tokens: int, said: list[float]) -> Search:
@@ -47,7 +48,7 @@ def client(prompts: Sequence[Ids], tokens: int, said: list[float]) -> Search:
 
 
 def main() -> None:
-    SIDES[APART] = Apart
+    SIDES.update({BOTH: Both, APART: Apart})
     own = flags(__doc__)
     own.add_argument("--clients", type=int, help="default: 8, on a GPU 64")
     own.add_argument("--rounds", type=int, help="prompts of each; default: 3, on a GPU 8")
@@ -60,7 +61,7 @@ def main() -> None:
         cpu={"clients": 8, "rounds": 3, "shortest": 32, "longest": 256, "tokens": 16},
         cuda={"clients": 64, "rounds": 8, "shortest": 128, "longest": 2048, "tokens": 64},
     )
-    told.sides = told.sides or ["ponder", APART, *(["vLLM"] if told.device == "cuda" else [])]
+    told.sides = told.sides or (["ponder", BOTH, "vLLM"] if told.device == "cuda" else ["ponder", APART])
 
     with prepared(told, told.clients, told.longest + told.tokens) as ready:
 
