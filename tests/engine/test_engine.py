@@ -164,6 +164,26 @@ def test_prompts_are_filled_in_beside_those_who_decode(kind: str, monkeypatch: p
     assert len(sizes) > 3 and max(rows for rows, _ in sizes) > 1 and max(tokens for _, tokens in sizes) == 3
 
 
+def test_what_is_kept_beside_the_cache_is_bounded_and_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, sizes = tiny(), list[int]()
+    expected = plain_greedy(net, PROMPTS[1], 90)
+    monkeypatch.setattr(cache, "_KEPT", 40_000)
+    real = cache.Decoding.__call__
+
+    def spy(self: cache.Decoding, *given: Any, **named: Any) -> Any:
+        out = real(self, *given, **named)
+        sizes.append(sum(kept.nbytes for kept in self._kept.values()))
+        return out
+
+    monkeypatch.setattr(cache.Decoding, "__call__", spy)
+    machine = Engine(net, cache_bytes=4000 * cache.bytes_per_token(net.config, net.dtype))
+    (rows,) = together(machine, [request(PROMPTS[1], n=3, temperature=0.0, max_tokens=90)])
+    assert [row.token_ids for row in rows] == [expected] * 3
+    assert 0 < max(sizes) <= 40_000 and sizes[-1] == 0, "kept while it is little"
+    assert machine._runner is not None and machine._runner._decoding is None, "and not for rows that have ended"
+    machine.close()
+
+
 @pytest.mark.parametrize("mistake", ["window", "position", "shared", "merge", "kept"])
 def test_a_broken_attention_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if mistake in ("shared", "merge"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 import threading
 from typing import Any
 
@@ -137,6 +139,54 @@ def test_what_fails_inside_leaves_nothing() -> None:
     with pytest.raises(RuntimeError, match="inside"), replaced({net.lm_head: lambda plain: plain}):
         raise RuntimeError("inside")
     assert "forward" not in net.lm_head.__dict__
+
+    def refuses(plain: Any) -> Any:
+        raise RuntimeError("not made")
+
+    with pytest.raises(RuntimeError, match="not made"), replaced({net.norm: lambda plain: plain, net.lm_head: refuses}):
+        pass
+    assert not any("forward" in m.__dict__ for m in net.modules())
+
+
+def test_a_forward_that_was_there_before_comes_back() -> None:
+    layer = torch.nn.Linear(2, 2)
+    layer.forward = hook = lambda x: x + 3  # type: ignore[method-assign, assignment]
+    with replaced({layer: lambda plain: lambda x: plain(x) * 2}):
+        assert torch.equal(layer(torch.ones(2)), torch.full((2,), 8.0))
+    assert layer.__dict__["forward"] is hook
+
+
+@pytest.mark.parametrize("how", ["copy", "pickle"])
+def test_a_copy_made_meanwhile_computes_with_its_own_weights(how: str) -> None:
+    layer, x = torch.nn.Linear(3, 2), torch.ones(1, 3)
+    with replaced({layer: lambda plain: lambda x: x * 0}):
+        other = copy.deepcopy(layer) if how == "copy" else pickle.loads(pickle.dumps(layer))
+        assert torch.equal(other(x), torch.nn.functional.linear(x, layer.weight, layer.bias))
+    with torch.no_grad():
+        other.weight.add_(1)
+    assert torch.equal(other(x), torch.nn.functional.linear(x, other.weight, other.bias))
+    with replaced({other: lambda plain: lambda x: plain(x) + 1}):
+        assert torch.equal(other(x), torch.nn.functional.linear(x, other.weight, other.bias) + 1)
+
+
+def test_memory_that_is_gone_when_it_is_time_to_pack(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = write(Engine(tiny()))
+    engine = Engine(tiny())
+
+    def none_left(weight: Tensor) -> Tensor:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(packed, "usable", lambda dtype: True)
+    monkeypatch.setattr(packed, "pack", none_left)
+    for ours, theirs in zip(write(engine), expected, strict=True):
+        assert [r.token_ids for r in ours] == [r.token_ids for r in theirs]
+    assert not runner(engine)._packed
+
+
+def test_only_types_whose_sums_are_exact() -> None:
+    assert packed.usable(torch.float32)
+    assert not packed.usable(torch.float16), "its kernels add in 16 bits"
+    assert not packed.usable(torch.float64)
 
 
 @pytest.mark.parametrize("why", ["nothing large", "no memory", "no kernel"])

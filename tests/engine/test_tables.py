@@ -8,6 +8,7 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from ponder.engine.request import Request
 from ponder.engine.schedule import Part
 from ponder.engine.tree import Memory, Node, Tree
 from ponder.engine.weights import Weights
+from ponder.nets import lora
 from ponder.nets.decoder import Decoder
 from ponder.types import Sampling, ids
 
@@ -193,6 +195,33 @@ def test_whatever_comes_each_text_is_what_it_is_alone(graphs: Callable[..., Engi
     wait(all_of_them(), 60)
     machine.close()
     alone.close()
+
+
+def test_rows_of_the_graph_beside_an_adapter_s_prompt(graphs: Callable[..., Engine], tmp_path: Path) -> None:
+    """Such a pass is a plain one; what it knew of the rows is old after those that the graph runs in between."""
+    net = tiny()
+    trained = tiny()
+    lora.attach(trained, made := lora.LoRA(rank=2), seed=0)
+    with torch.no_grad():
+        for name, p in trained.named_parameters():
+            if ".lora_B." in name:
+                p.normal_(std=0.2)
+    lora.save(trained, made, tmp_path / "red", "tiny")
+    alone, machine = Engine(net, cache_bytes=1 << 22), graphs(net, 900, chunk=6)
+    asked = [
+        Request(ids([5, 6, 7]), Sampling(max_tokens=60, temperature=0.0), 1, 0),
+        Request(ids([9] * 100), Sampling(max_tokens=4, temperature=0.0), 1, 0, "red"),
+    ]
+    for engine_ in (alone, machine):
+        engine_.adapters.add("red", tmp_path / "red")
+    expected = [wait(alone.generate(r))[0] for r in asked]
+
+    async def both() -> list[Any]:
+        return await asyncio.gather(*(machine.generate(r) for r in asked))
+
+    for (ours,), theirs in zip(wait(both()), expected, strict=True):
+        assert ours.token_ids == theirs.token_ids and np.allclose(ours.logprobs, theirs.logprobs, atol=2e-5)
+    machine.close()
 
 
 def test_rows_wait_for_a_short_pass_and_are_computed_in_a_long_one(graphs: Callable[..., Engine]) -> None:

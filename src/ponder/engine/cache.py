@@ -153,10 +153,9 @@ class Decoding:
             self.tails[r, : len(tail)] = tail
         self.shared = [Runs(cache, segments) for segments in _alike(plan.shared)]
         self._kept: dict[int, Tensor] = {}  # by layer
-        self._small = _SMALL_PRODUCTS and self.fused and not self.shared
-        self._kept_as = torch.float32 if self._small and cache.kv[0].dtype.itemsize < 4 else cache.kv[0].dtype
-        token_bytes = cache.kv[0][:, :, 0].numel() * self._kept_as.itemsize * len(cache.kv)
-        self._keeping = self.fused and self.tails.size * token_bytes <= _KEPT
+        dtype = cache.kv[0].dtype
+        self._small = _SMALL_PRODUCTS and self.fused and not self.shared and dtype != torch.float64
+        self._kept_as = torch.float32 if self._small else dtype
         self._tensors()
 
     def grow(self, slots: np.ndarray) -> None:
@@ -164,7 +163,7 @@ class Decoding:
         if self.lengths.max() + 1 > self.tails.shape[1]:
             more = np.repeat(self.tails[:, :1], _room(self.tails.shape[1]) - self.tails.shape[1], axis=1)
             self.tails = np.concatenate([self.tails, more], axis=1)
-            self._kept = {}
+            self._kept = {}  # anew, with more room, if there is
         self.tails[np.arange(len(slots)), self.lengths] = slots
         self.lengths = self.lengths + 1
         self._tensors()
@@ -175,10 +174,13 @@ class Decoding:
         rows = np.arange(len(self.lengths))
         self.slots_B = put(self.tails[rows, self.lengths - 1])
         self.last_B = put(rows * self.tails.shape[1] + self.lengths - 1)  # where these are in `_kept`
-        self.slots_BL = put(self.tails[:, :longest])
         self.positions_T = put(self.starts + self.lengths - 1)
         self.back_BL = put((self.lengths - 1)[:, None] - np.arange(longest))  # how far back each key lies
         self._masks: dict[int | None, Tensor] = {}
+        size = self.tails.size * self.cache.kv[0][:, :, 0].numel() * self._kept_as.itemsize * len(self.cache.kv)
+        self._keeping = self.fused and size <= _KEPT
+        if not (self._keeping and self._kept):
+            self.slots_BL = put(self.tails[:, :longest])
 
     def __call__(
         self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None

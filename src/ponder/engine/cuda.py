@@ -169,6 +169,7 @@ class Graphs(Runner):
 
     def _fill_beside(self, batch: Batch, parts: Sequence[Part]) -> None:
         """A pass of the batch, and the parts in it."""
+        Runner.forget(self)  # what plain passes knew of these rows is old
         hidden = batch.run(parts)
         if parts:
             assert hidden is not None

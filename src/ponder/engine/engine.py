@@ -418,10 +418,12 @@ class Engine:
                         call.loop.call_soon_threadsafe(call.heard, (row.number, token, logprob))
         ended = [row for row in rows if row.stop is not None and row in self._calls]
         schedule.end(*ended)
+        if not schedule.decoding and self._runner is not None:
+            self._runner.forget()  # what was kept for them
         self._done(*ended)
 
     def _share(self, began: float, turn: Turn, filling: Sequence[Row | Reading]) -> None:
-        """By tokens. Rows of a flight are given its time when it lands."""
+        """By tokens. Rows of a flight are given its time when it lands, and that of what was filled in it."""
         many = sum(part.stop - part.start for part in turn.parts)
         each = (time.perf_counter() - began) / (many + len(turn.rows))
         for work in filling if turn.parts else ():

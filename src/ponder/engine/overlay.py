@@ -5,6 +5,8 @@ Whoever else uses the network, even meanwhile, knows nothing of it: the learner'
 
 from __future__ import annotations
 
+import copy
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,37 +19,63 @@ Forward = Callable[[Tensor], Tensor]
 _changing = threading.Lock()
 
 
+def _me() -> tuple[int, int]:
+    return os.getpid(), threading.get_ident()
+
+
 class _Each:
     """A layer's forward: to each thread its own."""
 
-    def __init__(self, plain: Forward) -> None:
-        self.plain, self.own = plain, dict[int, Forward]()
+    def __init__(self, plain: Forward, found: bool) -> None:
+        self.plain, self.found = plain, found  # was one there before, on this very layer?
+        self.own: dict[tuple[int, int], Forward] = {}
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.own.get(threading.get_ident(), self.plain)(x)
+        return self.own.get(_me(), self.plain)(x)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy.deepcopy(self.plain, memo)  # a copy of the layer computes with its own weights
+
+    def __reduce__(self) -> Any:
+        return self.plain.__reduce__()
 
 
 @contextmanager
 def replaced(forwards: Mapping[Any, Callable[[Forward], Forward]]) -> Iterator[None]:
     """In here, and in this thread, each layer's forward is what is made of the one it has."""
-    me = threading.get_ident()
-    before: list[tuple[nn.Module, Forward | None]] = []
+    me = _me()
+    before: list[tuple[nn.Module, _Each, Forward | None]] = []
     try:
         with _changing:
             for module, make in forwards.items():
                 each = module.__dict__.get("forward")  # found before the class's own
                 if not isinstance(each, _Each):
-                    each = module.__dict__["forward"] = _Each(module.forward)
-                before.append((module, each.own.get(me)))
-                each.own[me] = make(each.own.get(me, each.plain))
+                    each = _Each(module.forward, each is not None)
+                old = each.own.get(me)
+                each.own[me] = make(old or each.plain)
+                module.__dict__["forward"] = each
+                before.append((module, each, old))
         yield
     finally:
         with _changing:
-            for module, old in before:
-                each = module.__dict__["forward"]
+            for module, each, old in before:
                 if old is not None:
                     each.own[me] = old
                     continue
                 del each.own[me]
-                if not each.own:
+                if each.own:
+                    continue
+                if each.found:
+                    module.__dict__["forward"] = each.plain
+                else:
                     del module.__dict__["forward"]
+
+
+def _after_fork() -> None:
+    """A thread that held the lock is not in the new process."""
+    global _changing
+    _changing = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -36,7 +36,10 @@ class Packed(Runner):
     def _adapted(self, names: Sequence[str], sizes: Sequence[int]) -> Iterator[None]:
         self._fed += (many := sum(sizes))
         if not self._packed and self._fed >= _SOON:
-            self._packed = {layer: pack(layer.weight) for layer in _large(self.net)}
+            try:
+                self._packed = {layer: pack(layer.weight) for layer in _large(self.net)}
+            except RuntimeError:  # others took the memory meanwhile
+                self._fed = 0
             self._forwards = {layer: _multiplying(layer, matrix) for layer, matrix in self._packed.items()}
         with replaced(self._forwards if many > 1 else {}), super()._adapted(names, sizes):
             yield
@@ -55,7 +58,9 @@ def pays(net: Decoder) -> bool:
 
 
 def usable(dtype: torch.dtype) -> bool:
-    """Has this torch the kernels, and for this type?"""
+    """Has this torch the kernels, and for this type? Not where they would add in 16 bits, as they do for float16."""
+    if dtype not in (torch.float32, torch.bfloat16):
+        return False
     x = torch.arange(64 * 64).view(64, 64).remainder(7).to(dtype)
     try:
         return torch.backends.mkldnn.is_available() and torch.equal(multiply(x, pack(x)), F.linear(x, x))

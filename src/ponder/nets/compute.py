@@ -64,7 +64,8 @@ def free_memory() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2 if hasattr(os, "sysconf") else 1 << 30
     try:  # a container's own bound
         most, used = (int(Path("/sys/fs/cgroup", f"memory.{name}").read_text()) for name in ("max", "current"))
-        return max(0, min(free, most - used))
+        files = dict(line.split() for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines())
+        return max(0, min(free, most - used + int(files.get("inactive_file", 0))))  # files read are let go
     except (OSError, ValueError):  # there is none
         return free
 
