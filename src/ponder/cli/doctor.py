@@ -104,8 +104,8 @@ def machine() -> Iterator[Finding]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     yield Finding("cores", f"{cores} of {os.cpu_count()}, {platform.machine()}")
     if (size := memory()) is not None:
-        roomy = size > 3e9
-        yield Finding("memory", f"{size / 2**30:.1f} GiB" + ("" if roomy else "; the demo needs about 3"), roomy)
+        roomy = size > 6e9
+        yield Finding("memory", f"{size / 2**30:.1f} GiB" + ("" if roomy else "; the demo needs about 6"), roomy)
     if not importable("torch"):
         return
     import torch
