@@ -11,16 +11,14 @@ write, or never do: to see whether it does right where it chooses.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
 
-from harness import report
 from peers_sampling import SIDES, Ponder, Search, Side, checked
 from ponder.engine.schedule import Schedule
 from ponder.types import Ids, ids
-from sampling import called, flags, opened, packages, prepared, sized, take_turns
+from sampling import called, flags, opened, prepared, sized, take_turns, tell
 
 BOTH, APART = "ponder, both at once", "ponder, prompts apart"
 
@@ -76,28 +74,13 @@ def main() -> None:
 
         with opened(ready.sides, ready.setting) as (sides, failed):
             done = take_turns(sides, failed, work, told.repeats, told.device)
-            notes = {who: side.note for who, side in sides.items() if side.note}
 
-    total = told.clients * told.rounds * told.tokens
-    rates = done.rates(total)
-    report(
+    tell(
         called("engine_arrivals", told.model),
-        f"{Path(told.model).name}, {ready.setting.dtype}: {told.clients} clients x {told.rounds} prompts of "
-        f"{told.shortest} to {told.longest} tokens, {told.tokens} new tokens each, with log-probabilities",
-        rates["ponder"],
-        {**{who: rate for who, rate in rates.items() if who != "ponder"}, **dict.fromkeys(failed)},
-        unit="tokens/s",
-        device=told.device,
-        packages=packages(ready.sides),
-        results=told.results,
-        details={
-            **done.details(total),
-            "threads": ready.setting.threads,
-            "notes": notes,
-            "failed": failed,
-            "note": told.note,
-        },
-    )
+        f"{told.clients} clients x {told.rounds} prompts of {told.shortest} to {told.longest} tokens, "
+        f"{told.tokens} new tokens each",
+        told, ready, done, told.clients * told.rounds * told.tokens, failed, sides,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -21,11 +21,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from harness import report
 from limits import Pass, distinct, explained, limit, measure, watched
 from peers_sampling import Ask, Side, checked
 from ponder.types import Ids
-from sampling import called, flags, opened, packages, prepared, sized, take_turns
+from sampling import called, flags, opened, prepared, sized, take_turns, tell
 
 # tokens/s that were promised, by device, model and sequences; and the ratio to the better peer
 GOALS = {("cuda", "smollm2", 256): 160_000.0, ("cuda", "smollm2", 1024): 300_000.0}
@@ -60,35 +59,19 @@ def main() -> None:
             done = take_turns(sides, failed, work, told.repeats, told.device)
             with watched(told.device) as inside:
                 work(sides["ponder"], 1 + told.repeats)
-            notes = {who: side.note for who, side in sides.items() if side.note}
         least = limit(ready.config, dtype, distinct(turns[1]), passes(turns[1], told.n, told.tokens), machine)
 
     total = rows * told.tokens
-    rates = done.rates(total)
     model = Path(told.model).name
     key = (told.device, model, rows)
-    sizes = f"{told.prompts} prompts x {told.n} completions x {told.tokens} new tokens"
-    report(
+    tell(
         f"{called('engine_groups', model)}_{rows}",
-        f"{model}, {ready.setting.dtype}: {sizes}, with log-probabilities",
-        rates["ponder"],
-        {**{who: rate for who, rate in rates.items() if who != "ponder"}, **dict.fromkeys(failed)},
-        limit=RATIOS.get(key),
-        unit="tokens/s",
-        device=told.device,
-        packages=packages(ready.sides),
-        results=told.results,
-        details={
-            "goal": GOALS.get(key),
-            **explained(least, total, rates, inside),
-            **done.details(total),
-            "prompt_tokens": sorted({len(prompt) for prompts in turns for prompt in prompts}),
-            "threads": ready.setting.threads,
-            "notes": notes,
-            "failed": failed,
-            "note": told.note,
-        },
-    )
+        f"{told.prompts} prompts x {told.n} completions x {told.tokens} new tokens",
+        told, ready, done, total, failed, sides, RATIOS.get(key),
+        goal=GOALS.get(key),
+        **explained(least, total, done.rates(total), inside),
+        prompt_tokens=sorted({len(prompt) for prompts in turns for prompt in prompts}),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

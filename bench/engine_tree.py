@@ -15,16 +15,13 @@ Turns, limits and what is inside ponder's time: as in engine_groups.py.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import torch
 
-from harness import report
 from limits import Pass, distinct, explained, limit, measure, watched
 from peers_sampling import Group, Search, Side, checked
 from ponder.types import Ids, ids
-from sampling import called, flags, opened, packages, prepared, sized, take_turns
+from sampling import called, flags, opened, prepared, sized, take_turns, tell
 
 RATIOS = {"cuda": 3.0}  # promised, against vLLM
 _FAKE = 1 << 24  # tokens from here on are no model's
@@ -100,34 +97,17 @@ def main() -> None:
             done = take_turns(sides, failed, work, told.repeats, told.device)
             with watched(told.device) as inside:
                 work(sides["ponder"], 1 + told.repeats)
-            notes = {who: side.note for who, side in sides.items() if side.note}
         needed, sharing = passes(turns[1], *shape)
         least = limit(ready.config, dtype, distinct(turns[1]), needed, machine)
 
     total = rows * told.steps * told.tokens
-    rates = done.rates(total)
-    model = Path(told.model).name
-    report(
+    tell(
         called("engine_tree", told.model),
-        f"{model}, {ready.setting.dtype}: {told.problems} problems, {told.beams} beams, {told.steps} steps of "
-        f"{told.tokens} tokens, with log-probabilities",
-        rates["ponder"],
-        {**{who: rate for who, rate in rates.items() if who != "ponder"}, **dict.fromkeys(failed)},
-        limit=RATIOS.get(told.device),
-        unit="tokens/s",
-        device=told.device,
-        packages=packages(ready.sides),
-        results=told.results,
-        details={
-            **explained(least, total, rates, inside),
-            "sharing": sharing,
-            **done.details(total),
-            "threads": ready.setting.threads,
-            "notes": notes,
-            "failed": failed,
-            "note": told.note,
-        },
-    )
+        f"{told.problems} problems, {told.beams} beams, {told.steps} steps of {told.tokens} tokens",
+        told, ready, done, total, failed, sides, RATIOS.get(told.device),
+        **explained(least, total, done.rates(total), inside),
+        sharing=sharing,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import RESULTS, parser, slug
+from harness import RESULTS, parser, report, slug
 from peers_sampling import SIDES, Setting, Side, installed, usual
 from ponder.types import Ids, ids
 
@@ -203,3 +203,30 @@ def called(script: str, model: str) -> str:
 
 def packages(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(SIDES[name].package for name in names if SIDES[name].package))
+
+
+def tell(
+    name: str, work: str, told: argparse.Namespace, ready: Prepared, done: Turns, total: int, failed: dict[str, str],
+    sides: dict[str, Side], promised: float | None = None, **more: Any,
+) -> None:  # fmt: skip
+    """Keep and show what a bench that counts tokens has found. `more` goes before the details that all have."""
+    rates = done.rates(total)
+    report(
+        name,
+        f"{Path(told.model).name}, {ready.setting.dtype}: {work}, with log-probabilities",
+        rates.pop("ponder"),
+        {**rates, **dict.fromkeys(failed)},
+        limit=promised,
+        unit="tokens/s",
+        device=told.device,
+        packages=packages(ready.sides),
+        results=told.results,
+        details={
+            **more,
+            **done.details(total),
+            "threads": ready.setting.threads,
+            "notes": {who: side.note for who, side in sides.items() if side.note},
+            "failed": failed,
+            "note": told.note,
+        },
+    )

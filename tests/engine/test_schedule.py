@@ -242,13 +242,20 @@ def test_the_oldest_is_never_pushed_out() -> None:
     empty(schedule)
 
 
-def test_a_long_prompt_is_filled_beside_those_who_decode() -> None:
-    schedule, fake = Schedule(5000, 8, 10), Fake()
-    first = ask([0, 1], tokens=40)[0]
+def joined(size: int, chunk: int, tokens: int, late: Row) -> tuple[Schedule, Fake, Row]:
+    """One has written a token when another comes."""
+    schedule, fake = Schedule(size, 8, chunk), Fake()
+    first = ask([0, 1], tokens=tokens)[0]
     schedule.add([first])
     for _ in range(2):
         fake.turn(schedule, schedule.next())
-    schedule.add(ask([2] * 1000))
+    assert len(first.token_ids) == 1
+    schedule.add([late])
+    return schedule, fake, first
+
+
+def test_a_long_prompt_is_filled_beside_those_who_decode() -> None:
+    schedule, fake, first = joined(5000, 10, 40, ask([2] * 1000)[0])
     filled = 0
     for passes in range(1, 20):
         turn = schedule.next()
@@ -260,12 +267,7 @@ def test_a_long_prompt_is_filled_beside_those_who_decode() -> None:
 
 
 def test_who_decodes_waits_where_the_runner_says_so() -> None:
-    schedule, fake = Schedule(5000, 8, 10), Fake()
-    first = ask([0, 1], tokens=40)[0]
-    schedule.add([first])
-    for _ in range(2):
-        fake.turn(schedule, schedule.next())
-    schedule.add(ask([2] * 1000))
+    schedule, fake, _ = joined(5000, 10, 40, ask([2] * 1000)[0])
     kinds = []
     for _ in range(9):
         turn = schedule.next(beside=lambda parts: parts[0].position >= 60)
@@ -278,13 +280,8 @@ def test_who_decodes_waits_where_the_runner_says_so() -> None:
 
 def test_who_decodes_waits_where_memory_is_short_for_both() -> None:
     """Slots for those beside are never taken from work whose parts are in the pass."""
-    schedule, fake = Schedule(33, 8, 4), Fake()
-    first = ask([0, 1], tokens=30)[0]
-    schedule.add([first])
-    for _ in range(2):
-        fake.turn(schedule, schedule.next())
     late = ask([2, 1, 2, 1, 2, 1, 2, 1], tokens=2)[0]
-    schedule.add([late])
+    schedule, fake, first = joined(33, 4, 30, late)
     while turn := schedule.next():
         assert all(part.node.users for part in turn.parts)
         fake.turn(schedule, turn)
