@@ -19,7 +19,7 @@ from pathlib import Path
 
 from audit.finding import Finding
 
-SECTIONS = ("readme", "flags", "gradients", "prompts", "searches")
+SECTIONS = ("readme", "flags", "gradients", "preflight", "prompts", "searches")
 RESULT = Path(__file__).with_name("RESULT.md")
 MARKS = {True: "ok", False: "FAILED", None: "skipped"}
 

@@ -17,9 +17,9 @@ from fakes import ALPHABET, ASK, Digits, Wanted, wait
 from ponder.models.load import Fresh, load_policy
 from ponder.models.native import Native
 from ponder.nets.lora import LoRA
-from ponder.pipelines.checks import Check
+from ponder.pipelines.checks import Check, PreflightFailed
 from ponder.pipelines.conversations import read_conversations
-from ponder.pipelines.preflight import PreflightFailed, examine_given, preflight
+from ponder.pipelines.preflight import examine_given, preflight
 from ponder.pipelines.rl import RL, build
 from ponder.pipelines.sft import FineTune
 from ponder.protocols import Scorer
@@ -42,7 +42,7 @@ JOB = RL(
     save_every=1, device="cpu", dtype="float32",
 )  # fmt: skip
 PLAIN = replace(JOB, objective=GRPO(kl=NO_KL))
-NAMES = ["log-probabilities", "invariance", "KL", "prompt", "EOS", "template", "grader", "finite"]
+NAMES = ["log-probabilities", "invariance", "KL", "prompt", "EOS", "template", "grader", "finite", "gradient"]
 
 
 def made(job: RL) -> tuple[Native, Learner]:
@@ -332,7 +332,7 @@ def test_an_objective_that_credits_nobody(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_run_that_fails_its_checks_trains_nothing(tmp_path: Path) -> None:
     with pytest.raises(
-        PreflightFailed, match="1 of 8 checks before the run failed, so nothing was trained:\n  grader: "
+        PreflightFailed, match="1 of 9 checks before the run failed, so nothing was trained:\n  grader: "
     ):
         replace(JOB, task=Judged())(tmp_path / "run")
     assert not read_metrics(tmp_path / "run") and not list(tmp_path.rglob("step-*"))
@@ -353,7 +353,7 @@ def given(objective: SFT) -> dict[str, Check]:
 
 def test_given_answers_pass() -> None:
     found = given(SFT())
-    assert list(found) == ["invariance", "prompt", "EOS", "template", "finite"]
+    assert list(found) == ["invariance", "prompt", "EOS", "template", "finite", "gradient"]
     assert all(c.passed for c in found.values()) and "in 2 of 2" in found["EOS"].value
 
 

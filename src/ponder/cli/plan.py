@@ -161,11 +161,11 @@ def make(found: Plan, scan: int, probe: int, seen: Progress) -> None:
     seen.phase("load")
     policy = load_policy(job.model, template=job.template, device=job.device, dtype=job.dtype)
     policy.watch = seen.tokens
-    learner = build(job, policy)[0] if isinstance(job, RL) else fine_tuner(job, policy)
+    learner, critic = build(job, policy) if isinstance(job, RL) else (fine_tuner(job, policy), None)
     _facts(found, policy, learner)
     seen.phase("check")
     if isinstance(job, RL):
-        found.checks, evidence = asyncio.run(examine(job, policy, learner))
+        found.checks, evidence = asyncio.run(examine(job, policy, learner, critic))
     else:
         pairs = isinstance(job.objective, DPO)
         problems = read_conversations(job.data, pairs) if isinstance(job.data, str) else job.data.train

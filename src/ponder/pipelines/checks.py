@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from ponder.pipelines.witness import Evidence, Look, Trained, Witness
+from ponder.errors import PonderError
+from ponder.pipelines.witness import Evidence, Trained, gradient_norms
 from ponder.protocols import Task
-from ponder.train.objective import Memory, Objective, Plain, Stats, Tokens
+from ponder.train.learner import Learner, OutOfMemory
 from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace
 
 GAP = 1e-3  # nats, the largest difference of two ways to compute a log-probability in float32
@@ -23,7 +23,8 @@ MEAN_GAP = 0.1  # nats, the mean one in half precision; rounding alone makes som
 SAME, NEARLY = 1e-4, 0.2  # relative difference of two gradients, in float32 and in half precision (there some 0.03)
 FLOOR = 0.01  # of the credit's sum: a gradient that cancels to less is compared with this
 SHIFT = 0.5  # nats between the policy and the reference when the pull of the KL term is tried
-PULL = 0.1  # relative difference between the pull that is found and that of the formula
+PULL = 1e-3  # relative difference between the pull that is found and that of the formula, both in float32
+COMPILED = {torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.2}  # of the gradient's norm
 NO_ANSWER = "I do not know."
 UNKNOWN = "numbers that are not finite, see there"
 
@@ -36,6 +37,23 @@ class Check:
     passed: bool | None
     value: str
     why_and_fix: str
+
+
+class PreflightFailed(PonderError):
+    """Names each check that failed, what was measured, why it matters and what to do."""
+
+    def __init__(self, found: Sequence[Check]) -> None:
+        self.checks = list(found)
+        failed = [c for c in found if c.passed is False]
+        lines = [f"  {c.name}: {c.value}. {c.why_and_fix}" for c in failed]
+        said = f"{len(failed)} of {len(found)} checks before the run failed, so nothing was trained:"
+        super().__init__("\n".join([said, *lines]))
+
+
+def all_hold(found: list[Check]) -> list[Check]:
+    if any(c.passed is False for c in found):
+        raise PreflightFailed(found)
+    return found
 
 
 PROBABILITIES = (
@@ -117,10 +135,7 @@ def kl(e: Evidence, own: bool) -> Check:
         said.append(f"the reference begins {gap:.0e} nats away" if gap else "the reference begins as the policy")
     if term.where == "reward":
         return Check("KL", True if own else None, "; ".join([*said, "it enters the reward"]), KL)
-    likely = Witness(e.witness)
-    likely.objective = _Likelihood(e.witness.objective)
-    nll = likely.look(e.traces[:1], top=True)
-    pull = _shifted(e, SHIFT).less(_shifted(e, -SHIFT)).dot(nll) / max(nll.dot(nll), 1e-30)
+    pull = _pull(e)
     wanted = term.beta * (2 * SHIFT if term.kind == "k2" else 2 * math.sinh(SHIFT))
     if not math.isfinite(pull):
         return Check("KL", None, UNKNOWN, KL)
@@ -128,42 +143,50 @@ def kl(e: Evidence, own: bool) -> Check:
     return Check("KL", abs(pull - wanted) <= PULL * wanted, "; ".join(said), KL)
 
 
-def _shifted(e: Evidence, nats: float) -> Look:
-    """Only KL: no advantage anywhere, and a reference that finds every token so much likelier than the policy does."""
-    notes = {
-        id(s): (t.logprobs_S + nats).astype(np.float32)
-        for (_, s), t in zip(e.credited(), e.whole.trained, strict=False)
-    }
-    prompt, *rest = e.traces[0].steps
-    kept = [s for s in rest if id(s) in notes]
-    steps = [
-        replace(s, advantages=np.zeros(len(s.token_ids), np.float32), notes={"reference": notes[id(s)]}) for s in kept
-    ]
-    return Witness(e.witness).look([Trace(e.traces[0].problem, [prompt, *steps])], top=True)
+def _pull(e: Evidence) -> float:
+    """How much more the loss raises a token's log-probability with a reference SHIFT nats above the policy than with
+    one as far below, over the token's weight. No token has an advantage, so that the KL term is all there is. It is the
+    loss's own gradient, in float32 whatever the network's type.
+    """
+    found = weights = 0.0
+    for batch, tokens in e.witness.tokens(e.traces):
+        logprobs_N = tokens.logprobs_N.detach().clone().requires_grad_()
+        fixed = {"advantage_N": torch.zeros_like(logprobs_N), "logprobs_N": logprobs_N, "old_N": logprobs_N.detach()}
+        for sign in (1, -1):
+            notes = tokens.notes | {"reference": logprobs_N.detach() + sign * SHIFT}
+            loss_N, _ = e.witness.objective.loss(replace(tokens, **fixed, notes=notes))
+            (grad_N,) = torch.autograd.grad((loss_N * batch.weight_N).sum(), logprobs_N, allow_unused=True)
+            found -= sign * float((grad_N * batch.weight_N).sum()) if grad_N is not None else 0.0
+        weights += float((batch.weight_N * batch.weight_N).sum())
+    return found / max(weights, 1e-30)
 
 
-@dataclass(frozen=True)
-class _Likelihood(Plain):
-    """-log p of each token with the weight that another objective gives it."""
+GRADIENT = (
+    "What gets no gradient never learns, and nothing else would say so: another release of torch compiles otherwise; "
+    "report it with the versions that `ponder doctor` shows"
+)
 
-    of: Objective
 
-    @property
-    def dense(self) -> bool:
-        return True
-
-    @property
-    def together(self) -> bool:
-        return self.of.together
-
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
-        return {}
-
-    def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
-        return self.of.weigh(lengths)
-
-    def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
-        return -tokens.logprobs_N, {}
+def gradient(learner: Learner, traces: Sequence[Trace], name: str = "gradient") -> Check:
+    """Every parameter that learns has a gradient, and where blocks are compiled it is that of the plain blocks."""
+    learning = learner.masters.params
+    try:
+        plain = gradient_norms(learner, traces, compiled=False)
+        found = gradient_norms(learner, traces, compiled=True) if learner.compiled else plain
+    except OutOfMemory as why:
+        return Check(name, None, f"not compared, for lack of memory ({why})", GRADIENT)
+    if lacking := [n for n in learning if n not in found]:
+        has = f"{len(lacking)} of {len(learning)} parameters that should learn have no gradient: {lacking[0]}"
+        return Check(name, False, has + ("" if lacking[0] not in plain else ", which has one uncompiled"), GRADIENT)
+    norm, expected = (math.hypot(*norms.values()) for norms in (found, plain))
+    if not (math.isfinite(norm) and math.isfinite(expected)):
+        return Check(name, None, UNKNOWN, GRADIENT)
+    said = f"all {len(learning)} parameters that learn have a gradient, of norm {norm:.3g}"
+    if not learner.compiled:
+        return Check(name, True, said, GRADIENT)
+    off = math.hypot(*(found[n] - plain[n] for n in learning)) / max(expected, 1e-30)
+    allowed = COMPILED[learner.net.dtype]
+    return Check(name, off <= allowed, f"{said}; compiled it differs by {off:.0e} (at most {allowed:g})", GRADIENT)
 
 
 PROMPT = (

@@ -24,10 +24,12 @@ from ponder.nets import hf, lora
 from ponder.nets.decoder import Decoder
 from ponder.nets.lora import LoRA
 from ponder.nets.valued import Valued
+from ponder.pipelines.checks import all_hold, gradient
 from ponder.protocols import Watch
 from ponder.runs import Run, read_metrics
 from ponder.train import checkpoint
 from ponder.train.learner import Diverged, Learner
+from ponder.train.pack import plan
 from ponder.types import Trace
 
 
@@ -66,6 +68,7 @@ class Keeper:
         self.state = State()
         self.rows: list[dict[str, float]] = []
         self._stack = ExitStack()
+        self._proved: list[Learner] = []
 
     def __enter__(self) -> Keeper:
         self._stack.enter_context(self.saver)
@@ -102,7 +105,13 @@ class Keeper:
             raise Interrupted(f"{so_far}; the same command goes on from there") from None
 
     def learn(self, learner: Learner, traces: Sequence[Trace], watch: Callable[[float], None]) -> dict[str, float]:
-        """A learner's step; where it cannot go on, its traces are kept for a look."""
+        """A learner's step; where it cannot go on, its traces are kept for a look. The first one with compiled blocks
+        is preceded by a proof that these have the gradient of the plain ones.
+        """
+        if learner.compiled and learner not in self._proved and (few := _shortest(learner, traces)):
+            self._proved.append(learner)
+            if getattr(self.job, "preflight", True):
+                all_hold([gradient(learner, few)])
         try:
             return learner.step(traces, watch)
         except Diverged:
@@ -140,6 +149,12 @@ class Keeper:
         if adapter is not None:
             folders["adapter"] = lora.snapshot(self.policy.net, adapter, str(getattr(self.job, "model", "")))
         self.saver.save(self.state.step, tensors, kept, folders, score)
+
+
+def _shortest(learner: Learner, traces: Sequence[Trace], count: int = 2) -> list[Trace]:
+    """Of the traces that have something to learn."""
+    live = plan(traces, learner.objective.weigh, learner.objective.dense)
+    return sorted((w.trace for w in live), key=lambda t: sum(len(s.token_ids) for s in t.steps))[:count]
 
 
 def _part(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ponder.errors import ModelError, PonderError
+from ponder.errors import ModelError
 from ponder.models.native import Native
 from ponder.pipelines import checks
 from ponder.pipelines.checks import Check
@@ -24,26 +24,15 @@ if TYPE_CHECKING:
     from ponder.pipelines.rl import RL
 
 
-class PreflightFailed(PonderError):
-    """Names each check that failed, what was measured, why it matters and what to do."""
-
-    def __init__(self, found: Sequence[Check]) -> None:
-        self.checks = list(found)
-        failed = [c for c in found if c.passed is False]
-        lines = [f"  {c.name}: {c.value}. {c.why_and_fix}" for c in failed]
-        said = f"{len(failed)} of {len(found)} checks before the run failed, so nothing was trained:"
-        super().__init__("\n".join([said, *lines]))
-
-
-async def preflight(job: RL, policy: Native, learner: Learner) -> list[Check]:
+async def preflight(job: RL, policy: Native, learner: Learner, critic: Learner | None = None) -> list[Check]:
     """Raises where a check fails."""
-    found, _ = await examine(job, policy, learner)
-    if any(c.passed is False for c in found):
-        raise PreflightFailed(found)
-    return found
+    found, _ = await examine(job, policy, learner, critic)
+    return checks.all_hold(found)
 
 
-async def examine(job: RL, policy: Native, learner: Learner) -> tuple[list[Check], Evidence | None]:
+async def examine(
+    job: RL, policy: Native, learner: Learner, critic: Learner | None = None
+) -> tuple[list[Check], Evidence | None]:
     """All checks, and what they looked at; only one where the model cannot even be sampled, or nothing is learned."""
     sampling: Sampling = getattr(job.strategy, "sampling", Sampling(temperature=job.temperature))
     try:
@@ -57,7 +46,10 @@ async def examine(job: RL, policy: Native, learner: Learner) -> tuple[list[Check
     found = [
         checks.probabilities(e, sampling.truncated), checks.invariance(e), checks.kl(e, own), checks.prompt(e),
         checks.end(e, stops), checks.template(e), await checks.grader(e, job.task), checks.finite(e),
+        checks.gradient(learner, e.traces),
     ]  # fmt: skip
+    if critic is not None:
+        found.append(checks.gradient(critic, e.traces, "critic's gradient"))
     return found, e
 
 
@@ -74,7 +66,8 @@ def examine_given(
     Witness(learner).note_reference(traces)
     job.objective.credit(traces, PREFERRED, {})
     e = gather(policy, learner, traces, {})
-    return [checks.invariance(e), checks.prompt(e), checks.end(e, False), checks.template(e), checks.finite(e)], e
+    found = [checks.invariance(e), checks.prompt(e), checks.end(e, False), checks.template(e), checks.finite(e)]
+    return [*found, checks.gradient(learner, traces)], e
 
 
 async def _samples(job: RL, policy: Native, learner: Learner, sampling: Sampling) -> Evidence:

@@ -118,7 +118,7 @@ async def train(job: RL, run: Run, watch: Watch) -> Native:
     with Keeper(run, job, watch, policy, {"policy": learner} | ({"critic": critic} if critic else {})) as keeper:
         if job.preflight and not keeper.state.step:
             watch.phase("check")
-            await preflight(job, policy, learner)
+            await preflight(job, policy, learner, critic)
         policy.watch = watch.tokens
         for step in keeper.steps():
             with keeper.step() as state:

@@ -6,6 +6,7 @@ The completions are real but short; where one did not end by itself an end is pu
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,9 +16,9 @@ import torch
 from torch import Tensor
 
 from ponder.models.native import Native
-from ponder.train.learner import Learner
+from ponder.train.learner import Learner, OutOfMemory
 from ponder.train.objective import Tokens
-from ponder.train.pack import Batch
+from ponder.train.pack import Batch, cut, pack
 from ponder.train.peers import ALONE
 from ponder.types import Completion, Floats, Ids, Problem, Sampling, Score, Step, Trace, ids, prompt_trace
 
@@ -64,21 +65,38 @@ class Witness(Learner):
         self.peers = ALONE  # every process checks for itself
         self._seen: list[tuple[Batch, Tokens]] = []
 
-    def look(self, traces: Sequence[Trace], micro_tokens: int = ALL, top: bool = False) -> Look:
+    def look(self, traces: Sequence[Trace], micro_tokens: int = ALL) -> Look:
         """The gradient is that of the lowest layer that learns and of the last norm: every other layer, the head and
-        the packing lie between these and the loss, and a large model's whole gradient would not fit again. `top`: of
-        the highest layer, for questions about the loss alone.
+        the packing lie between these and the loss, and a large model's whole gradient would not fit again.
         """
-        self.micro_tokens, self._seen, recompute = micro_tokens, [], self.net.recompute
-        try:
-            with self._few(max if top else min):
-                grads = self.gradient(traces)
-        finally:
-            self.masters.forget()
-            self.net.recompute = recompute
+        with self._untouched(micro_tokens):
+            grads = self.gradient(traces, self._lowest())
         with torch.no_grad():
             loss = sum(float((self.objective.loss(t)[0] * b.weight_N).sum()) for b, t in self._seen)
         return Look(loss, grads, [one for b, t in self._seen for one in _sequences(b, t)])
+
+    @torch.no_grad()
+    def tokens(self, traces: Sequence[Trace]) -> list[tuple[Batch, Tokens]]:
+        """What the loss is a function of, in as few batches as can be."""
+        parts = cut(self._plan(traces), ALL, self.objective.together)
+        batches = [pack(part, self.net.device, self._notes(part)) for part in parts]
+        return [(batch, super(Witness, self)._tokens(batch)) for batch in batches]
+
+    @contextmanager
+    def _untouched(self, micro_tokens: int) -> Iterator[None]:
+        self.micro_tokens, self._seen, recompute = micro_tokens, [], self.net.recompute
+        try:
+            yield
+        finally:
+            self.masters.forget()
+            self.net.recompute = recompute
+
+    def _lowest(self) -> list[Tensor]:
+        """Which parameters learn is never changed to choose them: compiled blocks would be compiled for that."""
+        params = self.masters.params
+        layers = [int(n.split(".")[1]) for n in params if n.startswith("layers.")]
+        kept = ("norm.weight", f"layers.{min(layers)}.") if layers else ("",)
+        return [p for n, p in params.items() if n.startswith(kept)]
 
     def _tokens(self, batch: Batch) -> Tokens:
         tokens = super()._tokens(batch)
@@ -89,19 +107,36 @@ class Witness(Learner):
         self._seen.clear()  # all of it comes again
         super()._shrink(said)
 
-    @contextmanager
-    def _few(self, choose: Callable[[list[int]], int]) -> Iterator[None]:
-        params = self.masters.params
-        layers = [int(n.split(".")[1]) for n in params if n.startswith("layers.")]
-        kept = ("norm.weight", f"layers.{choose(layers)}.") if layers else ("",)
-        rest = [p for n, p in params.items() if not n.startswith(kept)]
-        try:
-            for p in rest:
-                p.requires_grad_(False)
-            yield
-        finally:
-            for p in rest:
-                p.requires_grad_(True)
+
+def gradient_norms(learner: Learner, traces: Sequence[Trace], compiled: bool) -> dict[str, float]:
+    """The norm of each parameter's gradient, by name; a parameter without a gradient is left out.
+
+    `compiled` False runs the blocks plainly. A gradient is dropped once its norm is known, so that the whole of it is
+    never in memory. Raises OutOfMemory where the traces do not fit at once.
+    """
+    squares: dict[str, Tensor] = {}
+
+    def measure(name: str) -> Callable[[Tensor], None]:
+        def read(p: Tensor) -> None:
+            assert p.grad is not None
+            squares[name], p.grad = p.grad.double().square().sum(), None
+
+        return read
+
+    def give_up(said: str) -> None:
+        raise OutOfMemory(said)
+
+    own = copy.copy(learner)
+    own.peers, own.micro_tokens, own.compiled = ALONE, ALL, learner.compiled and compiled
+    own._shrink = give_up  # type: ignore[method-assign]  # two halves have another norm
+    hooks = [p.register_post_accumulate_grad_hook(measure(n)) for n, p in learner.masters.params.items()]
+    try:
+        own.gradient(traces, list(learner.masters.params.values()))
+    finally:
+        for hook in hooks:
+            hook.remove()
+        learner.masters.forget()
+    return {name: float(square) ** 0.5 for name, square in squares.items()}
 
 
 def _sequences(batch: Batch, tokens: Tokens) -> Iterator[Trained]:

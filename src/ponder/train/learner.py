@@ -73,6 +73,7 @@ class Learner:
         self.skipped = 0  # optimiser steps in a row that were not finite
         self.shrunk = 0  # times that memory ran out
         self.stopped: Interrupted | None = None  # who wanted to stop while the weights were between two steps
+        self.compiled = net.device.type == "cuda"  # blocks without adapters run as fused kernels
 
     # What the trainer calls
 
@@ -105,10 +106,12 @@ class Learner:
             steps = [s for t in traces for s in t.steps if s.sampled or s.advantages is not None]
             self._note(traces, [s for s in steps if "reference" not in s.notes], "reference", self.reference)
 
-    def gradient(self, traces: Sequence[Trace]) -> dict[str, Tensor]:
-        """The gradient of a step, without taking it: for tests and checks before a run."""
+    def gradient(self, traces: Sequence[Trace], of: Sequence[Tensor] | None = None) -> dict[str, Tensor]:
+        """The gradient of a step, without taking it, of all that learns or of some parameters: for tests and checks
+        before a run.
+        """
         self.note_reference(traces)
-        self._backward(self._plan(traces), lambda share: None)
+        self._backward(self._plan(traces), lambda share: None, of)
         self.peers.sum(self.masters.grads() if self.peers.size > 1 else [])
         grads = {n: g.clone() for n, g in self.masters.gradients().items()}
         self.masters.forget()
@@ -156,7 +159,7 @@ class Learner:
             )
         return metrics | {"skipped_steps": float(self.skipped)}
 
-    def _backward(self, work: list[Work], watch: Callable[[float], None]) -> Tally:
+    def _backward(self, work: list[Work], watch: Callable[[float], None], of: Sequence[Tensor] | None = None) -> Tally:
         def once() -> Tally:
             tally = Tally()
             micro = cut(self.peers.mine(work), self.micro_tokens, self.objective.together)
@@ -165,13 +168,16 @@ class Learner:
                 tokens = self._tokens(batch)
                 loss_N, stats = self.objective.loss(tokens)
                 loss = torch.where(batch.weight_N != 0, loss_N * batch.weight_N, 0.0).sum()
-                loss.backward()
+                loss.backward(inputs=of)
                 self.masters.collect()
                 tally.add(batch, loss.detach(), tokens, stats)
                 watch((i + 1) / len(micro))
             return tally
 
-        return self._recovering(once)  # without what follows: peers sum once, and weights move once
+        tally = self._recovering(once)  # without what follows: peers sum once, and weights move once
+        if of is None and self.peers.mine(work):
+            self.masters.all_reached()
+        return tally
 
     def _tokens(self, batch: Batch) -> Tokens:
         hidden_NE = self._hidden(self.net, batch)
@@ -198,7 +204,7 @@ class Learner:
 
     def _hidden(self, net: Decoder, batch: Batch) -> Tensor:
         attend = packed(batch.lengths, batch.parents, net.config, net.device, net.dtype)
-        compiled = net.device.type == "cuda" and not lora.attached(net)
+        compiled = self.compiled and not lora.attached(net)
         return net(batch.ids_T, attend.positions_T, attend, compiled)[batch.source_N]
 
     # Notes beside tokens, without gradient

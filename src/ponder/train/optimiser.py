@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from ponder.errors import RunError, UnknownName, UsageError
+from ponder.errors import PonderError, RunError, UnknownName, UsageError
 from ponder.train.states import Rule, fresh, update
 
 States = Literal["float32", "int8", "cpu"]
@@ -59,6 +59,10 @@ class AdamW:
         return self.lr
 
 
+class NotReached(PonderError):
+    """The backward pass did not come to a parameter that should learn."""
+
+
 class Masters:
     """The float32 weights being optimised, their gradients and Adam's moments, by parameter name.
 
@@ -90,6 +94,14 @@ class Masters:
         """What was collected, by name; parameters that got no gradient are left out."""
         found = {n: p.grad if p.dtype == torch.float32 else self._sums.get(n) for n, p in self.params.items()}
         return {n: g for n, g in found.items() if g is not None}
+
+    def all_reached(self) -> None:
+        """Raises where a parameter that should learn got no gradient: it would stay as it is, and no figure show it."""
+        if lacking := self.params.keys() - self.gradients().keys():
+            raise NotReached(
+                f"{len(lacking)} of {len(self.params)} parameters that should learn got no gradient, {min(lacking)} "
+                "among them: freeze them (frozen_layers), or report it with the versions that `ponder doctor` shows"
+            )
 
     def grads(self) -> list[Tensor]:
         """What was collected, of every parameter in a fixed order: zeros where there was none. To be summed in place

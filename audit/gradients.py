@@ -1,0 +1,87 @@
+"""The demo's recipe on every device that is here, against the CPU: the same traces must have the same gradient."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from audit.finding import Finding
+from ponder.cli import recipes
+from ponder.errors import PonderError
+from ponder.models.load import load_policy
+from ponder.nets.lora import LoRA
+from ponder.pipelines.keeping import State
+from ponder.pipelines.preflight import preflight
+from ponder.pipelines.rl import RL, build, rollouts
+from ponder.reason.strategies import Ensemble
+from ponder.train.ppo import PPO
+from ponder.types import Sampling, Trace
+
+MOST = {"float32": 1e-3, "bfloat16": 0.1}  # of the CPU's norm in float32: rounding alone leaves some 0.02 in bfloat16
+
+
+def check() -> Iterator[Finding]:
+    jobs = {
+        "the demo": _recipe(),
+        "all layers": replace(_recipe(), frozen_layers=0),
+        "LoRA": replace(_recipe(), frozen_layers=0, lora=LoRA(8)),
+        "PPO's policy": replace(_recipe(), objective=PPO()),
+    }
+    for name, job in jobs.items():
+        traces, expected = asyncio.run(_sampled(job))
+        for device, dtype, compiled in _devices():
+            yield _compare(name, replace(job, device=device, dtype=dtype), traces, expected, compiled)
+
+
+def _recipe() -> RL:
+    job = recipes.load(recipes.find("addition"))()
+    return replace(job, prompts=8, strategy=Ensemble(4, Sampling(max_tokens=10)), device="cpu", dtype="float32")
+
+
+def _devices() -> Iterator[tuple[str, str, bool]]:
+    if torch.cuda.is_available():
+        yield from (("cuda", "float32", True), ("cuda", "bfloat16", True))
+    if shutil.which("c++") or shutil.which("g++") or shutil.which("clang++"):
+        yield "cpu", "float32", True
+    else:
+        yield "cpu", "float32", False
+
+
+async def _sampled(job: RL) -> tuple[list[Trace], dict[str, torch.Tensor]]:
+    """Traces of the CPU's policy, credited, and the gradient that its learner has of them."""
+    policy = load_policy(job.model, template=job.template, device="cpu", dtype="float32")
+    learner, critic = build(job, policy)
+    _, traces = await rollouts(job, policy, 0, State())
+    if critic is not None:
+        critic.note_values(traces)
+    for i, trace in enumerate(traces):  # few are right at first: half of the answers are made so
+        for k, step in enumerate(s for s in trace.steps if s.sampled):
+            step.scores = {n: replace(s, value=float((i + k) % 2)) for n, s in step.scores.items()}
+    learner.note_reference(traces)
+    job.objective.credit(traces, job.task.verifier.name, {})
+    grads = learner.gradient(traces)
+    return traces, grads
+
+
+def _compare(name: str, job: RL, traces: list[Trace], expected: dict[str, torch.Tensor], compiled: bool) -> Finding:
+    where = f"{name} on {job.device} in {job.dtype}{', compiled' if compiled else ''}"
+    policy = load_policy(job.model, template=job.template, device=job.device, dtype=job.dtype)
+    learner, critic = build(job, policy)
+    learner.compiled = compiled
+    try:
+        asyncio.run(preflight(job, policy, learner, critic))  # as a run does, and before its first step
+        found = learner.gradient(traces)
+    except PonderError as why:
+        return Finding(where, False, str(why))
+    if found.keys() != expected.keys():
+        return Finding(where, False, f"{len(found)} parameters have a gradient, on the CPU {len(expected)}")
+    square = sum(float((found[n].double().cpu() - g.double()).square().sum()) for n, g in expected.items())
+    norm = math.sqrt(sum(float(g.double().square().sum()) for g in expected.values()))
+    off = math.sqrt(square) / norm
+    said = f"{len(found)} parameters learn, norm {norm:.5f}, apart by {off:.1e} of it (at most {MOST[job.dtype]:g})"
+    return Finding(where, off <= MOST[job.dtype], said)
