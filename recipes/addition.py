@@ -6,6 +6,10 @@ Each step asks 64 questions four times; the upper 18 of 30 layers learn.
 Measured once (seed 0) on two Neoverse-N1 class cores in float32: greedy accuracy on 300 held-out problems 9.7 % before,
 78.3 % [73.3, 82.6] after, in 8 min of training and 5.4 GiB. The settings were chosen among some forty
 by accuracy on those same problems, so the figure is somewhat optimistic.
+
+On one H200, 33 s for the whole demo (seeds 0, 1, 2): 76.7, 77.0 and 75.0 % in float32; 68.3, 76.7 and 69.7 % in
+bfloat16, where rewards rise some five steps later: a step of 6e-5 is less than half of bfloat16's spacing for weights
+above 1/64, so these do not move at once. Hence float32 is the default on every device.
 """
 
 from ponder.pipelines.rl import RL
@@ -28,7 +32,7 @@ def recipe(
     seed: int = 0,
     model: str = "smollm2",
     device: str = "auto",
-    dtype: str = "auto",
+    dtype: str = "float32",
 ) -> RL:
     return RL(
         task=Addition(digits=digits),

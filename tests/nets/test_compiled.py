@@ -76,3 +76,27 @@ def test_one_process_compiles_for_many_networks(backend: Counted) -> None:
         x = torch.randn(3, CONFIGS["llama"].width)
         assert torch.allclose(mlp(net, x), net(x))
     assert backend.graphs == many
+
+
+def test_a_parameter_that_learns_again_gets_a_gradient_from_compiled_blocks() -> None:
+    """A graph compiled while most parameters were frozen must not be used once they learn."""
+    torch._dynamo.reset()
+    block = compile_once(Block.before, "aot_eager")
+    net, turn = tiny(), torch.ones(5, 1, 8)
+
+    def reached() -> set[str]:
+        net.zero_grad(set_to_none=True)
+        for layer in net.layers:
+            sum(part.sum() for part in block(layer, torch.randn(5, 32, requires_grad=True), (turn, turn))).backward()
+        return {n for n, p in net.named_parameters() if p.grad is not None}
+
+    def learns(frozen: int) -> set[str]:
+        """Which of the parameters that the function reads are to learn."""
+        for i, layer in enumerate(net.layers):
+            layer.requires_grad_(i >= frozen)
+        read = [n for n, _ in net.named_parameters() if "input_layernorm" in n or ".self_attn." in n]
+        return {n for n in read if "o_proj" not in n and net.get_parameter(n).requires_grad}
+
+    for frozen in (len(net.layers) - 1, 0, len(net.layers) - 1, 0):
+        assert learns(frozen) == reached()
+    torch._dynamo.reset()

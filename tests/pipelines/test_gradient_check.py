@@ -1,0 +1,163 @@
+"""Every parameter that should learn gets its gradient, compiled or not, or the run stops before it spends anything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fakes import ALPHABET, ASK, Digits, wait
+from ponder.models.load import Fresh, load_policy
+from ponder.nets import decoder
+from ponder.nets.decoder import Block, Decoder
+from ponder.nets.lora import LoRA
+from ponder.pipelines import checks
+from ponder.pipelines.checks import PreflightFailed
+from ponder.pipelines.preflight import preflight
+from ponder.pipelines.reward import RewardModel
+from ponder.pipelines.rl import RL, build
+from ponder.pipelines.sft import FineTune
+from ponder.pipelines.witness import gradient_norms
+from ponder.reason.strategies import Ensemble
+from ponder.runs import read_metrics
+from ponder.train.learner import Learner
+from ponder.train.optimiser import AdamW, NotReached
+from ponder.train.policy_gradient import GRPO
+from ponder.train.ppo import PPO
+from ponder.types import Sampling
+
+MODEL = Fresh(ALPHABET, width=32, layers=3, heads=4, context=32)
+JOB = RL(
+    Digits(), MODEL, ASK, Ensemble(4, Sampling(max_tokens=6)), GRPO(), AdamW(lr=3e-3), steps=1, prompts=3,
+    frozen_layers=1, device="cpu", dtype="float32",
+)  # fmt: skip
+TUNE = FineTune(Digits(), MODEL, ASK, steps=1, batch=2, device="cpu", dtype="float32")
+
+
+@pytest.fixture
+def fused(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Learners run blocks as on a GPU, through `fused`; layers named here get no gradient there."""
+    lost: list[int] = []
+
+    def run(block: Block, x: Tensor, turn: tuple[Tensor, Tensor], attend: Any) -> Tensor:
+        if block.self_attn.layer not in lost:
+            return block(x, turn, attend)
+        fixed = {n: p.detach() for n, p in block.named_parameters()}
+        return torch.func.functional_call(block, fixed, (x, turn, attend))
+
+    made = Learner.__init__
+
+    def compiled(self: Learner, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **kwargs)
+        self.compiled = True
+
+    monkeypatch.setattr(decoder, "fused", run)
+    monkeypatch.setattr(Learner, "__init__", compiled)
+    yield lost
+
+
+def test_no_check_changes_which_parameters_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = load_policy(MODEL, template=ASK, device="cpu", dtype="float32")
+    learner, _ = build(JOB, policy)
+    wanted, seen = [p.requires_grad for p in policy.net.parameters()], []
+    forward = Decoder.forward
+
+    def recorded(self: Decoder, *args: Any) -> Tensor:
+        if self is policy.net:
+            seen.append([p.requires_grad for p in self.parameters()])
+        return forward(self, *args)
+
+    monkeypatch.setattr(Decoder, "forward", recorded)
+    wait(preflight(JOB, policy, learner))
+    assert len(seen) > 4 and all(flags == wanted for flags in seen)
+
+
+def test_norms_are_those_of_the_gradient_and_leave_nothing_behind() -> None:
+    policy = load_policy(MODEL, template=ASK, device="cpu", dtype="float32")
+    learner, _ = build(JOB, policy)
+    traces = _credited(policy, learner)
+    grads = learner.gradient(traces)
+    norms = gradient_norms(learner, traces, compiled=False)
+    assert norms.keys() == grads.keys() == learner.masters.params.keys()
+    assert all(norms[n] == pytest.approx(float(g.norm()), rel=1e-5) for n, g in grads.items())
+    assert all(p.grad is None for p in policy.net.parameters())
+
+
+def _credited(policy: Any, learner: Learner) -> list[Any]:
+    from ponder.pipelines.witness import draw, ended
+
+    drawn = wait(draw(policy, [Digits().train[i] for i in range(2)], Sampling(max_tokens=6)))
+    ended(drawn, 2, "wanted")
+    traces = [trace for trace, _ in drawn]
+    learner.note_reference(traces)
+    JOB.objective.credit(traces, "wanted", {})
+    return traces
+
+
+JOBS = {
+    "frozen layers": JOB,
+    "all layers": replace(JOB, frozen_layers=0),
+    "critic": replace(JOB, objective=PPO()),
+    "fine-tuning": TUNE,
+}
+
+
+@pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
+def test_a_compiled_block_without_gradient_is_refused_before_the_first_step(
+    job: RL | FineTune, fused: list[int], tmp_path: Path
+) -> None:
+    job(tmp_path / "healthy")
+    fused.append(2)
+    with pytest.raises(PreflightFailed, match=r"gradient: \d+ of \d+ parameters that should learn have no gradient"):
+        job(tmp_path / "broken")
+    assert not read_metrics(tmp_path / "broken")
+
+
+def test_reward_models_are_proved_too(fused: list[int], tmp_path: Path) -> None:
+    rows = [{"prompt": "1+1=", "completion": str(i), "label": i % 2 == 0} for i in range(8)]
+    (tmp_path / "labels.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    data = (str(tmp_path / "labels.jsonl"),)
+    job = RewardModel(data, MODEL, template=ASK, steps=1, batch=4, held_out=0, device="cpu", dtype="float32")
+    job(tmp_path / "healthy")
+    fused.append(0)
+    with pytest.raises(PreflightFailed, match="have no gradient"):
+        job(tmp_path / "broken")
+
+
+def test_another_gradient_than_the_plain_one_is_refused(
+    fused: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run = decoder.fused
+
+    def larger(block: Block, x: Tensor, turn: Any, attend: Any) -> Tensor:
+        out = run(block, x, turn, attend)
+        return out + 0.05 * (out - out.detach())  # the same numbers, another gradient
+
+    monkeypatch.setattr(decoder, "fused", larger)
+    with pytest.raises(PreflightFailed, match=r"compiled it differs by \de-\d+ \(at most 0.001\)"):
+        JOB(tmp_path / "run")
+
+
+def test_adapters_are_all_reached(fused: list[int]) -> None:
+    pytest.importorskip("peft")
+    job = replace(JOB, frozen_layers=0, lora=LoRA(2))
+    policy = load_policy(MODEL, template=ASK, device="cpu", dtype="float32")
+    learner, _ = build(job, policy)
+    check = checks.gradient(learner, _credited(policy, learner))
+    assert check.passed and f"all {len(learner.masters.params)} parameters" in check.value
+
+
+def test_a_step_that_misses_a_parameter_is_not_taken(fused: list[int]) -> None:
+    policy = load_policy(MODEL, template=ASK, device="cpu", dtype="float32")
+    learner, _ = build(JOB, policy)
+    traces, before = _credited(policy, learner), {n: p.clone() for n, p in policy.net.named_parameters()}
+    fused.append(1)
+    with pytest.raises(NotReached, match=r"layers\.1"):
+        learner.step(traces)
+    assert all(torch.equal(p, before[n]) for n, p in policy.net.named_parameters())
