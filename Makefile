@@ -3,7 +3,7 @@
 #   make demo    train a small model with RL on this machine and show what it learned
 #   make test    all checks, then the tests
 #   make check   style, types, layers
-#   make audit   walk what an outsider would walk (an hour); the result is audit/RESULT.md
+#   make audit   walk what an outsider would walk (an hour); what it saw is in audit/results/
 #   make bench   run every comparison with a peer (DEVICE=cuda for a GPU) and rewrite bench/README.md
 #   make clean   remove .venv, builds and caches; runs/ stays
 

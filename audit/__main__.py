@@ -1,7 +1,7 @@
 """Walk what an outsider would walk, and keep what was seen: `make audit`, or `python -m audit SECTION ...`.
 
-Each section is a module of this folder with a function `check() -> Iterator[Finding]`. The last result stands in
-audit/RESULT.md with its commit and machine. An audit may take an hour; it is no part of `make test`.
+Each section is a module of this folder with a function `check() -> Iterator[Finding]`. The last result of each stands in
+audit/results/SECTION-HARDWARE.md with its commit and machine. An audit may take an hour; it is no part of `make test`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from audit.finding import Finding
 
 SECTIONS = ("readme", "flags", "gradients", "preflight", "prompts", "searches")
-RESULT = Path(__file__).with_name("RESULT.md")
+RESULTS = Path(__file__).with_name("results")
 MARKS = {True: "ok", False: "FAILED", None: "skipped"}
 
 
@@ -30,17 +30,13 @@ def main() -> int:
     chosen = parser.parse_args().sections or list(SECTIONS)
     if unknown := [s for s in chosen if s not in SECTIONS]:
         parser.error(f"there is no section {unknown[0]!r}; there are {', '.join(SECTIONS)}")
-    results = {}
+    total = failed = 0
     for section in chosen:
         start = time.monotonic()
         print(f"== {section}", flush=True)
         findings = list(_run(section))
-        results[section] = (findings, time.monotonic() - start)
-    if set(chosen) == set(SECTIONS):
-        RESULT.write_text(_page(results), encoding="utf-8")
-        print(f"written to {RESULT}")
-    failed = sum(f.passed is False for findings, _ in results.values() for f in findings)
-    total = sum(len(findings) for findings, _ in results.values())
+        print(f"  written to {_write(section, findings, time.monotonic() - start)}", flush=True)
+        total, failed = total + len(findings), failed + sum(f.passed is False for f in findings)
     print(f"{total} looked at, {failed} failed")
     return int(failed > 0)
 
@@ -55,18 +51,16 @@ def _run(section: str) -> Iterator[Finding]:
         yield Finding(section, False, f"the section broke: {type(error).__name__}: {error}")
 
 
-def _page(results: dict[str, tuple[list[Finding], float]]) -> str:
-    lines = [
-        "# Last audit",
-        "",
-        f"`make audit` at commit {_commit()}, {datetime.now(UTC):%Y-%m-%d}, on {_machine()}.",
-        "",
-    ]
-    for section, (findings, seconds) in results.items():
-        lines += [f"## {section} ({seconds / 60:.1f} min)", "", "| what | result | seen |", "|---|---|---|"]
-        lines += [f"| {_cell(f.name)} | {MARKS[f.passed]} | {_cell(f.detail)} |" for f in findings]
-        lines += [""]
-    return "\n".join(lines)
+def _write(section: str, findings: list[Finding], seconds: float) -> Path:
+    doc = " ".join((importlib.import_module(f"audit.{section}").__doc__ or "").split())
+    when = f"`python -m audit {section}` at commit {_commit()}, {datetime.now(UTC):%Y-%m-%d}"
+    lines = [f"# {section}", "", doc, "", f"{when}, in {seconds / 60:.1f} min on {_machine()}.", ""]
+    lines += ["| what | result | seen |", "|---|---|---|"]
+    lines += [f"| {_cell(f.name)} | {MARKS[f.passed]} | {_cell(f.detail)} |" for f in findings]
+    path = RESULTS / f"{section}-{_hardware()}.md"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
 
 
 def _cell(text: str) -> str:
@@ -87,6 +81,13 @@ def _machine() -> str:
 
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ", no GPU"
     return f"{platform.machine()}, {torch.get_num_threads()} threads{gpu}, torch {torch.__version__}"
+
+
+def _hardware() -> str:
+    import torch
+
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+    return "".join(c if c.isalnum() else "-" for c in name.lower())
 
 
 if __name__ == "__main__":

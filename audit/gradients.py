@@ -44,12 +44,11 @@ def _recipe() -> RL:
 
 
 def _devices() -> Iterator[tuple[str, str, bool]]:
+    """Device, dtype, and whether blocks are compiled, which takes a C++ compiler on a processor."""
     if torch.cuda.is_available():
         yield from (("cuda", "float32", True), ("cuda", "bfloat16", True))
-    if shutil.which("c++") or shutil.which("g++") or shutil.which("clang++"):
-        yield "cpu", "float32", True
     else:
-        yield "cpu", "float32", False
+        yield "cpu", "float32", any(map(shutil.which, ("c++", "g++", "clang++")))
 
 
 async def _sampled(job: RL) -> tuple[list[Trace], dict[str, torch.Tensor]]:

@@ -34,7 +34,7 @@ from ponder.train.ppo import PPO
 from ponder.types import Sampling
 
 GPU = torch.cuda.is_available()
-RUNS = {"bfloat16": 200, "float32": 60, "float16": 60} if GPU else {"float32": 6, "bfloat16": 4}
+RUNS = {"bfloat16": 200, "float32": 40, "float16": 40} if GPU else {"float32": 6, "bfloat16": 4}
 LIMIT_SECONDS = 240.0  # of each dtype's healthy runs
 OBJECTIVES = (GRPO(), GRPO(kl=NO_KL), GRPO(kl=KL(0.1, "k2")), GSPO(), DAPO(buffer=4, longest=24), PPO())
 NUMBER = r"([\d.]+e[+-]\d+|[\d.]+)"
