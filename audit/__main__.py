@@ -1,6 +1,6 @@
 """Walk what an outsider would walk, and keep what was seen: `make audit`, or `python -m audit SECTION ...`.
 
-Each section is a module of this folder with a function `check() -> Iterator[Finding]`. The last result of each stands in
+Each section is a module of this folder with a function `check() -> Iterator[Finding]`. Its last result stands in
 audit/results/SECTION-HARDWARE.md with its commit and machine. An audit may take an hour; it is no part of `make test`.
 """
 
