@@ -151,10 +151,11 @@ def _pull(e: Evidence) -> float:
     found = weights = 0.0
     for batch, tokens in e.witness.tokens(e.traces):
         logprobs_N = tokens.logprobs_N.detach().clone().requires_grad_()
-        fixed = {"advantage_N": torch.zeros_like(logprobs_N), "logprobs_N": logprobs_N, "old_N": logprobs_N.detach()}
+        own_N, none_N = logprobs_N.detach(), torch.zeros_like(logprobs_N)
         for sign in (1, -1):
-            notes = tokens.notes | {"reference": logprobs_N.detach() + sign * SHIFT}
-            loss_N, _ = e.witness.objective.loss(replace(tokens, **fixed, notes=notes))
+            notes = tokens.notes | {"reference": own_N + sign * SHIFT}
+            moved = replace(tokens, advantage_N=none_N, logprobs_N=logprobs_N, old_N=own_N, notes=notes)
+            loss_N, _ = e.witness.objective.loss(moved)
             (grad_N,) = torch.autograd.grad((loss_N * batch.weight_N).sum(), logprobs_N, allow_unused=True)
             found -= sign * float((grad_N * batch.weight_N).sum()) if grad_N is not None else 0.0
         weights += float((batch.weight_N * batch.weight_N).sum())
