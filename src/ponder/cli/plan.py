@@ -99,6 +99,7 @@ def plan(argv: Sequence[str]) -> int:
         return 0 if argv else 2
     job, json, scan, probe = read(argv)
     found = Plan(*chosen(job))
+    found.job.fits()
     with Stop(saves=False) as stop:
         with Progress("", stop) if json else watching("plan", stop, unit="plan") as seen:
             make(found, scan, probe, seen)

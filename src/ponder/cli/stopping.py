@@ -79,7 +79,7 @@ class Stop:
         self.when = time.monotonic()
         if number == getattr(signal, "SIGHUP", None):
             _leave_terminal()
-        elif not self.quiet:
+        if not self.quiet:
             signals.write(2, f"\n{self.message}\n")
 
     def _break(self) -> None:

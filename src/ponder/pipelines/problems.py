@@ -14,7 +14,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from ponder import jobs, names
+from ponder import jobs, names, room
 from ponder.errors import RunError, UnknownName, UsageError
 from ponder.funnel import Funnel
 from ponder.pipelines.agreement import Tried
@@ -121,6 +121,7 @@ class MakeProblems:
         return bool(self._solvers) and self.samples > 0
 
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> Made:
+        room.traces_fit({"count": self.count}, {"samples": max(1, self.samples)})
         from ponder.models.load import load_any, pin
 
         watch = watch or Silent()

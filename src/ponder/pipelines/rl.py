@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ponder import room
 from ponder.errors import UsageError, VerifierError
 from ponder.models.load import Fresh, load_policy, pinned
 from ponder.models.native import Native
@@ -102,7 +103,12 @@ class RL:
             ends = f"begins at {begins} tokens, and answers end at {sampling.max_tokens}"
             warnings.warn(f"the penalty for overlong answers {ends}: set longest and buffer", stacklevel=3)
 
+    def fits(self) -> None:
+        """Refuse a step that this machine's memory cannot hold."""
+        room.traces_fit({"prompts": self.prompts}, {"n": getattr(self.strategy, "n", 1)})
+
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> Native:
+        self.fits()
         job = pinned(self, folder)
         with Run(folder, job, weights_of(job)) as run:
             return asyncio.run(train(job, run, watch or Silent()))
