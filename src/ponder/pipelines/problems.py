@@ -111,6 +111,11 @@ class MakeProblems:
             raise UsageError(f"pass rates from {self.hardest} to {self.easiest}: give 0 <= hardest <= easiest <= 1")
         if self.votes > self.samples * max(1, len(self._solvers)) and self._solved:
             raise UsageError(f"{self.votes} votes cannot come of {self.samples} samples: take more samples")
+        if self._solved and self.samples > 1 and self.solving.single:
+            raise UsageError(
+                f"{self.samples} samples of a solver at temperature 0 are one, and agree with themselves: "
+                "give a temperature, or take samples=1 and several solvers"
+            )
 
     @property
     def _solvers(self) -> tuple[str, ...]:

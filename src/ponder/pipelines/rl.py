@@ -81,6 +81,8 @@ class RL:
         if sampling.temperature != self.temperature or not self.temperature:
             both = f"the strategy samples at temperature {sampling.temperature}, the learner at {self.temperature}"
             raise UsageError(f"{both}: they must be equal and positive")
+        if sampling.single and not getattr(self.objective, "alone", False):
+            raise UsageError("with top_k 1 all answers of a group are the same, so nothing is learned: leave it out")
         if self.refill is not None and self.refill < 0:
             raise UsageError(f"refill is {self.refill}; it is a number of rounds, 0 or more")
         if self.lora is not None and self.frozen_layers:
