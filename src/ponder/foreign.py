@@ -50,6 +50,13 @@ class Call:
 
 _calls: dict[int, Call] = {}
 _numbers = itertools.count()
+_closed = False
+
+
+def close(closed: bool = True) -> None:
+    """From now on no call begins: the user wants to stop, and each might hang as the last one did."""
+    global _closed
+    _closed = closed
 
 
 def running() -> list[Call]:
@@ -60,6 +67,8 @@ def running() -> list[Call]:
 @contextmanager
 def call(name: str, sync: bool = False, users: bool = False) -> Iterator[None]:
     """Around a call (`sync`), or around what is awaited."""
+    if _closed:
+        raise Interrupted("stopped")
     task, loop = None, None
     try:
         loop = asyncio.get_running_loop()

@@ -36,6 +36,9 @@ class Watchman:
 
     def leave(self) -> None:
         self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        foreign.close(False)
 
     def _work(self) -> None:
         while not self._over.wait(TICK):
@@ -62,6 +65,7 @@ class Watchman:
 
     def _hurry(self, calls: list[Call], since: float) -> None:
         if since > HEED:
+            foreign.close()
             for call in calls:
                 if call not in self._blocked:
                     call.cancel()
