@@ -1,13 +1,12 @@
-"""The program: `ponder`, and `python -m ponder`. Signals are handled before anything else is imported."""
+"""The program: `ponder`, and `python -m ponder`."""
 
 import sys
 
 from ponder import signals
 
-signals.install()
-
 
 def main() -> int:
+    signals.install()  # before anything else is imported: that takes longer than a user takes to press Ctrl-C
     from ponder.cli import main as command_line
 
     return command_line()
