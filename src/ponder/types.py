@@ -135,6 +135,11 @@ class Sampling:
         return (*self.allowed, *self.forced, *self.stop_tokens, *(token for token, _ in self.bias))
 
     @property
+    def single(self) -> bool:
+        """True where every draw from one prefix is the same."""
+        return self.temperature == 0 or self.top_k == 1 or len(self.allowed) == 1
+
+    @property
     def truncated(self) -> bool:
         """True where the sampler renormalises, so that the learner's full softmax gives another probability."""
         return self.top_p < 1 or self.top_k > 0 or self.min_p > 0 or self.edits or bool(self.forced)

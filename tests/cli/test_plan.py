@@ -216,6 +216,10 @@ def test_verdicts() -> None:
     assert found.ready and plan_view.verdict(found).plain == "it can run, but see what is marked !"
     found.scan = None
     assert plan_view.verdict(found).plain == "ready"
+    found.futile = ["8 samples at temperature 0 are all the same"]
+    assert plan_view.verdict(found).plain == "it can run, but see what is marked !"
+    assert "! 8 samples at temperature 0 are all the same" in drawn(found)
+    assert plan_view.plain(found)["futile"] == found.futile
 
 
 @pytest.mark.parametrize(

@@ -205,3 +205,19 @@ def test_guides_by_name() -> None:
         guide_named("p_true", None)
     with pytest.raises(UnknownName, match="likelihood"):
         guide_named("likelyhood", policy)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["solve", "1 + 1?", "--n", "4", "--temperature", "0"], "  ! 4 chains of a vote at temperature 0"),
+        (["solve", "1 + 1?", "--n", "4", "--budget", "2"], "  ! the budget of 2 tokens is less than one answer"),
+        (["eval", "addition", "--limit", "2", "--n", "4", "--temperature", "0"], "  ! 4 samples of a problem at"),
+        (["eval", "addition", "--limit", "2", "--n", "4"], ""),
+    ],
+)
+def test_settings_that_cannot_do_what_they_say_are_told(
+    ponder: Ponder, here: Path, model: Path, argv: list[str], said: str
+) -> None:
+    done = ponder(*argv, "--model", model, "--max-tokens", "3")
+    assert done.code == 0 and (said in done.err if said else "  ! " not in done.err), done.err

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from fakes import CONFIGS, plain_logits, tiny, wait, weights64
+from ponder import room
 from ponder.engine import packed, resources
 from ponder.engine.engine import Engine
 from ponder.engine.overlay import replaced
 from ponder.engine.packed import Packed
 from ponder.engine.request import Request, Row
 from ponder.engine.runner import Runner
-from ponder.nets import compute, lora
+from ponder.nets import lora
 from ponder.nets.decoder import Decoder
 from ponder.types import Sampling, ids
 
@@ -208,5 +209,5 @@ def test_where_it_does_not_pay(why: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_memory_that_is_free() -> None:
-    free = compute.free_memory()
+    free = room.free_memory()
     assert 1 << 20 < free < 1 << 50

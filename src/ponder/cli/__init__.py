@@ -58,7 +58,8 @@ THEIRS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 done, 2 something the user can put right, 130 stopped. Anything else is a bug, with traceback."""
+    """Exit codes: 0 done, 2 something the user can put right, 130, 143 or 129 stopped by SIGINT, SIGTERM or SIGHUP.
+    Anything else is a bug, with traceback."""
     given = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -72,12 +73,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         _silence()
         return 1
     except KeyboardInterrupt:
-        return _end("stopped at once", 130, given)
+        return _end("stopped", 130, given)
     except BaseException as error:
+        if _first(error, Interrupted) is None and type(error).__name__ == "CancelledError" and _stopped() > 0:
+            error = Interrupted("stopped; what was done is saved, and the same command goes on")
         said = _sentence(error)
         if said is None:
             raise
-        return _end(said, 130 if _first(error, Interrupted) else 2, given)
+        return _end(said, _stopped() or 130 if _first(error, Interrupted) else 2, given)
+
+
+def _stopped() -> int:
+    """The exit code by the signal that stopped the command; 0: none did."""
+    stopping = sys.modules.get("ponder.cli.stopping")
+    return stopping.code() if stopping is not None else 0
 
 
 def _warning(
@@ -151,14 +160,15 @@ def _first(error: BaseException, kind: type[BaseException]) -> BaseException | N
 
 
 def _end(said: str, code: int, argv: list[str]) -> int:
-    print(said if code == 130 else f"error: {said}", file=sys.stderr)
-    if "--json" in argv:
-        from ponder.cli.progress import emit
-
-        emit({"event": "stopped" if code == 130 else "error", "message": said})
+    stopped = code > 128
     try:
+        print(said if stopped else f"error: {said}", file=sys.stderr)
+        if "--json" in argv:
+            from ponder.cli.progress import emit
+
+            emit({"event": "stopped" if stopped else "error", "message": said})
         sys.stdout.flush()
-    except OSError:
+    except OSError:  # nobody reads it any more
         _silence()
     return code
 

@@ -69,6 +69,7 @@ def solve(
     """Ask a model a question, and think about it by a strategy."""
     if not question.strip():
         raise UsageError("the question is empty")
+    from ponder.cli.start import say_futile
     from ponder.cli.thinking import budget_of, guide_for, strategy_named
 
     if strategy is None and effort is None and n == 1:
@@ -81,6 +82,8 @@ def solve(
     )
     named = guide or own
     guide = named or guide_for(way)
+    bounds = budget_of(level, budget, seconds, prices, model)
+    say_futile(way, bounds)
     asked = Question(question, model, template, strategy or effort or "vote", guide, seed)
     with Stop(saves=run is not None) as stop, watching(f"solve · {model}", stop, unit="answer", json=json) as seen:
         from ponder.models.load import load_any
@@ -92,7 +95,7 @@ def solve(
         policy.stream(seed)
         judge = guide_named(guide, policy, None, device, dtype)
         seen.phase("sample")
-        trace = think(asked, way, policy, judge, budget_of(level, budget, seconds, prices, model), run)
+        trace = think(asked, way, policy, judge, bounds, run)
     found = decided(trace)
     if json:
         trees = {"trace": trace.to_json()} if show == "tree" else {}

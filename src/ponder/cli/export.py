@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
+from ponder import scratch
 from ponder.cli import options as opt
 from ponder.errors import UsageError
 
@@ -51,11 +50,7 @@ def write(model: str, out: Path, kind: str | None = None) -> None:
     if kind is not None:
         gguf.save(net, tokenizer, out, kind.upper())
         return
-    out.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-    try:
+    with scratch.beside(out) as work:
         hf.save(net, work / "model")
         tokenizer.save(work / "model")
         (work / "model").rename(out)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)

@@ -81,6 +81,7 @@ class Plan:
     ends: list[str] = field(default_factory=list)  # names of EOS tokens
     probe: Probe | None = None
     fault: str = ""  # why the first steps failed
+    futile: list[str] = field(default_factory=list)  # settings that cannot do what they say
     time: Time | None = None
     shown: list[Run] = field(default_factory=list)
     cut: bool = False  # an end was put to what is shown
@@ -98,7 +99,11 @@ def plan(argv: Sequence[str]) -> int:
         print(USAGE)
         return 0 if argv else 2
     job, json, scan, probe = read(argv)
+    from ponder.reason.futile import futile
+
     found = Plan(*chosen(job))
+    found.job.fits()
+    found.futile = futile(found.job.strategy) if hasattr(found.job, "strategy") else []
     with Stop(saves=False) as stop:
         with Progress("", stop) if json else watching("plan", stop, unit="plan") as seen:
             make(found, scan, probe, seen)

@@ -39,7 +39,7 @@ def draw(found: Plan) -> RenderableType:
 
 
 def sections(found: Plan) -> Iterator[tuple[str, RenderableType]]:
-    yield "job", table(job_rows(found))
+    yield "job", Group(table(job_rows(found)), *(Text(f"! {line}", STYLES[2]) for line in found.futile))
     if found.probe or found.fault:
         yield "cost", table(cost_rows(found))
     if found.shown:
@@ -163,7 +163,8 @@ def verdict(found: Plan) -> Text:
     failed = [c.name for c in found.checks if c.passed is False] + ["cost"] * bool(found.fault)
     if failed:
         return Text(f"not ready: {', '.join(failed)}", "bold red")
-    sick = found.scan is not None and any(f.severity >= 2 for f in found.scan.findings)
+    sick = bool(found.futile)
+    sick |= found.scan is not None and any(f.severity >= 2 for f in found.scan.findings)
     return Text("it can run, but see what is marked !", "bold yellow") if sick else Text("ready", "bold green")
 
 
@@ -178,6 +179,7 @@ def plain(found: Plan) -> dict[str, Any]:
         "probe": probe, "fault": found.fault or None, "checkpoint_bytes": found.checkpoint,
         "time": asdict(found.time) if found.time else None, "prompt": [asdict(r) for r in found.shown],
         "scan": asdict(found.scan) if found.scan else None, "checks": [asdict(c) for c in found.checks],
+        "futile": found.futile,
     }  # fmt: skip
 
 

@@ -76,6 +76,7 @@ class Progress:
                 self.unit, self.done, self.total, self.rate, self._first = "step", 0, 0, 0.0, None
                 self.metrics, self.curve, self.examples, self.rows, self.findings = {}, {}, [], [], []
             self.now, self.written, self.part = name, 0, 0.0
+            self.stop.critical = name in ("learn", "save")
             if self._first is None and name != "load":
                 self._first = (-1, time.monotonic())
                 self.step_ended = time.monotonic()

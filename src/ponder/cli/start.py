@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from ponder.pipelines.evaluate import Evaluate
     from ponder.pipelines.report import Report
     from ponder.pipelines.stages import Stages
+    from ponder.reason.budget import Budget
 
 
 class Launch(NamedTuple):
@@ -32,6 +34,7 @@ def start(job: Any, folder: Path, json: bool, fresh: bool = False) -> int:
         raise RunError(f"{folder} holds a run already, which --fresh leaves alone: give another --run, or remove it")
     from ponder.pipelines.finished import finished
 
+    tell_futile(job)
     with Stop() as stop:
         with watch(job, folder, stop, json) as seen:
             with tidy(folder):
@@ -41,6 +44,22 @@ def start(job: Any, folder: Path, json: bool, fresh: bool = False) -> int:
     else:
         print("\n".join(report(job, folder, result)))
     return 0
+
+
+def tell_futile(job: Any) -> None:
+    """Say which settings of a job's strategies cannot do what they say."""
+    from ponder.pipelines.stages import Stages
+
+    for one in [stage.job for stage in job.stages] if isinstance(job, Stages) else [job]:
+        if (strategy := getattr(one, "strategy", None)) is not None:
+            say_futile(strategy, getattr(one, "budget", None))
+
+
+def say_futile(strategy: Any, budget: Budget | None) -> None:
+    from ponder.reason.futile import futile
+
+    for line in futile(strategy, budget):
+        print(f"  ! {line}", file=sys.stderr, flush=True)
 
 
 @contextmanager

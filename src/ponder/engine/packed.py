@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from ponder.engine.overlay import Forward, replaced
 from ponder.engine.runner import Runner
-from ponder.nets.compute import free_memory
 from ponder.nets.decoder import Decoder, wide
+from ponder.room import free_memory
 
 _LARGE = 1 << 16  # entries of a matrix that is worth it: a small one is in the processor's cache, in any order
 _SOON = 256  # tokens computed with new weights before they are packed: that takes as long as a pass or two

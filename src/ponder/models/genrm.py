@@ -47,8 +47,8 @@ class GenRM:
             raise UsageError("GenRM needs rationales of 0 or more, 1 vote or more, and some seconds")
         if self.how not in ("auto", "probability", "votes"):
             raise UsageError(f"GenRM reads a probability, votes or auto, not {self.how!r}")
-        if self.rationales > 1 and self.sampling.temperature == 0:
-            raise UsageError("several rationales at temperature 0 are one: give sampling a temperature")
+        if self.rationales > 1 and self.sampling.single:
+            raise UsageError("several rationales at temperature 0, or with top_k 1, are one: give a temperature")
 
     @property
     def name(self) -> str:

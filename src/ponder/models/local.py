@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ponder import room
 from ponder.engine.request import Request, Row
 from ponder.errors import UsageError
 from ponder.models import chat
@@ -77,16 +78,17 @@ class Local(ABC):
     def _checked(self, prefix: Ids, sampling: Sampling, n: int) -> Sampling:
         if not isinstance(n, int | np.integer) or n < 1:
             raise UsageError(f"n is {n}; ask for at least one completion")
+        room.fits(n * room.ANSWER, n=n)
         if prefix.ndim != 1 or not len(prefix) or prefix.min() < 0 or prefix.max() >= self._vocab:
             raise UsageError(f"a prefix needs at least one token, each below the vocabulary's {self._vocab}")
         if named := [token for token in sampling.named if token >= self._vocab]:
             raise UsageError(
                 f"token {named[0]} is allowed, forced, biased or a stop; the vocabulary has {self._vocab} tokens"
             )
-        room = self._context - len(prefix)
-        if room < max(1, sampling.min_tokens, len(sampling.forced)):
+        left = self._context - len(prefix)
+        if left < max(1, sampling.min_tokens, len(sampling.forced)):
             raise UsageError(f"the prompt has {len(prefix)} tokens, the model's context only {self._context}")
-        return sampling if sampling.max_tokens <= room else replace(sampling, max_tokens=room)
+        return sampling if sampling.max_tokens <= left else replace(sampling, max_tokens=left)
 
     def _stopped(self, row: Row) -> bool:
         """Has the newest token completed a stop string? A match ends in it, and each token has a byte or more."""

@@ -8,12 +8,11 @@ scale times level plus offset, each a half-precision number, does not fit in 16 
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
+from ponder import scratch
 from ponder.errors import ModelError
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import gguf, hf
@@ -51,17 +50,13 @@ def folder() -> Path:
     if (done / "config.json").is_file():
         return done
     source = packaged()
-    home.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{NAME}-", dir=home))
-    try:
+    with scratch.beside(done) as work:
         convert(source, work / NAME)
         try:
             (work / NAME).rename(done)
         except OSError:  # another process was faster: its folder is as good
             if not (done / "config.json").is_file():
                 raise ModelError(f"{done} is in the way of the converted model; remove it") from None
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     return done
 
 

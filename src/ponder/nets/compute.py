@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
 import torch
 
@@ -53,21 +52,6 @@ def matmul_rate(dtype: torch.dtype, seconds: float = 0.05, rows: int = 256) -> f
         torch.nn.functional.linear(a, b)
         count += 1
     return 2.0 * a.numel() * len(b) * count / (time.perf_counter() - began)
-
-
-def free_memory() -> int:
-    """Bytes that this process may still take of the machine's memory."""
-    try:
-        told = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        free = int(told["MemAvailable"].split()[0]) << 10
-    except (OSError, KeyError, ValueError):  # no Linux
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2 if hasattr(os, "sysconf") else 1 << 30
-    try:  # a container's own bound
-        most, used = (int(Path("/sys/fs/cgroup", f"memory.{name}").read_text()) for name in ("max", "current"))
-        files = dict(line.split() for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines())
-        return max(0, min(free, most - used + int(files.get("inactive_file", 0))))  # files read are let go
-    except (OSError, ValueError):  # there is none
-        return free
 
 
 def set_threads() -> int:

@@ -6,7 +6,6 @@ Quantised tensors become floats of the values their bits stand for, by the forma
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ponder import scratch
 from ponder.errors import ModelError, UnknownName
 from ponder.nets import gguf_layout, gguf_rope
 from ponder.nets.config import DecoderConfig, Rope
@@ -198,10 +198,9 @@ def save(
     facts = _metadata(decoder.config) | (_ends(decoder.config) if tokenizer is None else {})
     facts |= {} if tokenizer is None else tokenizer.gguf_metadata(decoder.config.vocab)
     facts |= {"general.file_type": KINDS[kind], "general.quantization_version": 2}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as work:
-        _write(gguf, Path(work) / path.name, decoder, facts, gguf.GGMLQuantizationType[kind])
-        os.replace(Path(work) / path.name, path)
+    with scratch.beside(path) as work:
+        _write(gguf, work / path.name, decoder, facts, gguf.GGMLQuantizationType[kind])
+        os.replace(work / path.name, path)
 
 
 def _write(gguf: Any, path: Path, decoder: Decoder, facts: Mapping[str, Any], kind: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from fnmatch import fnmatch
@@ -16,6 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from ponder import scratch
 from ponder.errors import ModelError, UsageError
 from ponder.nets import config as configs
 from ponder.nets import lora
@@ -147,18 +147,12 @@ def save(decoder: Decoder, folder: Path | str, shard_bytes: float = 5e9, overwri
     """A folder that transformers and vLLM load. It appears whole or not at all."""
     folder = Path(folder)
     _may_write(folder, overwrite)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        new = work / "new"  # made with the user's permissions, where mkdtemp's are private
+    with scratch.beside(folder) as work:
+        new = work / "new"  # made with the user's permissions, where the work folder is private
         snapshot(decoder, shard_bytes, copy=False)(new)
         if folder.is_dir():
             folder.rename(work / "old")
         new.rename(folder)
-    finally:
-        if not folder.exists() and (work / "old").exists():
-            (work / "old").rename(folder)
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def snapshot(decoder: Decoder, shard_bytes: float = 5e9, copy: bool = True) -> Callable[[Path], None]:

@@ -11,7 +11,6 @@ import json
 import math
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ponder import scratch
 from ponder.errors import MissingExtra, ModelError, UnknownName, UsageError
 from ponder.nets.decoder import Decoder
 
@@ -130,13 +130,9 @@ def save(net: Decoder, lora: LoRA, folder: Path | str, base: str) -> None:
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ModelError(f"{folder} is not an empty folder; name another one to save the adapter in")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        write(work / "new")  # made with the user's permissions, where mkdtemp's are private
+    with scratch.beside(folder) as work:
+        write(work / "new")  # made with the user's permissions, where the work folder is private
         os.replace(work / "new", folder)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def snapshot(net: Decoder, lora: LoRA, base: str) -> Callable[[Path], None]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ponder import room
 from ponder.errors import UsageError
 from ponder.models.load import load_any, pin
 from ponder.pipelines.evaluate import think_about
@@ -43,6 +44,7 @@ class Collect:
             raise UsageError("batch and problems must each be at least 1, seed and first at least 0")
 
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> Report:
+        room.traces_fit({"problems": self.problems}, {"n": getattr(self.strategy, "n", 1)})
         watch = watch or Silent()
         job = replace(self, model=pin(self.model), guide=pin_guide(self.guide, folder))
         chosen = {p.id: p for p in pick(self.task.train, self.seed, self.first, self.problems)}

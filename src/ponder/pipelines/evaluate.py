@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ponder import room
 from ponder.errors import Interrupted, ModelError, TaskError, UsageError
 from ponder.models.load import load_any, pin
 from ponder.pipelines import unchanged
@@ -62,6 +63,7 @@ async def evaluate(job: Evaluate, policy: Policy, run: Run, watch: Watch, guide:
     problems = list(job.task.test[: job.limit] if job.limit else job.task.test)
     if not problems:
         raise TaskError(f"the task {job.task.name} has no held-out problems: check its settings or its data folder")
+    room.traces_fit({"limit": len(problems)}, {"n": getattr(job.strategy, "n", 1)})
     verifier = job.task.verifier
     budget: Budget | Purse | None = job.budget
     if job.budget is not None and job.together:

@@ -6,6 +6,7 @@ whole, once the step is recorded. So a run that was killed at any moment goes on
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -95,7 +96,7 @@ class Keeper:
         """One step: gives a copy of the state to change, which `record` puts in place of the old one."""
         try:
             yield replace(self.state, memory=dict(self.state.memory))  # a history is replaced as a whole
-        except (Interrupted, BaseExceptionGroup) as stop:
+        except (Interrupted, BaseExceptionGroup, CancelledError) as stop:
             if isinstance(stop, BaseExceptionGroup) and not stop.subgroup(Interrupted):
                 raise
             for learner in self.learners.values():

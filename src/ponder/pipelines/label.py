@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ponder import room
 from ponder.errors import Interrupted, TaskError, UsageError
 from ponder.funnel import Funnel
 from ponder.models.load import load_any, pin
@@ -52,6 +53,8 @@ class Label:
             raise UsageError("limit and batch must be at least 1, seed at least 0")
 
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> list[Trace]:
+        if not self.data:
+            room.traces_fit({"limit": min(self.limit, len(self.task.train))}, {"n": getattr(self.strategy, "n", 1)})
         watch = watch or Silent()
         job = replace(self, model=pin(self.model))
         with Run(folder, job, weights_of(job)) as run:

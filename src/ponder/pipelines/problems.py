@@ -14,7 +14,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from ponder import jobs, names
+from ponder import jobs, names, room
 from ponder.errors import RunError, UnknownName, UsageError
 from ponder.funnel import Funnel
 from ponder.pipelines.agreement import Tried
@@ -111,6 +111,11 @@ class MakeProblems:
             raise UsageError(f"pass rates from {self.hardest} to {self.easiest}: give 0 <= hardest <= easiest <= 1")
         if self.votes > self.samples * max(1, len(self._solvers)) and self._solved:
             raise UsageError(f"{self.votes} votes cannot come of {self.samples} samples: take more samples")
+        if self._solved and self.samples > 1 and self.solving.single:
+            raise UsageError(
+                f"{self.samples} samples of a solver at temperature 0 are one, and agree with themselves: "
+                "give a temperature, or take samples=1 and several solvers"
+            )
 
     @property
     def _solvers(self) -> tuple[str, ...]:
@@ -121,6 +126,7 @@ class MakeProblems:
         return bool(self._solvers) and self.samples > 0
 
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> Made:
+        room.traces_fit({"count": self.count}, {"samples": max(1, self.samples)})
         from ponder.models.load import load_any, pin
 
         watch = watch or Silent()

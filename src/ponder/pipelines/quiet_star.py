@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ponder import room
 from ponder.errors import UsageError
 from ponder.measure import mean_of
 from ponder.models.load import Fresh, load_policy, pinned
@@ -72,6 +73,7 @@ class QuietStar:
             raise UsageError(f"thoughts begin and end with {self.marks[0]!r}: the two marks must differ")
 
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> Native:
+        room.traces_fit({"batch": self.batch}, {})
         job = pinned(self, folder)
         with Run(folder, job, weights_of(job)) as run:
             return asyncio.run(quiet_star(job, run, watch or Silent()))

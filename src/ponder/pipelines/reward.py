@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ponder import room
 from ponder.errors import RunError, UsageError
 from ponder.measure import auroc, best_at_k, ece
 from ponder.models.load import Fresh, pinned
@@ -77,6 +78,7 @@ class RewardModel:
             raise UsageError("lora, head_only and frozen_layers each say which weights stay: give one of them")
 
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> Native:
+        room.traces_fit({"batch": self.batch}, {})
         job = pinned(self, folder)
         with Run(folder, job, weights_of(job)) as run:
             return train_judge(job, run, watch or Silent())

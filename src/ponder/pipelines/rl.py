@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ponder import room
 from ponder.errors import UsageError, VerifierError
 from ponder.models.load import Fresh, load_policy, pinned
 from ponder.models.native import Native
@@ -80,6 +81,8 @@ class RL:
         if sampling.temperature != self.temperature or not self.temperature:
             both = f"the strategy samples at temperature {sampling.temperature}, the learner at {self.temperature}"
             raise UsageError(f"{both}: they must be equal and positive")
+        if sampling.single and not getattr(self.objective, "alone", False):
+            raise UsageError("with top_k 1 all answers of a group are the same, so nothing is learned: leave it out")
         if self.refill is not None and self.refill < 0:
             raise UsageError(f"refill is {self.refill}; it is a number of rounds, 0 or more")
         if self.lora is not None and self.frozen_layers:
@@ -102,7 +105,12 @@ class RL:
             ends = f"begins at {begins} tokens, and answers end at {sampling.max_tokens}"
             warnings.warn(f"the penalty for overlong answers {ends}: set longest and buffer", stacklevel=3)
 
+    def fits(self) -> None:
+        """Refuse a step that this machine's memory cannot hold."""
+        room.traces_fit({"prompts": self.prompts}, {"n": getattr(self.strategy, "n", 1)})
+
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> Native:
+        self.fits()
         job = pinned(self, folder)
         with Run(folder, job, weights_of(job)) as run:
             return asyncio.run(train(job, run, watch or Silent()))

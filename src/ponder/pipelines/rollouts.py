@@ -51,8 +51,10 @@ class Labelling(ABC):
     def __post_init__(self) -> None:
         if not 1 <= self.first <= self.n:
             raise UsageError(f"of {self.n} completions, {self.first} in the first round: give 1 to n of them")
-        if self.n > 1 and self.sampling.temperature == 0:
-            raise UsageError("several completions at temperature 0 are one: give sampling a temperature, or n=1")
+        if self.n > 1 and self.sampling.single:
+            raise UsageError(
+                "several completions at temperature 0, or with top_k 1, are one: give sampling a temperature, or n=1"
+            )
 
     @abstractmethod
     async def __call__(self, trace: Trace, policy: Policy, verifier: Scorer) -> None:

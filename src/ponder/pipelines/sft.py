@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ponder import room
 from ponder.errors import ModelError, RunError, TaskError, UsageError
 from ponder.models.load import Fresh, load_policy, pinned
 from ponder.models.native import Native
@@ -74,7 +75,12 @@ class FineTune:
         if isinstance(self.objective, Distill) != (self.teacher is not None):
             raise UsageError("distillation needs a teacher, and only distillation: give both or neither")
 
+    def fits(self) -> None:
+        """Refuse a step that this machine's memory cannot hold."""
+        room.traces_fit({"batch": self.batch}, {})
+
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> Native:
+        self.fits()
         job = pinned(self, folder)
         with Run(folder, job, weights_of(job)) as run:
             return fine_tune(job, run, watch or Silent())

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ponder import room
 from ponder.errors import Interrupted, PonderError, Spent, TaskError, UsageError
 from ponder.protocols import Policy, Scorer, Strategy
 from ponder.reason.budget import Budget, Metered, Purse
@@ -117,6 +118,7 @@ def stream(size: int, seed: int, first: int, count: int) -> list[int]:
     """
     if not size:
         raise TaskError("the task has no problems: check its settings or its data folder")
+    room.fits(size * room.INDEX, size=size)
     chosen: list[int] = []
     while len(chosen) < count:
         epoch, place = divmod(first + len(chosen), size)

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ponder.errors import UsageError
+from ponder import foreign
+from ponder.errors import Interrupted, UsageError
 from ponder.names import load
 from ponder.types import Score, Trace
 
@@ -140,15 +141,27 @@ async def _judged(name: str, function: Function, arguments: dict[str, Any], coun
     if not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
         arguments = {key: value for key, value in arguments.items() if key in taken}
     try:
-        said = function(**arguments)
+        with foreign.call(f"reward {_place(function, name)}", sync=True, users=True):
+            said = function(**arguments)
+            if not inspect.isawaitable(said):
+                said = list(said)
         if inspect.isawaitable(said):
-            said = await said
+            with foreign.call(f"reward {_place(function, name)}", users=True):
+                said = await said
         values = list(said)
+    except Interrupted:
+        raise
     except Exception as error:  # a reward must never raise into the training loop
         return [Score(None, f"crashed: {type(error).__name__}: {error}"[:300])] * count
     if len(values) != count:
         return [Score(None, f"{name} returned {len(values)} rewards for {count} completions; return one each")] * count
     return [_score(value) for value in values]
+
+
+def _place(function: Function, name: str) -> str:
+    """Where the user finds the function: `module:name`."""
+    module = getattr(function, "__module__", "")
+    return f"{module}:{name}" if module else name
 
 
 def _score(value: Any) -> Score:

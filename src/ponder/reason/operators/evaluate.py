@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ponder import foreign
 from ponder.errors import Interrupted, PonderError, Spent
 from ponder.protocols import Scorer
 from ponder.types import Cost, Score, Trace
@@ -30,7 +31,8 @@ async def evaluate(trace: Trace, steps: Sequence[int], scorer: Scorer) -> list[f
 
 async def _asked(trace: Trace, steps: Sequence[int], scorer: Scorer) -> list[Score]:
     try:
-        scores = list(await scorer(trace, steps))
+        with foreign.call(f"the scorer {scorer.name}"):
+            scores = list(await scorer(trace, steps))
     except (Interrupted, Spent):
         raise
     except PonderError as error:  # it says itself what to do

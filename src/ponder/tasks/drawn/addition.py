@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from ponder.tasks.drawn.procedural import Procedural, at_least
+from ponder.tasks.drawn.procedural import Procedural, at_least, at_most
 from ponder.types import Problem, user
 from ponder.verify import FORMS, FinalNumber, Form, state
 
@@ -22,6 +22,7 @@ class Addition(Procedural[tuple[int, int]]):
 
     def check(self) -> None:
         at_least(1, digits=self.digits)
+        at_most(1000, digits=self.digits)
 
     @property
     def name(self) -> str:

@@ -43,6 +43,7 @@ class Countdown(Procedural[Puzzle]):
     def check(self) -> None:
         at_least(2, numbers=self.numbers, largest=self.largest, highest=self.highest)
         at_most(MOST_NUMBERS, numbers=self.numbers)
+        at_most(10**6, largest=self.largest, highest=self.highest)
 
     @property
     def name(self) -> str:

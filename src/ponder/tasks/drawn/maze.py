@@ -41,6 +41,7 @@ class Maze(Asked[Lines]):
         at_least(2, side=self.side)
         at_most(40, side=self.side)
         at_least(0, opened=self.opened)
+        at_most(2 * self.side**2, opened=self.opened)  # there are no more walls
 
     @property
     def name(self) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Self, TypeVar, overload
 
+from ponder import room
 from ponder.errors import TaskError, UsageError
 from ponder.protocols import Scorer
 from ponder.tasks.split import digest, held_out
@@ -104,6 +105,7 @@ class Procedural(ABC, Generic[Item]):
 
     @cached_property
     def test(self) -> Sequence[Problem]:
+        room.fits(self.test_size * room.PROBLEM, test_size=self.test_size)
         items = list(self._held_out())
         if not items:
             raise TaskError(f"task {self.name!r} has no held-out problems: its space is too small; widen its settings")
@@ -152,14 +154,14 @@ class Drawn(Sequence[Problem]):
         return self.task.training_problem(range(len(self))[index])
 
 
-def at_least(lowest: int, **settings: int) -> None:
+def at_least(lowest: int, /, **settings: int) -> None:
     """Refuse settings below what can work."""
     for name, value in settings.items():
         if value < lowest:
             raise UsageError(f"{name} is {value}; it must be at least {lowest}")
 
 
-def at_most(highest: int, **settings: int) -> None:
+def at_most(highest: int, /, **settings: int) -> None:
     """Refuse settings above what can work."""
     for name, value in settings.items():
         if value > highest:

@@ -51,6 +51,7 @@ class Programs(Asked[Item]):
         at_least(1, steps=self.steps)
         at_most(12, steps=self.steps)
         at_least(0, examples=self.examples)
+        at_most(100, examples=self.examples)
         at_least(4, tests=self.tests)
         at_most(100, tests=self.tests)
 

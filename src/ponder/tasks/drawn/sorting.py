@@ -51,7 +51,7 @@ class Sorting(Asked[Item]):
 
     def check(self) -> None:
         at_least(2, length=self.length, digits=self.digits)
-        at_most(100, length=self.length)
+        at_most(100, length=self.length, digits=self.digits)
         if self.length > 10**self.digits // 2:
             raise UsageError(f"there are too few numbers with {self.digits} digits for lists of {self.length}")
         known_kinds(self.kinds, KINDS)

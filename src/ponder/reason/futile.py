@@ -1,0 +1,104 @@
+"""Settings that cannot do what they say: a vote among samples that are all alike, a tree with one branch.
+
+Such a run works, costs what it costs, and measures something else than its name; so it is told, not refused. (Training
+on a group of equal answers learns nothing at all, and is refused: see `pipelines.rl`.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from ponder.reason.budget import Budget
+from ponder.reason.strategies import (
+    DVTS,
+    MCTS,
+    Beam,
+    BestOf,
+    Branches,
+    Ensemble,
+    Forest,
+    GraphOfThoughts,
+    ParticleFilter,
+    Rebase,
+    Rejection,
+    STaR,
+    TreeOfThoughts,
+    Vote,
+)  # fmt: skip
+from ponder.types import Sampling
+
+MEND = "give a temperature above 0"
+
+
+def futile(strategy: Any, budget: Budget | None = None) -> list[str]:
+    """One sentence for each setting of a strategy, and of those inside it, that has no effect."""
+    told = [*_one_branch(strategy), *_alike(strategy)]
+    sampling = getattr(strategy, "sampling", None)
+    most = None if budget is None else budget.tokens
+    if most is not None and isinstance(sampling, Sampling) and most < sampling.max_tokens:
+        said = f"the budget of {most:,} tokens is less than one answer may have ({sampling.max_tokens:,})"
+        told.append(f"{said}: long ones are cut short there")
+    if is_dataclass(strategy):
+        inner = (getattr(strategy, f.name) for f in fields(strategy))
+        told += [line for one in inner if is_dataclass(one) and callable(one) for line in futile(one)]
+    return list(dict.fromkeys(told))
+
+
+def _alike(strategy: Any) -> Iterator[str]:
+    """Several draws that can only be one."""
+    inner = getattr(strategy, "of", strategy)  # a forest draws by its trees' sampling
+    sampling = getattr(inner, "sampling", None)
+    if not isinstance(sampling, Sampling) or not sampling.single:
+        return
+    how = "at temperature 0" if sampling.temperature == 0 else f"with top_k {sampling.top_k}"
+    for count, drawn in _draws(strategy):
+        if count > 1:
+            yield f"{count:,} {drawn} {how} are all the same: {MEND}, or draw one"
+
+
+def _draws(strategy: Any) -> Iterator[tuple[int, str]]:
+    """How many draws from one prefix a strategy compares, and what it calls them."""
+    name = type(strategy).__name__
+    match strategy:
+        case Ensemble() | STaR():
+            yield strategy.n, "samples of a problem"
+        case Vote():
+            yield strategy.n, "chains of a vote"
+        case BestOf():
+            yield strategy.n, "samples, of which the best is taken,"
+        case Beam() | DVTS():
+            yield strategy.m, f"continuations of a step ({name})"
+        case Rebase() | ParticleFilter():
+            yield strategy.n, f"continuations of a step ({name})"
+        case MCTS():
+            yield strategy.width, "children of a step (MCTS)"
+            yield strategy.rollouts, "rollouts of a step (MCTS)"
+        case Branches():
+            yield max(strategy.widths), "branches of a step"
+        case Rejection():
+            yield strategy.attempts, "attempts"
+        case Forest():
+            yield strategy.trees, "trees of a forest"
+        case TreeOfThoughts():
+            yield (strategy.n if strategy.generation == "sample" else 1), "thoughts after each"
+            yield strategy.evaluations, "evaluations of a thought"
+        case GraphOfThoughts():
+            yield max(getattr(o, "n", 1) for o in strategy.operations), "solutions of a part"
+
+
+def _one_branch(strategy: Any) -> Iterator[str]:
+    """A choice among one."""
+    match strategy:
+        case MCTS(width=1, widening=None):
+            yield "a tree search with a width of 1 is a single chain: give a width of 2 or more"
+        case Vote(n=1):
+            yield "a vote of one chain is that chain: give n of 2 or more, or take the strategy chain"
+        case BestOf(n=1):
+            yield "the best of one sample is that sample: give n of 2 or more, or take the strategy chain"
+        case Beam(n=1) | DVTS(n=1) | Rebase(n=1) | ParticleFilter(n=1):
+            name = type(strategy).__name__
+            yield f"{name} with n of 1 is a single chain, and its guide has nothing to choose: give n of 2 or more"
+        case Forest(trees=1):
+            yield "a forest of one tree is that tree: give 2 or more"

@@ -1,0 +1,54 @@
+"""SIGINT, SIGTERM and SIGHUP from the first moment of a command: they end it in one line and never in a traceback.
+
+Imports next to nothing, since it is at work before all else is imported. An exception raised by a signal handler would
+come up anywhere: inside numpy's import, a destructor, or Python's own end, which print it. So the process ends here,
+and removes its unfinished folders itself. A job that saves before it stops has handlers of its own (cli/stopping.py).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+from typing import Any, NoReturn
+
+STOPS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+_owner = 0  # the process that the handlers were installed in; one that it forks has nothing to clear up
+
+
+def install(handler: Any = None) -> dict[int, Any]:
+    """Handle the stop signals by `handler`, by default `end`. Gives the handlers before. `nohup` stays in force."""
+    global _owner
+    _owner = os.getpid()
+    before: dict[int, Any] = {}
+    for number in STOPS:
+        if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:
+            before[number] = signal.signal(number, handler or end)
+    return before
+
+
+def end(number: int, frame: FrameType | None = None, said: str = "stopped") -> NoReturn:
+    """End the process at once, with the exit code that shells expect: 130 (SIGINT), 143 (SIGTERM), 129 (SIGHUP)."""
+    try:
+        for other in STOPS:
+            signal.signal(other, signal.SIG_IGN)
+    except ValueError:
+        pass  # another thread than the main one
+    if os.getpid() == _owner:
+        if (scratch := sys.modules.get("ponder.scratch")) is not None:
+            scratch.sweep()
+        shown = os.isatty(2)
+        write(2, f"{chr(27) + '[?25h' if shown else ''}{said}\n")  # the live panel hides the cursor
+        if "--json" in sys.argv:
+            write(1, f'{{"event": "stopped", "message": "{said}"}}\n')
+    os._exit(128 + number)
+
+
+def write(to: int, text: str) -> None:
+    """Past Python's buffers, which the interrupted code may hold."""
+    try:  # noqa: SIM105 (contextlib would have to be imported first)
+        os.write(to, text.encode())
+    except OSError:  # the terminal is gone
+        pass

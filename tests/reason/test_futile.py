@@ -1,0 +1,78 @@
+"""Settings that cannot do what they say are told, and those that can are not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ponder.reason.budget import Budget
+from ponder.reason.effort import EFFORTS
+from ponder.reason.futile import futile
+from ponder.reason.presets import PRESETS
+from ponder.reason.strategies import (
+    DVTS,
+    MCTS,
+    STRATEGIES,
+    Beam,
+    BestOf,
+    Branches,
+    Chain,
+    Ensemble,
+    Forest,
+    GraphOfThoughts,
+    Mutual,
+    ParticleFilter,
+    Rebase,
+    Rejection,
+    Route,
+    STaR,
+    TreeOfThoughts,
+    Vote,
+)  # fmt: skip
+from ponder.reason.strategies.graph import Solve
+from ponder.types import Sampling
+
+GREEDY = Sampling(temperature=0.0)
+ALIKE = [
+    (Vote(n=8, sampling=GREEDY), "8 chains of a vote at temperature 0 are all the same"),
+    (Vote(n=8, sampling=Sampling(top_k=1)), "8 chains of a vote with top_k 1 are all the same"),
+    (Ensemble(4, GREEDY), "4 samples of a problem"),
+    (STaR(n=3, sampling=GREEDY), "3 samples of a problem"),
+    (BestOf(5, sampling=GREEDY), "5 samples, of which the best is taken, at temperature 0"),
+    (Beam(n=4, m=2, sampling=GREEDY), "2 continuations of a step (Beam)"),
+    (DVTS(n=4, m=2, sampling=GREEDY), "2 continuations of a step (DVTS)"),
+    (Rebase(n=6, sampling=GREEDY), "6 continuations of a step (Rebase)"),
+    (ParticleFilter(n=6, sampling=GREEDY), "6 continuations of a step (ParticleFilter)"),
+    (MCTS(width=3, sampling=GREEDY), "3 children of a step (MCTS)"),
+    (Branches(widths=(1, 4), sampling=GREEDY), "4 branches of a step"),
+    (Rejection(attempts=9, sampling=GREEDY), "9 attempts"),
+    (Forest(of=Chain(GREEDY), trees=7), "7 trees of a forest"),
+    (TreeOfThoughts(evaluations=3, sampling=GREEDY), "3 evaluations of a thought"),
+    (GraphOfThoughts(operations=(Solve(n=3),), sampling=GREEDY), "3 solutions of a part"),
+    (Route(fast=Ensemble(4, GREEDY)), "4 samples of a problem"),
+    (Mutual(tree=MCTS(width=3, sampling=GREEDY)), "3 children of a step (MCTS)"),
+    (MCTS(width=1), "a width of 1 is a single chain"),
+    (Vote(n=1), "a vote of one chain"),
+    (BestOf(1), "the best of one sample"),
+    (Rebase(n=1), "Rebase with n of 1"),
+    (Forest(trees=1), "a forest of one tree"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("strategy", "said"), ALIKE, ids=lambda x: x if isinstance(x, str) else "")
+def test_what_cannot_differ_is_told(strategy: Any, said: str) -> None:
+    assert any(said in line for line in futile(strategy)), futile(strategy)
+
+
+@pytest.mark.parametrize("name", [*STRATEGIES, *PRESETS])
+def test_no_strategy_is_futile_as_it_comes(name: str) -> None:
+    kind = STRATEGIES[name]() if name in STRATEGIES else PRESETS[name].strategy
+    assert futile(kind) == []
+
+
+def test_a_budget_smaller_than_an_answer_is_told() -> None:
+    (said,) = futile(Vote(n=2, sampling=Sampling(max_tokens=256)), Budget(10))
+    assert "the budget of 10 tokens is less than one answer may have (256)" in said
+    for level in EFFORTS.values():
+        assert futile(Ensemble(2, Sampling(max_tokens=level.longest)), level.budget) == []
