@@ -20,6 +20,9 @@ from ponder.train.optimiser import AdamW
 from ponder.train.policy_gradient import GRPO
 from ponder.types import Sampling
 
+# As measured: these forms and no others earn a reward.
+FORMS = ("bare", "boxed", "tag", "hash", "line")
+
 
 def recipe(
     digits: int = 2,
@@ -35,7 +38,7 @@ def recipe(
     dtype: str = "float32",
 ) -> RL:
     return RL(
-        task=Addition(digits=digits),
+        task=Addition(digits=digits, prompt="What is {a} + {b}?", forms=FORMS),
         model=model,
         template="qa",
         strategy=Ensemble(n=n, sampling=Sampling(max_tokens=max_tokens)),

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ponder.cli import recipes
 from ponder.errors import TaskError, UsageError
 from ponder.protocols import Task
-from ponder.tasks import TASKS, Addition, Arithmetic, Countdown
+from ponder.tasks import TASKS, Addition, Arithmetic, Countdown, Sums
 from ponder.tasks.drawn.countdown import solve
 from ponder.verify import FORMS, evaluate, state
 
@@ -163,3 +164,12 @@ def test_countdown_may_leave_numbers_out():
     task = Countdown(use_all=False)
     assert "at most once" in task.test[0].question
     assert task.verifier.judge("<answer>7 * 2</answer>", {"numbers": [7, 2, 5], "target": 14}).value == 1.0
+
+
+def test_prompts_say_which_form_is_read_and_the_measured_recipe_keeps_its_own():
+    assert Arithmetic().train[0].messages[-1]["content"].endswith("Answer with the number only.")
+    assert "####" in Sums().train[0].messages[-1]["content"]
+    job = recipes.job(recipes.load(recipes.shipped()["addition"]), {})
+    assert job.task.prompt == "What is {a} + {b}?" and job.template == "qa"
+    assert set(job.task.forms) == {"bare", "boxed", "tag", "hash", "line"}
+    assert job.task.train[0] == Addition().train[0]  # what it trains is what `ponder eval addition` asks

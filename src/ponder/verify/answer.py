@@ -1,12 +1,13 @@
 """Find the one answer that a completion gives, or say why there is none. Pure text, linear time.
 
-An answer stands in one of five forms:
+An answer stands in one of six forms:
 
-    boxed   \\boxed{42}
-    tag     <answer>42</answer>
-    hash    #### 42
-    line    Answer: 42        or   The answer is 42.
-    bare    42    or    27 + 58 = 85.        (all that is said after the thinking, and nothing else)
+    boxed     \\boxed{42}
+    tag       <answer>42</answer>
+    hash      #### 42
+    line      Answer: 42        or   The answer is 42.
+    sentence  So we add them: 27 + 58 = 85.   or   The sum of 27 and 58 is 85.      (the last result that is stated)
+    bare      42    or    27 + 58 = 85.        (all that is said after the thinking, and nothing else)
 
 Working may come before an answer. After it may come only words that neither doubt nor change it. A reader
 must never have to choose: whoever gives two answers, a list or a hedge has given none.
@@ -22,12 +23,14 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 from ponder.errors import UnknownName, UsageError
-from ponder.verify.around import denied, part_of_more
+from ponder.verify.around import changed, denied, hedged, part_of_more
 from ponder.verify.numbers import LONGEST, parse, same, unwrap
+from ponder.verify.sentence import PLAIN, statements
 
-Form = Literal["boxed", "tag", "hash", "line", "bare"]
+Form = Literal["boxed", "tag", "hash", "line", "sentence", "bare"]
 FORMS: tuple[Form, ...] = get_args(Form)
 EXPLICIT: tuple[Form, ...] = ("boxed", "tag", "hash", "line")
+WORDED: tuple[Form, ...] = (*EXPLICIT, "bare")  # where the answer is no number
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +63,27 @@ def extract(text: str, forms: Sequence[Form] = EXPLICIT) -> Found:
         return Found(None, "several answers")
     if stated:
         return _agreed(said, stated, [])
-    return _bare(said) if "bare" in forms else Found(None, "no answer")
+    found = _bare(said) if "bare" in forms else Found(None, "no answer")
+    if found.answer is not None or "sentence" not in forms:
+        return found
+    closing = last_stated(said)
+    return found if closing.reason == "no answer" else closing
 
 
 def state(answer: str, form: Form) -> str:
     """The inverse of `extract`: an answer, said in this form."""
     said = {"boxed": f"\\boxed{{{answer}}}", "tag": f"<answer>{answer}</answer>", "hash": f"#### {answer}"}
-    return said.get(form, f"The answer is {answer}." if form == "line" else answer)
+    said |= {"line": f"The answer is {answer}.", "sentence": f"The result is {answer}."}
+    return said.get(form, answer)
 
 
-def known_forms(forms: Sequence[Form]) -> None:
+def known_forms(forms: Sequence[Form], known: Sequence[Form] = FORMS) -> None:
     """Refuse a form that nothing could be found in."""
     if not forms or isinstance(forms, str):
-        raise UsageError(f"forms is {forms!r}; give a tuple of answer forms out of {', '.join(FORMS)}")
+        raise UsageError(f"forms is {forms!r}; give a tuple of answer forms out of {', '.join(known)}")
     for form in forms:
-        if form not in FORMS:
-            raise UnknownName("answer form", str(form), FORMS)
+        if form not in known:
+            raise UnknownName("answer form", str(form), known)
 
 
 _THINK = re.compile(r"</?think>", re.IGNORECASE)
@@ -213,7 +221,7 @@ def _agreed(said: str, spans: list[Span], earlier: list[Span]) -> Found:
         return Found(None, "hedged")
     if part_of_more(before if said.startswith("\\", spans[0].start) else "", after):  # a tag stands in no sum
         return Found(None, "malformed")
-    fault = _changed(after, first)
+    fault = changed(after, first)
     return Found(None, fault) if fault else Found(first)
 
 
@@ -255,47 +263,27 @@ def _fault(answer: str) -> str:
     return ""
 
 
-_DOUBT = re.compile(
-    r"\b(?:or|maybe|perhaps|possibly|probably|wait|actually|instead|alternatively|wrong|incorrect|mistake|error"
-    r"|correction|ignore|rather|sorry|meant|also possible|guess|unsure|not|never|cannot|reflection"
-    r"|second (?:choice|answer|thoughts?))\b"
-    r"|n['’]t\b|\bno,|\?",
-    re.IGNORECASE,
-)
-_DIGITS = re.compile(r"(?:(?<![\w)])[-−])?[0-9][0-9,]*(?:\.[0-9]+)?")
-_UNIT_POWER = re.compile(r"\A((?:\\,|\s){0,3}\\(?:text|mathrm)\{[^{}]{0,30}\})\^\{?[23]\}?")  # \text{ cm}^2
-_NUMBER_WORD = re.compile(
-    r"\b(?:zero|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w{3,5}teen|twenty|thirty|forty|fifty"
-    r"|sixty|seventy|eighty|ninety|hundred|thousand|million|billion|half|double|twice)\b",
-    re.IGNORECASE,
-)
-
-_CHOSEN = re.compile(r"(?:option |choice )?\(?([A-Z])(?:[).:](?: .*)?)?", re.IGNORECASE | re.DOTALL)
-# The letter of an option: neither the pronoun I nor the article A.
-_OPTION = re.compile(
-    r"(?<![\w'’$\\])(?:[B-HJ-Z]|A(?! [a-z])|A(?= (?:is|was|as|too|also|would|could|seems)\b))(?![\w'’])"
-)
+def last_stated(said: str) -> Found:
+    """The value of the last sentence that states a result. What is said before is working, unless it states another
+    value of the same thing; what is said after may not change it."""
+    said = re.sub(r"\s{0,8}\n\s{0,8}(?==)", " ", said)  # a chain may take several lines
+    stated = list(statements(said))
+    if not stated:
+        return Found(None, "no answer")
+    last = stated[-1]
+    given = parse(last.value)
+    others = [other for other in stated[:-1] if other.subject == last.subject]
+    if given.value is None or any(not same(parse(other.value), given) for other in others):
+        return Found(None, "several answers")
+    if hedged(last.words) or denied(last.words):
+        return Found(None, "hedged")
+    fault = changed(said[last.end :], last.value)
+    return Found(None, fault) if fault else Found(last.value.strip())
 
 
-def _changed(after: str, answer: str) -> str:
-    """What is wrong with the words after an answer; empty where they leave it alone."""
-    given = parse(answer)
-    after = _UNIT_POWER.sub(r"\1", after)
-    for token in _DIGITS.finditer(after):
-        if len(token[0]) > LONGEST or not same(parse(token[0].rstrip(",")), given):
-            return "several answers"
-    if _NUMBER_WORD.search(after) or _BOX.search(after) or _ANSWER_TAG.search(after.replace("</answer>", "", 1)):
-        return "several answers"
-    chosen = _CHOSEN.fullmatch(answer)
-    if chosen and any(other[0] != chosen[1].upper() for other in _OPTION.finditer(after)):
-        return "several answers"
-    return "hedged" if _DOUBT.search(after) else ""
-
-
-_PLAIN = r"[-+−]?\s?[$€£]?\s?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)(?:\s?/\s?[0-9]+)?\s?%?"
-_BARE_NUMBER = re.compile(_PLAIN)
+_BARE_NUMBER = re.compile(PLAIN)
 _BARE_EQUATION = re.compile(
-    rf"(?=[^=]*[0-9)]\s*[-+−*×·/÷x]\s*[-−$(0-9])[-+−*×·/÷x()$.,0-9 ]+=\s*(?:\*\*)?({_PLAIN})(?:\*\*)?"
+    rf"(?=[^=]*[0-9)]\s*[-+−*×·/÷x]\s*[-−$(0-9])[-+−*×·/÷x()$.,0-9 ]+=\s*(?:\*\*)?({PLAIN})(?:\*\*)?"
 )
 
 

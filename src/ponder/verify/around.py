@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from ponder.verify.numbers import LONGEST, parse, same
+
 _OFFERS = re.compile(
     r"(?:\bor\b|\beither\b|\bneither\b|\bnot\b|n['’]t\b|≠|¬|\\(?:neq?|neg|lnot|not)(?![a-z]))[^\w.\n]*\Z", re.IGNORECASE
 )
@@ -60,3 +62,53 @@ def part_of_more(before: str, after: str) -> bool:
     near = before[-100:]
     leads = ("\\" in near or near.removesuffix(" ")[-1:] in _OPERATION) and _LEADS.search(near)
     return bool(leads or _GOES_ON.match(after))
+
+
+_FORM = re.compile(r"\\boxed\s{0,4}\{|</?answer>", re.IGNORECASE)
+_DOUBT = re.compile(
+    r"\b(?:or|maybe|perhaps|possibly|probably|wait|actually|instead|alternatively|wrong|incorrect|mistake|error"
+    r"|correction|ignore|rather|sorry|meant|also possible|guess|unsure|not|never|cannot|reflection"
+    r"|second (?:choice|answer|thoughts?))\b"
+    r"|n['’]t\b|\bno,|\?",
+    re.IGNORECASE,
+)
+_DIGITS = re.compile(r"(?:(?<![\w)])[-−])?[0-9][0-9,]*(?:\.[0-9]+)?")
+_UNIT_POWER = re.compile(r"\A((?:\\,|\s){0,3}\\(?:text|mathrm)\{[^{}]{0,30}\})\^\{?[23]\}?")  # \text{ cm}^2
+_NUMBER_WORD = re.compile(
+    r"\b(?:zero|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w{3,5}teen|twenty|thirty|forty|fifty"
+    r"|sixty|seventy|eighty|ninety|hundred|thousand|million|billion|half|double|twice)\b",
+    re.IGNORECASE,
+)
+
+_CHOSEN = re.compile(r"(?:option |choice )?\(?([A-Z])(?:[).:](?: .*)?)?", re.IGNORECASE | re.DOTALL)
+# The letter of an option: neither the pronoun I nor the article A.
+_OPTION = re.compile(
+    r"(?<![\w'’$\\])(?:[B-HJ-Z]|A(?! [a-z])|A(?= (?:is|was|as|too|also|would|could|seems)\b))(?![\w'’])"
+)
+
+
+def changed(after: str, answer: str) -> str:
+    """What is wrong with the words after an answer; empty where they leave it alone."""
+    given = parse(answer)
+    after = _UNIT_POWER.sub(r"\1", after)
+    for token in _DIGITS.finditer(after):
+        if len(token[0]) > LONGEST or not same(parse(token[0].rstrip(",")), given):
+            return "several answers"
+    if _NUMBER_WORD.search(after) or _FORM.search(after.replace("</answer>", "", 1)):
+        return "several answers"
+    chosen = _CHOSEN.fullmatch(answer)
+    if chosen and any(other[0] != chosen[1].upper() for other in _OPTION.finditer(after)):
+        return "several answers"
+    return "hedged" if _DOUBT.search(after) else ""
+
+
+_HEDGED = re.compile(
+    r"\b(?:or|either|maybe|perhaps|possibly|probably|about|around|roughly|approximately|not|never|unsure|guess|if|unless"
+    r"|wrong|false|incorrect|mistaken|doubt|could|might|would|suppose|assume|say)\b|n['’]t\b|[?≈≠±~]",
+    re.IGNORECASE,
+)
+
+
+def hedged(words: str) -> bool:
+    """The words that lead to a result leave it open."""
+    return _HEDGED.search(words) is not None

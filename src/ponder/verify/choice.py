@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponder.types import Score
-from ponder.verify.answer import EXPLICIT, Form, Found, after_thinking, extract, known_forms
+from ponder.verify.answer import EXPLICIT, WORDED, Form, Found, after_thinking, extract, known_forms
 from ponder.verify.numbers import unwrap
 from ponder.verify.scoring import TextScorer, bad_data, shown
 
@@ -29,7 +29,7 @@ class Choice(TextScorer):
     forms: tuple[Form, ...] = EXPLICIT
 
     def __post_init__(self) -> None:
-        known_forms(self.forms)
+        known_forms(self.forms, WORDED)
 
     @property
     def name(self) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponder.types import Score
-from ponder.verify.answer import Form, Found, after_thinking, known_forms
+from ponder.verify.answer import WORDED, Form, Found, after_thinking, known_forms
 from ponder.verify.around import denied
 from ponder.verify.reading import DELIMITED, read_one
 from ponder.verify.scoring import TextScorer, bad_data, shown
@@ -28,7 +28,7 @@ class FinalText(TextScorer):
     ignore_spaces: bool = False
 
     def __post_init__(self) -> None:
-        known_forms(self.forms)
+        known_forms(self.forms, WORDED)
 
     @property
     def name(self) -> str:
@@ -62,7 +62,7 @@ class FinalList(TextScorer):
     forms: tuple[Form, ...] = DELIMITED
 
     def __post_init__(self) -> None:
-        known_forms(self.forms)
+        known_forms(self.forms, WORDED)
 
     @property
     def name(self) -> str:

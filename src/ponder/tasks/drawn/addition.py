@@ -17,7 +17,7 @@ class Addition(Procedural[tuple[int, int]]):
     LEVELS = tuple({"digits": digits} for digits in (1, 2, 3, 5, 8, 12))
 
     digits: int = 2
-    prompt: str = "What is {a} + {b}?"
+    prompt: str = "What is {a} + {b}?"  # as the recipe `addition` was measured with
     forms: tuple[Form, ...] = ("bare", *(f for f in FORMS if f != "bare"))  # the first is how gold is written
 
     def check(self) -> None:

@@ -29,8 +29,8 @@ class Arithmetic(Procedural[str]):
     terms: int = 3
     largest: int = 20
     brackets: bool = True
-    prompt: str = "What is {expression}?"
-    forms: tuple[Form, ...] = ("bare", *(f for f in FORMS if f != "bare"))
+    prompt: str = "What is {expression}? Answer with the number only."
+    forms: tuple[Form, ...] = ("bare", *(f for f in FORMS if f != "bare"))  # the first is how gold is written
 
     def check(self) -> None:
         at_least(2, terms=self.terms, largest=self.largest)

@@ -24,7 +24,7 @@ class Sums(Procedural[tuple[int, ...]]):
 
     terms: int = 3
     limit: int = 100
-    prompt: str = "What is {sum}? Add one number at a time."
+    prompt: str = "What is {sum}? Add one number at a time, and write the sum after #### at the end."
     forms: tuple[Form, ...] = ("hash", *(f for f in FORMS if f != "hash"))  # the first is how gold is written
 
     def check(self) -> None:

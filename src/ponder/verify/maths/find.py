@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ponder.verify.answer import DELIMITED, Form, Found, Span, after_thinking, lines, outermost
-from ponder.verify.around import denied, part_of_more
+from ponder.verify.answer import DELIMITED, Form, Found, Span, after_thinking, last_stated, lines, outermost
+from ponder.verify.around import denied, hedged, part_of_more
 from ponder.verify.numbers import parse, same, unwrap
 
 # Quantifiers are bounded and do not overlap, so that no text takes more than linear time.
@@ -62,9 +62,30 @@ def find(text: str, forms: Sequence[Form], longest: int, repeats: bool = False) 
         return Found(None, "several answers")
     if stated:
         return _judged(said, stated, [], longest)
+    if "sentence" in forms and (closing := _closing(said, longest)).reason != "no answer":
+        return closing
     if "bare" in forms and said.strip() and "\n" not in said.strip():
         return content(said, longest)
     return Found(None, "no answer")
+
+
+_RESULT = re.compile(
+    r"(?:^|[.!?:]\s)\W{0,8}(?:(?:so|thus|therefore|hence|then)\b,?\s)?(?:the|this|our)?\s?(?:final )?"
+    r"(?:sum|total|result|value|product|difference|quotient|remainder|solution)"
+    r"(?: of [^=.\n]{1,80}?)? (?:is|equals|=)\s([^\n]{1,500})\Z",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+def _closing(said: str, longest: int) -> Found:
+    """What the last sentence states as the result: a number as `answer` finds it, or any expression or word."""
+    found = last_stated(said)
+    if found.answer is not None or found.reason != "no answer":
+        return found
+    results = list(_RESULT.finditer(said.strip()))
+    if len(results) != 1:
+        return found
+    return Found(None, "hedged") if hedged(results[0][0]) else content(results[0][1], longest)
 
 
 _HASHED = re.compile(r"^[ \t]{0,8}####[ \t]{0,8}(\S[^\n]*)\s*\Z", re.MULTILINE)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponder.types import Score
-from ponder.verify.answer import Form, Found, after_thinking, extract, known_forms
+from ponder.verify.answer import WORDED, Form, Found, after_thinking, extract, known_forms
 from ponder.verify.expression import LONGEST, evaluate
 from ponder.verify.numbers import parse, unwrap
 from ponder.verify.scoring import TextScorer, bad_data, shown
@@ -26,7 +26,7 @@ class Countdown(TextScorer):
     forms: tuple[Form, ...] = ("tag", "boxed")
 
     def __post_init__(self) -> None:
-        known_forms(self.forms)
+        known_forms(self.forms, WORDED)
 
     @property
     def name(self) -> str:
