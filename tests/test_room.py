@@ -86,7 +86,7 @@ def test_what_fits_is_not_weighed_twice(monkeypatch: pytest.MonkeyPatch) -> None
         room.traces_fit({"prompts": 2000}, {"n": 1000})
 
 
-def test_a_limit_above_what_there_is_is_no_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_above_what_there_is_is_no_size(tmp_path: Path) -> None:
     Evaluate(TASK, limit=MANY)
     with pytest.raises(Exception, match="model"):  # it goes on to load one
-        Label(TASK, model="/no such model", limit=MANY)("unused")
+        Label(TASK, model="/no such model", limit=MANY)(tmp_path / "run")
