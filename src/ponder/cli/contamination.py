@@ -29,9 +29,9 @@ def contamination(
     column: Annotated[str | None, "the column of the evaluation file that is compared; default: the question's"] = None,
     json: Annotated[bool, "one JSON object, with every problem that is flagged"] = False,
 ) -> int:
-    """Which evaluation problems share a run of n words with the training data (GPT-3's rule). A problem of fewer words is
-    flagged where all of it stands in a training text, and one of fewer than 5 where a message, line or sentence is the
-    same. Case and punctuation do not count; every message of a conversation is looked at."""
+    """Which evaluation problems share a run of n words with the training data (GPT-3's rule). A problem of fewer words
+    is flagged where all of it stands in a training text, and one of fewer than 5 where a message, line or sentence is
+    the same. Case and punctuation do not count; every message of a conversation is looked at."""
     from ponder.measure.contamination import contamination as look
 
     found = look(training(train), list(asked(eval, column)), n, common)
@@ -46,7 +46,7 @@ def contamination(
 def lines(found: Contamination) -> list[str]:
     out = [
         f"flagged   {found.share}",
-        f"the same  {found.exact} from first to last word; {found.whole - found.exact} more stand inside a training text;"
+        f"the same  {found.exact} from first to last word, {found.whole - found.exact} more inside a training text;"
         f" the others share runs of {found.n} words",
         f"compared  {found.problems:,} problems with {found.training:,} training texts",
     ]
@@ -66,7 +66,7 @@ def lines(found: Contamination) -> list[str]:
 
 
 def training(source: str) -> Iterator[Text]:
-    """The texts of a file, a run directory or a task's training side: every text of a row counts, message by message."""
+    """The texts of a file, a run or a task's training side. Every text of a row counts, each message by itself."""
     from ponder.measure.contamination import Text
 
     path = Path(source)
@@ -174,7 +174,9 @@ def _texts(value: Any) -> Iterator[str]:
 
 def _said(value: Any) -> str:
     """A question: a text, or the last thing that a user said."""
-    messages = [m for m in value if isinstance(m, Mapping) and m.get("role") == "user"] if isinstance(value, list) else []
+    messages = (
+        [m for m in value if isinstance(m, Mapping) and m.get("role") == "user"] if isinstance(value, list) else []
+    )
     return "\n".join(_texts(messages[-1] if messages else value))
 
 

@@ -6,8 +6,8 @@ training text may have parts, such as the messages of a conversation: a run of w
 An evaluation problem is flagged where
 - it has n words or more, and one of its runs of n words stands in a training text;
 - it has fewer, and all of it stands there;
-- it has fewer than `SHORTEST`, and a part, or a line or sentence of one, is the same: so few words stand inside others by
-  chance.
+- it has fewer than `SHORTEST`, and a part, or a line or sentence of one, is the same: so few words stand inside others
+  by chance.
 
 A run that stands in more than `COMMON` training texts is boilerplate and does not count. A whole problem counts however
 often it stands there. Answers to one prompt are one text in that count.
