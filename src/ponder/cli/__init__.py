@@ -58,7 +58,8 @@ THEIRS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 done, 2 something the user can put right, 130 stopped. Anything else is a bug, with traceback."""
+    """Exit codes: 0 done, 2 something the user can put right, 3 an evaluation of which too many problems have no
+    verdict, 130 stopped. Anything else is a bug, with traceback."""
     given = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

@@ -167,7 +167,7 @@ def processbench(
     few = " (fewer than 500: not precise)" if found.found.solutions < 500 else ""
     print(f"part        {part}, {found.found.solutions} solutions{few}")
     if found.undecided:
-        print(f"undecided   {found.undecided} solutions are longer than the model's context, and not counted")
+        print(f"undecided   {found.undecided} solutions are longer than the model's context: nothing was found in them")
     print("threshold   F1      first error found   no error seen")
     for at, errors, note in (
         (found.threshold, found.found, ""),
