@@ -142,7 +142,9 @@ def test_gsm8k_copied_into_conversations(ponder, data: Path, tmp_path: Path) -> 
     task = GSM8K(limit=40)
     chains = Harvest((str(run_of(tmp_path / "run", task, task.test, 1)),), scorer="seen", include_held_out=True)
     write_rows(tmp_path / "c.jsonl", chains.rows(Funnel()))
-    found = told(ponder, tmp_path / "c.jsonl", "gsm8k")
-    copied = {p.id for p in task.test}
-    assert copied <= {o["problem"] for o in found["flagged"] if o["whole"]}
-    assert {o["problem"] for o in found["flagged"] if o["exact"]} <= copied
+    asked = tmp_path / "asked.jsonl"
+    questions = [p.question for p in GSM8K(limit=60, prompt="{question}").test]
+    asked.write_text("".join(json.dumps({"question": q}) + "\n" for q in questions))
+    found = told(ponder, tmp_path / "c.jsonl", asked)
+    copied = {f"asked.jsonl, row {i}" for i in range(1, 41)}
+    assert {o["problem"] for o in found["flagged"] if o["whole"]} == copied and found["problems"] == 60
