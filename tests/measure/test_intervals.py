@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from ponder.errors import UsageError
-from ponder.measure import Accuracy, Difference, mean_of, paired_difference, wilson
+from ponder.measure import Accuracy, Difference, Mean, mean_of, paired_difference, wilson
+from ponder.measure.intervals import over_all
 
 
 def table(both: int, won: int, lost: int, neither: int) -> tuple[list[int], list[int]]:
@@ -47,10 +48,29 @@ def test_accuracy_reads_well() -> None:
 
 def test_unknown_is_not_zero() -> None:
     found = Accuracy.of([True, 1.0, 0, False, None, math.nan])
-    assert (found.right, found.total, found.undecided) == (2, 4, 2)
-    assert "2 undecided" in str(found)
+    assert (found.right, found.total, found.undecided) == (2, 6, 2) and found.mean == 2 / 6
+    assert (found.low, found.high) == (wilson(2, 6)[0], wilson(4, 6)[1]), "all of them wrong, to all of them right"
+    assert "2 of 6; 2 undecided, not right as far as is known" in str(found)
+    nothing = Accuracy.of([None, None])
+    assert (nothing.low, nothing.high) == (0.0, 1.0)
+    with pytest.raises(UsageError, match="more than all"):
+        Accuracy(2, 3, 2)
     with pytest.raises(UsageError, match="mean_of"):
         Accuracy.of([0.5])
+
+
+def test_every_problem_is_in_the_denominator() -> None:
+    found = over_all([1.0, 0.5, None, 0.0])
+    assert isinstance(found, Mean) and (found.mean, found.total, found.undecided) == (1.5 / 4, 4, 1)
+    assert (found.low, found.high) == (mean_of([1.0, 0.5, 0.0, 0.0]).low, mean_of([1.0, 0.5, 1.0, 0.0]).high)
+    assert "over 4 problems; 1 undecided, not right as far as is known" in str(found)
+    assert isinstance(over_all([1.0, None, 0.0]), Accuracy) and over_all([1.0, None, 0.0]).mean == 1 / 3
+    graded = over_all([1.0, None, 0.0], graded=True)
+    assert isinstance(graded, Mean) and graded.mean == 1 / 3
+    beyond = over_all([2.0, None, -1.0])  # no ends between which the unknown one lies
+    assert (
+        isinstance(beyond, Mean) and (beyond.mean, beyond.total) == (0.5, 2) and "1 undecided, left out" in str(beyond)
+    )
 
 
 # Newcombe's method 10 on two published tables: Altman et al., Statistics with Confidence (2000), p. 52, and

@@ -467,7 +467,7 @@ def test_mixed_versions_in_one_log_are_refused(tmp_path: Path) -> None:
         ("a.json", "3", "not data"),
         ("a.jsonl", '{"id": 1}\n{"id": 2', "line 2 is not JSON"),
         ("a.csv", "id,correct\n", "no rows"),
-        ("a.csv", "id,correct\n1,0,0\n", "more cells"),
+        ("a.csv", "id,correct\n1,0,0\n", "3 cells under 2 names"),
         ("a.txt", "hello", "not data"),
         ("a.json", '{"a": 1, "b": {"c": 2}}', "no table was found"),
         ("a.json", '{"one": [{"a": 1}], "two": [{"b": 1}]}', "all hold right and wrong"),

@@ -32,23 +32,24 @@ def ran(job: Evaluate, folder: Path, policy: Any, watch: Watch | None = None) ->
 
 
 def test_accuracy_of_single_answers(tmp_path: Path) -> None:
-    """Asked for 0 to 9, always 3 or nothing: one right of nine judged, one undecided."""
+    """Asked for 0 to 9, always 3 or nothing: one right of ten, and one undecided."""
     script = ["3"] * 5 + [""] + ["3"] * 4
     job = Evaluate(Digits(), strategy=Chain(), batch=4)
     found = ran(job, tmp_path / "run", FakePolicy(script))
     assert (found.problems, found.samples, found.undecided) == (10, 1, 1)
     assert isinstance(found.single, Accuracy)
-    assert (found.single.right, found.single.total, found.single.undecided) == (1, 9, 1)
-    z, p, n = 1.959963984540054, 1 / 9, 9  # Wilson (1927), by hand
-    middle, half = (
-        (p + z * z / (2 * n)) / (1 + z * z / n),
-        z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)),
-    )
-    assert (found.single.low, found.single.high) == pytest.approx((middle - half, middle + half))
+    assert (found.single.right, found.single.total, found.single.undecided) == (1, 10, 1)
+
+    def end(right: int, sign: int) -> float:
+        z, p, n = 1.959963984540054, right / 10, 10  # Wilson (1927), by hand
+        half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+        return (p + z * z / (2 * n)) / (1 + z * z / n) + sign * half
+
+    assert (found.single.low, found.single.high) == pytest.approx((end(1, -1), end(2, 1))), "1 or 2 are right"
     assert found.majority is None and found.coverage is None
     assert found.cost.generated_tokens == 10 and found.cost.prompt_tokens == 20
     text = "\n".join(found.lines())
-    assert "11.1 %" in text and "undecided       1" in text and "fewer than 500" in text
+    assert "10.0 %" in text and "1 of 10" in text and "undecided       1" in text and "fewer than 500" in text
 
 
 def judged(scores: Sequence[float | None], texts: Sequence[str], answer: str = "1") -> Trace:
@@ -69,8 +70,10 @@ def test_report_of_several_samples() -> None:
     found = report(traces, "wanted", Wanted().read)
     assert (found.problems, found.samples, found.undecided) == (4, 3, 4)
     assert isinstance(found.single, Mean)
-    assert found.single.mean == pytest.approx(np.mean([2 / 3, 1 / 3, 0.0])) and found.single.undecided == 1
-    assert found.coverage is not None and (found.coverage.right, found.coverage.total) == (2, 3)
+    assert found.single.mean == pytest.approx(np.mean([2 / 3, 1 / 3, 0.0, 0.0])) and found.single.undecided == 1
+    assert found.single.total == 4
+    assert found.coverage is not None and (found.coverage.right, found.coverage.total) == (2, 4)
+    assert found.coverage.undecided == 2, "the third problem's undecided sample may be right"
     assert found.majority is not None and found.majority.right == 1
     assert found.cost == Cost(prompt_tokens=8, generated_tokens=12, flops=4e12, seconds=4.0)
     assert report(traces, "wanted", None).majority is None
@@ -124,9 +127,10 @@ def test_a_first_batch_without_any_judgement_does_not_end_the_run(strategy: Any,
     watcher = Watcher()
     found = ran(Evaluate(ShyDigits(), strategy=strategy, batch=2), tmp_path / "run", FakePolicy(["5"] * 20), watcher)
     n = 1 if isinstance(strategy, Chain) else 2
-    assert found.single.mean == pytest.approx(1 / 6) and found.undecided == 4 * n
+    assert found.single.mean == pytest.approx(1 / 10) and found.undecided == 4 * n
     told = [s[3]["accuracy"] for s in watcher.said if s[0] == "step"]
-    assert math.isnan(told[0]) and told[-1] == pytest.approx(1 / 6)
+    assert math.isnan(told[0]) and told[-1] == pytest.approx(found.single.mean)
+    assert found.reasons == {"timed out": 4 * n} and "4 of 10 problems have no verdict" in found.unmeasured
 
 
 def test_limit_and_emptiness(tmp_path: Path) -> None:
@@ -223,13 +227,14 @@ class Moody(FakePolicy):
 
 def test_a_problem_that_fails_is_undecided_and_tried_again(tmp_path: Path) -> None:
     found = ran(Evaluate(Digits()), tmp_path / "run", Moody(["3"] * 10))
-    assert (found.failed, found.single.total, found.single.undecided) == (2, 8, 2)
+    assert (found.failed, found.single.total, found.single.undecided) == (2, 10, 2)
+    assert found.single.mean == 1 / 10 and found.reasons == {"not today": 2} and not found.unmeasured
     assert "2 problems: an error ended the thinking" in "\n".join(found.lines())
     again = FakePolicy(["1", "2"])
     assert ran(Evaluate(Digits()), tmp_path / "run", again).single.right == 3 and len(again.calls) == 2
     still = Moody(["3"])  # what is left goes on failing, and the others still count
     assert ran(Evaluate(Digits()), tmp_path / "again", Moody(["3"] * 10)).failed == 2
-    assert ran(Evaluate(Digits()), tmp_path / "again", still).single.total == 8
+    assert ran(Evaluate(Digits()), tmp_path / "again", still).single.total == 10
     everything = Moody()
     everything.bad = "0123456789"
     with pytest.raises(ModelError, match="all problems fail, the last one because: not today"):
@@ -244,7 +249,19 @@ def test_what_was_chosen_counts_and_no_answer_is_wrong(tmp_path: Path) -> None:
     assert isinstance(found.single, Accuracy) and (found.single.right, found.single.total) == (1, 3)
     assert found.coverage is not None and found.coverage.mean == 1.0 and found.spent == 1
     traces[2].failed = "an error"
-    assert report(traces, "wanted", None).single.total == 2
+    failed = report(traces, "wanted", None).single
+    assert (failed.right, failed.total, failed.undecided) == (1, 3, 1)
+
+
+def test_an_ensemble_without_an_answer_is_wrong_and_a_failed_one_unknown() -> None:
+    """As for a single answer, and as `ponder compare` has it."""
+    silent, failed = judged([], []), judged([], [])
+    failed.failed = "the prompt has 9000 tokens"
+    found = report([judged([1.0, 1.0], ["1", "1"]), silent, failed], "wanted", Wanted().read)
+    assert (found.single.mean, found.single.total, found.single.undecided) == (1 / 3, 3, 1)
+    for rate in (found.majority, found.coverage):
+        assert rate is not None and (rate.total, rate.undecided, rate.mean) == (3, 1, 1 / 3)
+    assert found.reasons == {"the prompt has N tokens": 1} and "1 of 3 problems have no verdict" in found.unmeasured
 
 
 def test_an_oracle_is_said_to_be_one(tmp_path: Path) -> None:

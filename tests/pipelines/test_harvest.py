@@ -14,8 +14,8 @@ from ponder.errors import RunError, TaskError, UnknownName, UsageError
 from ponder.funnel import Funnel
 from ponder.models.genrm import prompt as judge_prompt
 from ponder.pipelines import harvest as pipeline
+from ponder.pipelines.collect import Collect
 from ponder.pipelines.conversations import read_conversations
-from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.harvest import Harvest, only_scorer
 from ponder.pipelines.rows import write_rows
 from ponder.runs import Run
@@ -50,8 +50,8 @@ def test_chains_are_read_back_by_fine_tuning(run: Path, tmp_path: Path):
     assert [(p.question, p.answer) for p in read] == [("3+4", "7"), ("3+4", "seven 7"), ("5+2", "7")]
     assert [(r["from"]["at"], r["from"]["steps"]) for r in rows] == [(0, [0, 1]), (0, [0, 3]), (1, [0, 1])]
     assert funnel.stages == {
-        "traces": 2, "answers": 8, "to the question itself": 8, "ended by themselves": 8, "judged": 7, "right": 4,
-        "unique": 3, "kept": 3,
+        "traces": 2, "of training problems": 2, "answers": 8, "to the question itself": 8, "ended by themselves": 8,
+        "judged": 7, "right": 4, "unique": 3, "kept": 3,
     }  # fmt: skip
 
 
@@ -174,13 +174,13 @@ def test_journeys_are_judged_again(run: Path, tmp_path: Path):
 
 def test_a_runs_own_judge_is_asked(tmp_path: Path):
     task = Algebra(test_size=2)
-    problem = task.test[0]
+    problem = task.train[0]
     right, wrong = task.gold(problem), "\\boxed{123456}"
     made = trace(
         problem.question, {f"So {right}": 1.0, f"So {wrong}": 0.0, f"Or {right} or {wrong}": 1.0}, scorer="accuracy"
     )
     made.problem = problem
-    with Run(tmp_path / "run", Evaluate(task)) as opened:
+    with Run(tmp_path / "run", Collect(task)) as opened:
         opened.traces(0, [made])
     (row,) = Harvest((str(tmp_path / "run"),), what="journeys").rows(funnel := Funnel())
     assert row["verified"] and row["messages"][-1]["content"].endswith(f"So {right}")
@@ -236,7 +236,7 @@ def test_the_scorer_must_be_clear(tmp_path: Path):
         Harvest((str(tmp_path / "two"),)).rows(Funnel())
     judged = trace("3+4", {"7": 1.0, "8": 0.0}, scorer="accuracy")
     judged.steps[2].scores["value"] = Score(1.0)
-    with Run(tmp_path / "own", Evaluate(Algebra(test_size=2))) as opened:  # whose verifier is named "accuracy"
+    with Run(tmp_path / "own", Collect(Algebra(test_size=2))) as opened:  # whose verifier is named "accuracy"
         opened.traces(0, [judged])
     with Run(tmp_path / "one", Harvest(("x",))) as opened:
         opened.traces(0, [trace("5+2", {"7": 1.0})])  # by "wanted"

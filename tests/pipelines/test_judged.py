@@ -40,4 +40,4 @@ def test_traces_may_be_skipped_too(tmp_path: Path) -> None:
         gather((str(file),), scored=False)
     funnel = Funnel()
     (found,), _ = gather((str(file),), scored=False, skip_bad=True, funnel=funnel)
-    assert found.problem.id == "p" and funnel.stages == {"rows that can be used": 1}
+    assert found.problem.id == "p" and funnel.stages == {"rows that can be used": 1, "of training problems": 1}

@@ -390,7 +390,7 @@ def test_the_sieve_by_hand():
     assert [p.id for p in left] == ["q2", "q5"]
     assert funnel.lost["of fitting length"] == {"too short": 1, "too long": 1}
     assert funnel.lost["in one language"].total() == 1 and funnel.lost["not a repetition"] == {"word for word": 1}
-    with pytest.raises(TaskError, match="nothing is left at the stage 'worth solving'"):
+    with pytest.raises(TaskError, match="nothing is left at the stage 'passed the text filters'"):
         Sieve(near=0)(ask("short"), Funnel())
 
 

@@ -55,11 +55,12 @@ def test_first_wrong_steps_are_found(tmp_path: Path) -> None:
     assert (low.found.erroneous, low.found.correct) == (0.0, 1.0) and low.best.f1 == found.best.f1
 
 
-def test_solutions_that_do_not_fit_are_counted_apart(tmp_path: Path) -> None:
+def test_solutions_that_do_not_fit_stay_in_the_denominator(tmp_path: Path) -> None:
     rows = [(["a" * 80], -1), (["a"], -1), (["b"], 0)]
     told: list[int] = []
     found = process_bench(judge(), solutions(tmp_path, *rows), watch=told.append)
-    assert found.undecided == 1 and found.found.f1 == 1.0 and found.found.solutions == 2 and told == [3]
+    assert found.undecided == 1 and found.found.solutions == 3 and told == [3]
+    assert (found.found.erroneous, found.found.correct) == (1.0, 0.5), "of two without an error one was read"
     with pytest.raises(TaskError, match="none of 1 solutions fits"):
         process_bench(judge(), solutions(tmp_path, rows[0]))
 

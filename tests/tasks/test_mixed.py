@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import pytest
 
 from fakes import Digits
 from ponder import jobs
-from ponder.errors import UnknownName, UsageError
+from ponder.errors import TaskError, UnknownName, UsageError
 from ponder.tasks import Addition
+from ponder.tasks.columns import Columns
 from ponder.tasks.mixed import Each, Mixed, Shaped
-from ponder.types import Step, ids, prompt_trace
+from ponder.types import Problem, Step, ids, prompt_trace, user
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,10 @@ class Letters(Digits):
     @property
     def name(self) -> str:
         return "letters"
+
+    def _problem(self, part: str, i: int) -> Problem:
+        asked = super()._problem(part, i)
+        return replace(asked, id=f"letters/{part}/{i}", messages=user(f"letter {asked.question}"))
 
 
 BOTH = Mixed((Digits(3), Letters(5, "a")))
@@ -63,6 +69,48 @@ def test_a_task_with_more_rewards() -> None:
     with pytest.raises(UnknownName):
         Shaped(task, (("formta", 1.0),))
     assert jobs.decode(jobs.encode(shaped)) == shaped
+
+
+@dataclass(frozen=True)
+class Drawn(Digits):
+    """Asks what the letters are tested with, among others; made when asked for."""
+
+    @property
+    def name(self) -> str:
+        return "drawn"
+
+    @property
+    def train(self) -> Sequence[Problem]:
+        asked = ["letter 0=", " LETTER 4=", "other 1=", "other 2="]
+        return tuple(Problem(f"drawn/train/{i}", user(f"What is {q}?"), "0") for i, q in enumerate(asked))
+
+    prompt: str = "What is {question}?"
+
+
+def test_what_one_task_tests_with_another_does_not_train_on() -> None:
+    rows = [{"prompt": q} for q in ("Letter  3=", "another", "one more", "a third", "and a last one", "sixth")]
+    own = Columns(data=rows, rewards=(len_reward,), test_data=[{"prompt": "quite another test"}], name="own")
+    letters = Letters(5)
+    asked = [p.question for p in Mixed((letters, own)).train]
+    assert "Letter  3=" in [p.question for p in own.train] and "Letter  3=" not in asked
+    assert len(asked) == 5 + 5 and "another" in asked
+    drawn = [p for p in Mixed((letters, Drawn())).train if p.tags["task"] == "drawn"]
+    assert len(drawn) == 4 and {p.question for p in drawn} == {"What is other 1=?", "What is other 2=?"}
+    with pytest.raises(TaskError, match="are test problems of the others"):
+        Mixed((Digits(3), Other(3))).train[0]
+
+
+@dataclass(frozen=True)
+class Other(Digits):
+    """The same questions under another name."""
+
+    @property
+    def name(self) -> str:
+        return "other"
+
+
+def len_reward(completions: Sequence[str], **_: object) -> list[float]:
+    return [float(len(c)) for c in completions]
 
 
 def test_names_must_differ() -> None:

@@ -41,7 +41,7 @@ COMMANDS = {
     "plot": Command("ponder.cli.plot:plot", "pictures of runs and logs, with their numbers"),
     "replay": Command("ponder.cli.replay:replay", "judge and decide stored traces again, another way"),
     "contamination": Command("ponder.cli.contamination:contamination", "is an evaluation in the training data?"),
-    "problems": Command("ponder.cli.problems:problems", "make problems, and keep those that are worth solving"),
+    "problems": Command("ponder.cli.problems:problems", "make problems, and keep those of fitting difficulty"),
     "reflect": Command("ponder.cli.reflect:reflect", "where a run's answers doubt themselves and take something back"),
     "strategies": Command("ponder.cli.strategies:strategies", "the ways to think, presets, and efforts"),
     "tasks": Command("ponder.cli.tasks:tasks", "which tasks there are, with a problem of each"),
@@ -58,8 +58,8 @@ THEIRS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 done, 2 something the user can put right, 130, 143 or 129 stopped by SIGINT, SIGTERM or SIGHUP.
-    Anything else is a bug, with traceback."""
+    """Exit codes: 0 done, 2 something the user can put right, 3 an evaluation of which too many problems have no
+    verdict, 130, 143 or 129 stopped by SIGINT, SIGTERM or SIGHUP. Anything else is a bug, with traceback."""
     given = list(sys.argv[1:] if argv is None else argv)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

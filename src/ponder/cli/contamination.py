@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,9 +12,11 @@ from ponder.cli.progress import emit, printable
 from ponder.errors import UsageError
 
 if TYPE_CHECKING:
-    from ponder.measure.contamination import Contamination
+    from ponder.measure.contamination import Contamination, Text
+    from ponder.types import Problem
 
 SHOWN = 5
+LINEAGE = "from"  # the column in which a harvested row says where it came from
 
 
 def contamination(
@@ -27,12 +29,15 @@ def contamination(
     column: Annotated[str | None, "the column of the evaluation file that is compared; default: the question's"] = None,
     json: Annotated[bool, "one JSON object, with every problem that is flagged"] = False,
 ) -> int:
-    """Which evaluation problems share a run of n words, or all of them, with the training data (GPT-3's rule)."""
+    """Which evaluation problems share a run of n words with the training data (GPT-3's rule). A problem of fewer words
+    is flagged where all of it stands in a training text, and one of fewer than 5 where a message, line or sentence is
+    the same. Case and punctuation do not count; every message of a conversation is looked at."""
     from ponder.measure.contamination import contamination as look
 
-    found = look(texts(train, "train"), list(texts(eval, "test", column)), n, common)
+    found = look(training(train), list(asked(eval, column)), n, common)
     if json:
-        emit(asdict(found) | {"share": asdict(found.share) | {"mean": found.share.mean}, "exact": found.exact})
+        told = {"share": asdict(found.share) | {"mean": found.share.mean}, "exact": found.exact, "whole": found.whole}
+        emit(asdict(found) | told)
     else:
         print("\n".join(lines(found)))
     return 0
@@ -41,69 +46,153 @@ def contamination(
 def lines(found: Contamination) -> list[str]:
     out = [
         f"flagged   {found.share}",
-        f"the same  {found.exact} from first to last word; the others share runs of {found.n} words",
+        f"the same  {found.exact} from first to last word, {found.whole - found.exact} more inside a training text;"
+        f" the others share runs of {found.n} words",
         f"compared  {found.problems:,} problems with {found.training:,} training texts",
     ]
     if found.short or found.tiny:
         out.append(f"short     {found.short} problems have fewer than {found.n} words and were looked for as a whole")
     if found.tiny:
-        out.append(f"tiny      {found.tiny} have so few words that only an equal text counts")
+        out.append(f"tiny      {found.tiny} have so few words that only an equal message, line or sentence counts")
     if found.common:
         out.append(f"common    {found.common} runs stand in so many training texts that they were left out")
     worst = sorted(found.flagged, key=lambda o: (-o.exact, -o.share))[:SHOWN]
     if worst:
         out += ["", "the most alike:"]
     for o in worst:
-        how = "the same" if o.exact else f"{100 * o.share:.0f} % of it"
+        how = "the same" if o.exact else "all of it" if o.whole else f"{100 * o.share:.0f} % of it"
         out.append(f"  {named(o.problem, 32)}, {how}, in {named(o.seen_in, 32)}: {printable(o.run[:60])}")
     return out
 
 
-def texts(source: str, side: str, column: str | None = None) -> Iterator[tuple[str, str]]:
-    """Ids and texts of a file, a run directory or a task. In training files every text of a row counts."""
+def training(source: str) -> Iterator[Text]:
+    """The texts of a file, a run or a task's training side. Every text of a row counts, each message by itself."""
+    from ponder.measure.contamination import Text
+
     path = Path(source)
     if path.suffix == ".txt" and path.is_file():
         parts = path.read_text(encoding="utf-8", errors="replace").split("\n\n")
-        yield from ((f"{path.name}, part {i}", part) for i, part in enumerate(parts, 1) if part.strip())
+        yield from (Text(f"{path.name}, part {i}", (part,)) for i, part in enumerate(parts, 1) if part.strip())
     elif (path / "job.json").is_file():
+        yield from _of_run(path)
+    elif path.exists():
+        yield from _of_file(path)
+    else:
+        yield from (Text(p.id, [str(m["content"]) for m in p.messages]) for p in _problems(source, "train"))
+
+
+def asked(source: str, column: str | None = None) -> Iterator[tuple[str, str]]:
+    """Ids and questions of an evaluation: a file, a run directory or a task's test side."""
+    path = Path(source)
+    if (path / "job.json").is_file():
         from ponder.runs import read_traces
 
-        seen = {t.problem.id: t.problem.question for _, t in read_traces(path)}
-        yield from seen.items()
+        plain = _plain_questions(path)
+        yield from {t.problem.id: plain.get(t.problem.id, t.problem.question) for _, t in read_traces(path)}.items()
     elif path.exists():
-        yield from _rows(path, side, column)
+        yield from _questions(path, column)
     else:
-        yield from _problems(source, side)
+        yield from ((p.id, p.question) for p in _problems(source, "test"))
 
 
-def _rows(path: Path, side: str, column: str | None) -> Iterator[tuple[str, str]]:
-    from ponder.measure.readers.columns import COLUMNS, NAMES
-    from ponder.measure.readers.files import load
-    from ponder.measure.readers.shapes import name, rows
+def _of_run(path: Path) -> Iterator[Text]:
+    """What was asked and written in a run, and the files of data that it made."""
+    from ponder.measure.contamination import Text
+    from ponder.runs import read_traces
 
-    for i, row in enumerate(rows(load(path), COLUMNS), 1):
-        if column is not None or side == "test":
-            wanted = [column] if column is not None else [c for q in NAMES["question"] for c in row if name(c) == q][:1]
-            if not wanted or wanted[0] not in row:
-                raise UsageError(f"{path}, row {i} has no {column or 'question'}; --column names one: {', '.join(row)}")
-            text = _text(row[wanted[0]])
+    for step, trace in read_traces(path):
+        said = [str(m["content"]) for m in trace.problem.messages]
+        yield Text(f"{trace.problem.id}, step {step}", [*said, *(s.text for s in trace.steps[1:])], str(said))
+    for made in ("data.jsonl", "problems.jsonl"):
+        if (path / made).is_file():
+            yield from _of_file(path / made)
+
+
+def _plain_questions(path: Path) -> dict[str, str]:
+    """The questions of a run's task without how to answer them, by id; none where the task cannot be made here."""
+    from ponder.errors import PonderError
+    from ponder.measure.readers.runs import run_task
+    from ponder.pipelines.sieve import plain
+
+    try:
+        task = run_task(path)
+        return {} if task is None else {p.id: p.question for p in plain(task).test}
+    except PonderError:
+        return {}
+
+
+def _of_file(path: Path) -> Iterator[Text]:
+    from ponder.measure.contamination import Text
+
+    for i, (row, _) in enumerate(_rows(path), 1):
+        texts = {name: list(_texts(value)) for name, value in row.items() if name != LINEAGE}
+        parts = [text for several in texts.values() for text in several if text.strip()]
+        yield Text(f"{path.name}, row {i}", parts, str(_prompt(row) or parts))
+
+
+def _questions(path: Path, column: str | None) -> Iterator[tuple[str, str]]:
+    from ponder.measure.readers.columns import NAMES
+    from ponder.measure.readers.shapes import name
+
+    for i, (row, flat) in enumerate(_rows(path), 1):
+        known = [c for q in NAMES["question"] for c in flat if name(c) == q]
+        if column is not None:
+            found = "\n".join(_texts(flat[column])) if column in flat else None
+        elif isinstance(tags := row.get("tags"), Mapping) and isinstance(tags.get("question"), str):
+            found = tags["question"]  # a problem that ponder made, without how to answer it
+        elif known or "messages" in row:
+            found = _said(row.get(known[0], flat[known[0]]) if known else row["messages"])
         else:
-            text = "\n".join(_text(v) for v in row.values())
-        yield f"{path.name}, row {i}", text
+            found = None
+        if found is None:
+            raise UsageError(f"{path}, row {i} has no {column or 'question'}; --column names one: {', '.join(flat)}")
+        yield f"{path.name}, row {i}", found
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return "\n".join(_text(v) for v in value)
-    return value if isinstance(value, str) else ""
+def _rows(path: Path) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Each row as it stands, and with columns in place of nested objects."""
+    from ponder.measure.readers.columns import COLUMNS
+    from ponder.measure.readers.files import load
+    from ponder.measure.readers.shapes import rows
+
+    data = load(path)
+    flat = rows(data, COLUMNS)
+    whole = data if isinstance(data, list) and all(isinstance(row, Mapping) for row in data) else flat
+    return list(zip(whole, flat, strict=True))
 
 
-def _problems(source: str, side: str) -> Iterator[tuple[str, str]]:
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a value, however deep; of messages, what was said."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        said = value.get("content") if "role" in value else None
+        yield from _texts(said) if said is not None else (t for v in value.values() for t in _texts(v))
+    elif isinstance(value, list):
+        yield from (t for v in value for t in _texts(v))
+
+
+def _said(value: Any) -> str:
+    """A question: a text, or the last thing that a user said."""
+    messages = (
+        [m for m in value if isinstance(m, Mapping) and m.get("role") == "user"] if isinstance(value, list) else []
+    )
+    return "\n".join(_texts(messages[-1] if messages else value))
+
+
+def _prompt(row: Mapping[str, Any]) -> Any:
+    """What a row of training data answers, so that several answers to it are known as such."""
+    if isinstance(said := row.get("messages"), list):
+        return [m.get("content") for m in said if isinstance(m, Mapping) and m.get("role") != "assistant"]
+    return next((row[name] for name in ("prompt", "question", "problem", "input") if row.get(name)), None)
+
+
+def _problems(source: str, side: str) -> Iterator[Problem]:
     from ponder.cli.work import find_task
 
-    task, _, asked = source.partition(":")
-    known = asked if asked in ("train", "test") else side
-    found = find_task(source if asked and asked not in ("train", "test") else task, [])
+    task, _, named = source.partition(":")
+    known = named if named in ("train", "test") else side
+    found = find_task(source if named and named not in ("train", "test") else task, [])
     if "{question}" in getattr(found, "prompt", ""):  # how to answer is the same for all, and no sign of anything
         found = replace(found, prompt="{question}")
-    yield from ((p.id, p.question) for p in (found.train if known == "train" else found.test))
+    yield from found.train if known == "train" else found.test

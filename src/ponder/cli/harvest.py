@@ -54,6 +54,7 @@ def _flags(
     depth: Annotated[int, "steps into a wrong turn, at most"] = 4,
     least: Annotated[int, "visits of a prefix with a value, at least"] = 1,
     oracle: Annotated[bool, "labels and values also from searches that the gold answer guided"] = False,
+    include_held_out: Annotated[bool, "also an evaluation's problems; rows made of them say so"] = False,
     task: Annotated[str | None, "whose verifier judges journeys again, once they are told (default: the run's)"] = None,
     set: opt.Settings = [],  # noqa: B006 (never changed)
     tokens: Annotated[str | None, "also write the token ids, checked by this model's tokenizer"] = None,
@@ -75,6 +76,7 @@ def _harvest(
     from ponder.cli.work import find_task
     from ponder.funnel import Funnel
     from ponder.pipelines.harvest import Harvest
+    from ponder.pipelines.held_out import from_held_out
     from ponder.pipelines.rows import write_rows
 
     if out.exists():
@@ -89,13 +91,16 @@ def _harvest(
     rows = job.rows(funnel)
     write_rows(out, rows)
     if json:
-        emit({"out": str(out), "what": job.what, "rows": len(rows), "funnel": funnel.to_json()})
+        held = sum(map(from_held_out, rows))
+        emit({"out": str(out), "what": job.what, "rows": len(rows), "held_out": held, "funnel": funnel.to_json()})
         return 0
     problems = len({row["from"]["problem"] for row in rows})
     things = f"rows of {job.what}" if job.what == "labels" else job.what
     print("\n".join([*funnel.lines(), "", f"{len(rows):,} {things} of {problems:,} problems in {out}"]))
     if unsure := sum(not row.get("verified", True) for row in rows):
         print(f"{unsure:,} could not be judged again as whole answers: --task NAME does that")
+    if held := sum(map(from_held_out, rows)):
+        print(f"{held:,} are of held-out problems: a model that learns from them cannot be measured on those any more")
     if job.what in USED_BY:
         print(f"learn from them: {USED_BY[job.what].format(out=out)}")
     return 0

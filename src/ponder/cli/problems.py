@@ -1,4 +1,4 @@
-"""`ponder problems`: make problems to train on, and keep those that are worth it."""
+"""`ponder problems`: make problems to train on, filter them, and with solvers keep those of fitting difficulty."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def problems(
     run: opt.Folder = None,
     json: opt.Json = False,
 ) -> int:
-    """New problems with known answers, filtered: fitting, new, agreed on, neither too easy nor too hard."""
+    """New problems with known answers, filtered: of fitting length, and new. With solvers (--model, --solver) also
+    agreed on, and neither too easy nor too hard."""
     from ponder.cli.work import find_task
     from ponder.pipelines.problems import MakeProblems
     from ponder.pipelines.sieve import Sieve
@@ -109,11 +110,16 @@ def _start(job: Any, folder: Path, out: Path, json: bool) -> int:
                 made = job(folder, seen)
     write_rows(out, made.rows)
     if json:
-        emit({"event": "done", "out": str(out), "problems": len(made.rows), "funnel": made.funnel.to_json()})
+        told = {"out": str(out), "problems": len(made.rows), "solved": job._solved, "funnel": made.funnel.to_json()}
+        emit({"event": "done", **told})
         return 0
     settings = f"--set data={out} --set rewards=ponder.tasks.made.rows:accuracy --set gold_column=gold"
     print("\n".join([*made.funnel.lines(), "", f"{len(made.rows):,} problems in {out}"]))
     solved = any(row.get("attempts") for row in made.rows)
+    if not solved:
+        print("difficulty not known: nothing was solved; --solver MODEL leaves out what is too easy or too hard")
+    if not job.sieve.against and job.task is None:
+        print("held out   compared with no evaluation; --against TASK leaves out what its test problems give away")
     print(f"the run    {folder}" + (f" (its solutions: ponder harvest {folder})" if solved else ""))
     print(f"train on   ponder train --task columns {settings}")
     return 0

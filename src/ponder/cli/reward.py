@@ -24,6 +24,7 @@ def reward(
     separator: Annotated[str | None, "cut what a model wrote into steps here, such as '\\n'"] = None,
     skip_bad: Annotated[bool, "go on without rows of a file that cannot be used"] = False,
     held_out: Annotated[int, "tenths of the questions to measure on, and to fit the temperature"] = 1,
+    include_held_out: Annotated[bool, "also an evaluation's problems, which are left out otherwise"] = False,
     steps: int = 100,
     batch: Annotated[int, "solutions (or prompts) per step"] = 32,
     lr: opt.Rate = 1e-5,
@@ -62,6 +63,7 @@ def reward(
         separator=_unescaped(separator),
         skip_bad=skip_bad,
         held_out=held_out,
+        include_held_out=include_held_out,
         optimiser=AdamW(lr=lr, warmup=warmup, decay_steps=cosine * steps, states=states),
         steps=steps,
         batch=batch,
@@ -85,6 +87,7 @@ def label(
     *,
     model: opt.Model = "smollm2",
     data: Annotated[list[str], "label the answers of these runs, in place of new ones; may be given again"] = [],  # noqa: B006
+    include_held_out: Annotated[bool, "of these runs also an evaluation's problems"] = False,
     rule: Annotated[
         Literal["shepherd", "first-error"], "every step, or a binary search for the first wrong one"
     ] = "shepherd",
@@ -120,8 +123,9 @@ def label(
             raise UsageError("--kind and --width are of --rule shepherd: a search for the first error has neither")
         tried = FirstError(n=completions, first=first, sampling=sampling)
     job = Label(
-        task=find_task(task, set), model=model, template=template, data=tuple(data), strategy=Ensemble(n, sampling),
-        rule=tried, separator=None if separator == "none" else _unescaped(separator), limit=limit, batch=batch,
+        task=find_task(task, set), model=model, template=template, data=tuple(data),
+        include_held_out=include_held_out, strategy=Ensemble(n, sampling), rule=tried,
+        separator=None if separator == "none" else _unescaped(separator), limit=limit, batch=batch,
         seed=seed, device=device, dtype=dtype,
     )  # fmt: skip
     return Launch(job, run or Path("runs") / f"label-{slug(task)}-{slug(model)}", json)
@@ -163,7 +167,7 @@ def processbench(
     few = " (fewer than 500: not precise)" if found.found.solutions < 500 else ""
     print(f"part        {part}, {found.found.solutions} solutions{few}")
     if found.undecided:
-        print(f"undecided   {found.undecided} solutions are longer than the model's context, and not counted")
+        print(f"undecided   {found.undecided} solutions are longer than the model's context: nothing was found in them")
     print("threshold   F1      first error found   no error seen")
     for at, errors, note in (
         (found.threshold, found.found, ""),

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from ponder.reason.budget import Budget
 
 
+UNMEASURED = 3  # the exit code of an evaluation of which too many problems have no verdict
+
+
 class Launch(NamedTuple):
     """A job and where to run it: what a command makes of its flags, for `start` or for `ponder plan`."""
 
@@ -43,7 +46,14 @@ def start(job: Any, folder: Path, json: bool, fresh: bool = False) -> int:
         emit({"event": "done", "run": str(folder), **numbers(job, folder, result)})
     else:
         print("\n".join(report(job, folder, result)))
-    return 0
+    return UNMEASURED if unmeasured(result) else 0
+
+
+def unmeasured(result: Any) -> bool:
+    """Whether an evaluation, or one among stages, left so many problems without a verdict that it measured nothing."""
+    if isinstance(result, dict):
+        return any(map(unmeasured, result.values()))
+    return bool(getattr(result, "unmeasured", ""))
 
 
 def tell_futile(job: Any) -> None:

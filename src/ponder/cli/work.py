@@ -229,7 +229,9 @@ def evaluate(
     run: opt.Folder = None,
     json: opt.Json = False,
 ) -> Launch:
-    """Accuracy on a task's held-out problems, with its interval. Every thought is kept in the run directory."""
+    """Accuracy over all of a task's held-out problems, with its interval. A problem that failed or could not be judged
+    is not right as far as is known, and widens the interval; where that is more than a fifth of them, the exit code is
+    3. Every thought is kept in the run directory."""
     from ponder.cli.thinking import budget_of, strategy_named
     from ponder.pipelines.evaluate import Evaluate
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
 from ponder.errors import UsageError
-from ponder.measure.intervals import Accuracy, Mean, mean_of
+from ponder.measure.intervals import Accuracy, Mean, over_all
 from ponder.measure.readers.attempts import LOGPROB, SCORE, Attempts, Group
 from ponder.reason.operators.vote import best, majority, weighted
 
@@ -45,11 +45,10 @@ def usual(attempts: Attempts) -> Method:
 
 
 def rate(worths: Sequence[float | None]) -> Accuracy | Mean:
-    """Right or wrong has its own interval; what lies between gets the bootstrap's over problems."""
-    known = [w for w in worths if w is not None]
-    if not known:
+    """Over all problems, also those without a verdict (see `over_all`)."""
+    if all(w is None for w in worths):
         raise UsageError("no problem has a verdict, so there is no accuracy; judge the attempts first")
-    return Accuracy.of(worths) if all(w in (0, 1) for w in known) else mean_of(worths)
+    return over_all(worths)
 
 
 def pick(group: Group, method: Method, name: str) -> int | None:

@@ -34,25 +34,29 @@ def wilson(right: int, total: int, level: float = LEVEL) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Right answers among the judged ones, with the Wilson interval at 95 %."""
+    """Right answers among all, with the Wilson interval at 95 %.
+
+    One that nobody could judge is not right, as far as is known, and may have been: the interval goes from the low end
+    where all such are wrong to the high end where all are right (bounds as Manski's for what is missing).
+    """
 
     right: int
     total: int
-    undecided: int = 0  # attempts that no verifier could judge: in neither number, but never hidden
+    undecided: int = 0  # of all, those that no verifier could judge, or that an error ended
     low: float = field(init=False)
     high: float = field(init=False)
 
     def __post_init__(self) -> None:
-        low, high = wilson(self.right, self.total)
-        object.__setattr__(self, "low", low)
-        object.__setattr__(self, "high", high)
+        if not 0 <= self.undecided <= self.total - self.right:
+            raise UsageError(f"{self.right} right and {self.undecided} undecided are more than all {self.total}")
+        object.__setattr__(self, "low", wilson(self.right, self.total)[0])
+        object.__setattr__(self, "high", wilson(self.right + self.undecided, self.total)[1])
 
     @classmethod
     def of(cls, outcomes: Iterable[bool | float | None]) -> Accuracy:
         """From one outcome per problem: true or 1, false or 0, None or NaN where the verifier could not tell."""
         told = [_outcome(o) for o in outcomes]
-        judged = [o for o in told if o is not None]
-        return cls(sum(judged), len(judged), len(told) - len(judged))
+        return cls(told.count(True), len(told), told.count(None))
 
     @property
     def mean(self) -> float:
@@ -60,7 +64,7 @@ class Accuracy:
 
     def __str__(self) -> str:
         share = f"{100 * self.mean:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"
-        return f"{share} ({self.right} of {self.total}{_caveats(self.total, self.undecided)})"
+        return f"{share} ({self.right} of {self.total}{_caveats(self.total, self.undecided, among=True)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +76,11 @@ class Mean:
     high: float
     total: int
     undecided: int = 0
+    among: bool = False  # the undecided ones are in the total, as in an Accuracy; else they are left out
 
     def __str__(self) -> str:
         numbers = f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
-        return f"{numbers} (bootstrap over {self.total} problems{_caveats(self.total, self.undecided)})"
+        return f"{numbers} (bootstrap over {self.total} problems{_caveats(self.total, self.undecided, self.among)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +150,23 @@ def mean_of(values: Iterable[float | None], level: float = LEVEL, resamples: int
     return Mean(float(known.mean()), float(low), float(high), int(known.size), lost)
 
 
+def over_all(values: Sequence[float | None], graded: bool = False) -> Accuracy | Mean:
+    """One value per problem, with every problem in the denominator: what is not known (None) counts as 0, and in the
+    interval's high end as 1. Right or wrong has its own interval; what lies between, or may (`graded`), gets the
+    bootstrap's.
+
+    Values outside 0 to 1 have no such ends: then the mean is of those that are known, and says so.
+    """
+    known = [v for v in values if v is not None and v == v]
+    if not known or (not graded and all(v in (0, 1) for v in known)):
+        return Accuracy.of(values)
+    lost = len(values) - len(known)
+    if not lost or not all(0 <= v <= 1 for v in known):
+        return mean_of(values)
+    least, most = mean_of([*known, *[0.0] * lost]), mean_of([*known, *[1.0] * lost])
+    return Mean(least.mean, least.low, most.high, len(values), lost, among=True)
+
+
 def bootstrap_tail(total: int, level: float = LEVEL) -> float:
     """The share of resampled means to cut off at each end, so that the rest covers what Student's interval would.
 
@@ -194,6 +216,7 @@ def _outcome(value: bool | float | None) -> bool | None:
     return bool(value)
 
 
-def _caveats(total: int, undecided: int) -> str:
+def _caveats(total: int, undecided: int, among: bool = False) -> str:
     few = f"; fewer than {FEW} problems" if total < FEW else ""
-    return (f"; {undecided} undecided" if undecided else "") + few
+    how = "not right as far as is known" if among else "left out"
+    return (f"; {undecided} undecided, {how}" if undecided else "") + few

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ponder.errors import TaskError
+from ponder.pipelines.held_out import from_held_out
+from ponder.tables import parse
 from ponder.types import Message, Problem, user
+
+HELD_OUT = "held_out"  # the tag of a conversation that came from a problem to measure on
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,7 @@ def read_conversations(path: str, pairs: bool = False) -> Sequence[Problem]:
     Pairs have `prompt` (a text, or messages), `chosen` and `rejected`.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")  # splitlines would cut inside a text at U+2028
+        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")  # splitlines would cut inside a text at U+2028
     except OSError as why:
         raise TaskError(f"cannot read the conversations in {path}: {why.strerror}") from None
     except UnicodeDecodeError as why:
@@ -43,14 +46,15 @@ def read_conversations(path: str, pairs: bool = False) -> Sequence[Problem]:
 
 def _row(read: Callable[[Any, str], Problem], path: str, number: int, line: str) -> Problem:
     try:
-        row = json.loads(line)
+        row = parse(line)
         if not isinstance(row, dict):
             raise ValueError("not a JSON object")
         needed = ("prompt", "chosen", "rejected") if read is _pair else ("prompt", "completion")
         if ("messages" not in row or read is _pair) and (missing := [name for name in needed if name not in row]):
             has = ", ".join(row) or "none"
             raise ValueError(f"it has no column {' or '.join(map(repr, missing))}; its columns: {has}")
-        return read(row, f"{path}:{number}")
+        found = read(row, f"{path}:{number}")
+        return replace(found, tags={HELD_OUT: True}) if from_held_out(row) else found
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as why:
         wanted = "'prompt', 'chosen' and 'rejected'" if read is _pair else "'messages', or 'prompt' and 'completion'"
         raise TaskError(f"{path}, line {number} is not a conversation ({why}): give {wanted}") from None

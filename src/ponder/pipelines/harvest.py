@@ -15,6 +15,7 @@ from ponder import jobs
 from ponder.errors import PonderError, RunError, TaskError, UnknownName, UsageError
 from ponder.funnel import Funnel
 from ponder.models.genrm import lesson
+from ponder.pipelines.held_out import may_learn, none_left, sided_traces
 from ponder.pipelines.kinds import APPLIES, EACH, ESTIMATES, FORMS, INSTEAD, MANY, WHAT, WITH_TOKENS, Format, What
 from ponder.pipelines.rows import FUNNEL, told, write_rows
 from ponder.protocols import Scorer, Silent, Task, Watch
@@ -37,7 +38,8 @@ class Harvest:
 
     `scorer`: by whose verdict; empty: the only one there is, or the run's own verifier; for labels, the labels on the
     steps themselves, where a run has them. `task`: its verifier judges journeys again, once they are told; None: that
-    of the run's own task, where its job has one.
+    of the run's own task, where its job has one. Problems that are held out to measure on are left out, unless
+    `include_held_out` says otherwise; then rows made of them say so.
     """
 
     runs: tuple[str, ...]
@@ -52,6 +54,7 @@ class Harvest:
     depth: int = 4  # steps into a wrong turn, at most
     least: int = 1  # visits of a prefix with a value
     oracle: bool = False  # also labels and values from searches that the gold answer guided
+    include_held_out: bool = False  # also traces of an evaluation
     task: Task | None = None
     model: str | None = None  # also write token ids, which this model's tokenizer must read as the traces' text
     format: Format = "stepwise"  # of labels
@@ -111,6 +114,7 @@ class Harvest:
             if fresh:
                 problems[fresh[0].problem] = trace.problem
         if not found:
+            none_left(funnel)
             funnel.stop(f"the runs hold no {self.what} by {_named(scorer)}; {INSTEAD[self.what]}")
         if self.what == "journeys":
             watch.phase("judge")
@@ -135,11 +139,13 @@ class Harvest:
     def _traces(self, funnel: Funnel, scorer: Mapping[str, str]) -> Iterator[tuple[Origin, Trace]]:
         for run in self.runs:
             own = self.what == "labels" and scorer[run] == LABEL  # each from answers of its own, whoever led to it
-            for at, trace in read_traces(run):
+            for at, trace, held in sided_traces(run):
                 funnel.add("traces", 1)
+                if not may_learn(held, funnel, self.include_held_out):
+                    continue
                 strict = self.what in ESTIMATES and not self.oracle and not own
                 if not strict or funnel.passes("not led by the gold answer", not trace.oracle, "led by it"):
-                    yield Origin(str(run), at), trace
+                    yield Origin(str(run), at, held), trace
 
     def _harvest(
         self, trace: Trace, scorer: str, funnel: Funnel, origin: Origin, reads: Reads | None

@@ -15,8 +15,8 @@ from ponder.errors import TaskError, UsageError
 from ponder.funnel import Funnel
 from ponder.models.local import Local
 from ponder.models.native import Native
+from ponder.pipelines.held_out import from_held_out, is_held_out, may_learn, none_left, training_traces, warn_of
 from ponder.pipelines.sft import end_token
-from ponder.runs import read_traces
 from ponder.tasks.split import held_out
 from ponder.tasks.steps import LABEL
 from ponder.tasks.steps.cut import split
@@ -33,18 +33,24 @@ def gather(
     skip_bad: bool = False,
     scored: bool = True,
     funnel: Funnel | None = None,
+    include_held_out: bool = False,
 ) -> tuple[list[Trace], str]:
     """Traces of all these places, and the name under which their labels stand.
 
     A place is a file of labels, a file of traces (one JSON object a line), or a run directory. A run's labels are those
     of `scorer`; without, the ones called "label", or of the only scorer that there is. Not `scored`: no scores needed.
-    Rows of files that `skip_bad` leaves out are counted in the funnel.
+    Rows of files that `skip_bad` leaves out are counted in the funnel, and so are traces of held-out problems.
     """
+    sides = Funnel() if funnel is None else funnel
     traces: list[Trace] = []
     scores: dict[str, set[str]] = {}
     for place in data:
-        found = _from_run(place) if Path(place).is_dir() else _from_file(place, format, skip_bad, funnel)
+        if Path(place).is_dir():
+            found = _from_run(place, sides, include_held_out)
+        else:
+            found = _from_file(place, format, skip_bad, funnel, sides, include_held_out)
         if not found:
+            none_left(sides)
             raise TaskError(f"{place} holds no traces: let it think first, or give another")
         traces += found
         scores[place] = {name for t in found for s in t.steps for name in s.scores}
@@ -59,17 +65,21 @@ def gather(
     return traces, chosen or LABEL
 
 
-def _from_run(place: str) -> list[Trace]:
+def _from_run(place: str, sides: Funnel, include_held_out: bool) -> list[Trace]:
     if not (Path(place) / "job.json").is_file():
         raise TaskError(f"{place} is a folder but no run directory: give one, or a JSONL file")
-    return [trace for _, trace in read_traces(place)]
+    return training_traces(place, sides, include_held_out)
 
 
-def _from_file(place: str, format: str | None, skip_bad: bool, funnel: Funnel | None) -> list[Trace]:
+def _from_file(
+    place: str, format: str | None, skip_bad: bool, funnel: Funnel | None, sides: Funnel, include_held_out: bool
+) -> list[Trace]:
     rows = rows_of(place)
     thought = bool(rows.good) and {"problem", "steps"} <= (first := rows.good[0][1]).keys()
     if format == "traces" or (format is None and thought and isinstance(first["problem"], dict)):
-        return traces_of(rows, _thought, skip_bad, funnel)
+        found = traces_of(rows, _thought, skip_bad, funnel)
+        return [trace for trace in found if may_learn(is_held_out(trace.problem), sides, include_held_out)]
+    warn_of([from_held_out(row) for _, row in rows.good], place)
     return traces_of(rows, reader(rows, format), skip_bad, funnel)
 
 
@@ -165,14 +175,14 @@ class Labels:
 def labelled(
     data: Sequence[str], policy: Native, places: Callable[[Trace, str], list[tuple[int, float]]], tenths: int,
     format: str | None = None, scorer: str | None = None, separator: str | None = None, skip_bad: bool = False,
-    scored: bool = True, pairwise: bool = False, differ: bool = False,
+    scored: bool = True, pairwise: bool = False, differ: bool = False, include_held_out: bool = False,
 ) -> Labels:  # fmt: skip
     """Those traces in which something is labelled, in the policy's tokens, in two parts.
 
     `pairwise`: answers are compared, so those to one prompt are brought together. `differ`: the labels must.
     """
     funnel = Funnel()
-    traces, name = gather(data, format, scorer, skip_bad, scored, funnel)
+    traces, name = gather(data, format, scorer, skip_bad, scored, funnel, include_held_out)
     funnel.add("traces", len(traces))
     ready = []
     for trace in traces:

@@ -13,6 +13,7 @@ from ponder.funnel import Funnel
 from ponder.models.load import load_any, pin
 from ponder.models.local import Local
 from ponder.pipelines import unchanged
+from ponder.pipelines.held_out import none_left, training_traces
 from ponder.pipelines.judged import same_tokens
 from ponder.pipelines.rollouts import Labelling, Shepherd, label_all
 from ponder.pipelines.rows import FUNNEL
@@ -39,6 +40,7 @@ class Label:
     model: str = "smollm2"
     template: str | None = None
     data: tuple[str, ...] = ()
+    include_held_out: bool = False  # of these runs also an evaluation's problems
     strategy: Strategy = Ensemble(4)
     rule: Labelling = Shepherd()
     separator: str | None = "\n"
@@ -51,6 +53,8 @@ class Label:
     def __post_init__(self) -> None:
         if min(self.limit, self.batch) < 1 or self.seed < 0:
             raise UsageError("limit and batch must be at least 1, seed at least 0")
+        if self.include_held_out and not self.data:
+            raise UsageError("include_held_out is of `data`: a task's training problems are never held out")
 
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> list[Trace]:
         if not self.data:
@@ -84,10 +88,12 @@ class Label:
 
 
 async def label(job: Label, policy: Local, run: Run, watch: Watch) -> list[Trace]:
-    given = {name(t.problem): t for place in job.data for t in _thought(place)}
+    sides = Funnel()
+    given = {name(t.problem): t for place in job.data for t in _thought(place, sides, job.include_held_out)}
     problems = [t.problem for t in given.values()] if job.data else list(job.task.train[: job.limit])
     problems = problems[: job.limit]
     if not problems:
+        none_left(sides)
         raise TaskError(f"{', '.join(job.data) or job.task.name} has no problems to label answers of")
     kept = [trace for _, trace in read_traces(run.folder)]
     unchanged.check(run, kept, problems)
@@ -119,10 +125,10 @@ async def label(job: Label, policy: Local, run: Run, watch: Watch) -> list[Trace
     return [done[name(p)] for p in problems]
 
 
-def _thought(place: str) -> list[Trace]:
+def _thought(place: str, sides: Funnel, include_held_out: bool) -> list[Trace]:
     """The traces of a run in which something was thought."""
     read_job(place)  # says so where that is no run directory
-    return [trace for _, trace in read_traces(place) if len(trace.steps) > 1]
+    return [trace for trace in training_traces(place, sides, include_held_out) if len(trace.steps) > 1]
 
 
 def funnel_of(traces: Iterable[Trace]) -> Funnel:

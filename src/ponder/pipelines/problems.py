@@ -19,6 +19,7 @@ from ponder.errors import RunError, UnknownName, UsageError
 from ponder.funnel import Funnel
 from ponder.pipelines.agreement import Tried
 from ponder.pipelines.asking import Asking
+from ponder.pipelines.held_out import STAGE, WHY, is_held_out
 from ponder.pipelines.rows import FUNNEL, told, write_rows
 from ponder.pipelines.sieve import Sieve, plain
 from ponder.pipelines.sources import (
@@ -209,7 +210,7 @@ async def _make(job: MakeProblems, find: Find, run: Run, watch: Watch, funnel: F
     problems = await _sourced(job, find, asking, funnel)
     if job.prompt is not None:
         problems = [replace(p, messages=user(job.prompt.format(question=bare(p)))) for p in problems]
-    problems = job.sieve(problems, funnel)
+    problems = job.sieve(problems, funnel, job.task)
     if exact is not None:
         problems = _by_solver(problems, exact, funnel)
     tried = [Tried(p) for p in problems]
@@ -240,7 +241,7 @@ async def _sourced(job: MakeProblems, find: Find, asking: Asking, funnel: Funnel
         problems = list(draw(read_templates(job.file), job.count, job.seed))
         return list(funnel.keep("drawn", problems, {"that there are not": job.count - len(problems)}))
     operators = job.operators or OPERATORS.get(job.source, ())
-    parents = _parents(job)
+    parents = _training(_parents(job), funnel)
     check_parents(job.source, operators, parents)
     if job.source == "filter":
         return list(funnel.keep("given", [given(p, job.task is not None) for p in parents]))
@@ -260,6 +261,16 @@ def _parents(job: MakeProblems) -> list[Problem]:
     train = plain(job.task).train
     most = job.count if job.source == "filter" else max(job.count, SEEN)
     return [train[i] for i in range(min(len(train), most))]
+
+
+def _training(parents: list[Problem], funnel: Funnel) -> list[Problem]:
+    """Without those whose ids say that somebody is measured on them: what is made of them would give them away."""
+    left = [p for p in parents if not is_held_out(p)]
+    if len(left) < len(parents):
+        funnel.add(STAGE, len(left), {WHY: len(parents) - len(left)})
+        if not left:
+            funnel.stop("all problems to start from are held out to measure on, as their ids say: give others")
+    return left
 
 
 def _by_solver(problems: Sequence[Problem], solve: Callable[[str], Any], funnel: Funnel) -> list[Problem]:

@@ -17,6 +17,9 @@ from ponder.types import Trace
 THRESHOLDS = tuple(i / 100 for i in range(1, 100))
 
 
+UNREAD = -2  # what is said of a solution that does not fit: neither where its error is, nor that there is none
+
+
 @dataclass(frozen=True, slots=True)
 class Bench:
     """At a threshold; `best` at the one that suits these solutions best, which flatters unless it was set on others."""
@@ -25,7 +28,7 @@ class Bench:
     threshold: float
     best: FirstError
     best_threshold: float
-    undecided: int  # solutions that the model could not read
+    undecided: int  # solutions that the model could not read: in them it found nothing
 
 
 def process_bench(
@@ -39,27 +42,27 @@ def process_bench(
     policy = judge.reader.policy if isinstance(judge.reader.policy, Native) else judge.reader.policy.policy
     read: list[list[float]] = []
     labels: list[int] = []
-    lost = 0
+    lost: list[int] = []  # labels of solutions that nobody could read
     for begin in range(0, len(traces), 32):
         part = []
         for trace in traces[begin : begin + 32]:
             try:
                 part.append(encoded(trace, policy))
             except TaskError:  # longer than the model's context
-                lost += 1
+                lost.append(int(trace.problem.tags[FIRST]))
         read += asyncio.run(_read(judge, part))
         labels += [int(t.problem.tags[FIRST]) for t in part]
-        watch(len(read) + lost)
+        watch(len(read) + len(lost))
     if not read:
         raise TaskError(
             f"none of {len(traces)} solutions fits into the model's context: take a model with a longer one"
         )
 
     def at(limit: float) -> FirstError:
-        return first_errors([first_wrong(steps, limit) for steps in read], labels)
+        return first_errors([*(first_wrong(steps, limit) for steps in read), *[UNREAD] * len(lost)], [*labels, *lost])
 
     best = max(THRESHOLDS, key=lambda limit: (at(limit).f1, -abs(limit - 0.5)))
-    return Bench(at(threshold), threshold, at(best), best, lost)
+    return Bench(at(threshold), threshold, at(best), best, len(lost))
 
 
 async def _read(judge: PRM, traces: Sequence[Trace]) -> list[list[float]]:

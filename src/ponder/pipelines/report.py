@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from ponder.measure import Accuracy, Auroc, Mean, auroc, mean_of
+from ponder.measure import Accuracy, Auroc, Mean, auroc
+from ponder.measure.intervals import over_all
 from ponder.reason.operators import majority
-from ponder.types import Cost, Trace
+from ponder.types import Cost, Score, Trace
+from ponder.verify.undecided import SHARE, SHOWN, tally
 
 Read = Callable[[str], str | None]
 
@@ -16,7 +18,7 @@ Read = Callable[[str], str | None]
 @dataclass(frozen=True)
 class Report:
     """What an evaluation found. `single` is the accuracy of what the strategy chose, or of one sample where it chooses
-    none; votes and coverage need more samples."""
+    none; votes and coverage need more samples. All problems are in every denominator, also those that failed."""
 
     problems: int
     samples: int  # per problem, at most
@@ -29,6 +31,15 @@ class Report:
     spent: int = 0  # problems that ran out of budget
     oracle: bool = False
     guide: Auroc | None = None  # how well what guided the search tells right answers from wrong ones
+    reasons: Mapping[str, int] = field(default_factory=dict)  # why problems failed and samples are undecided
+
+    @property
+    def unmeasured(self) -> str:
+        """Why this is no measurement: so many problems have no verdict that training would stop, too."""
+        lost = self.single.undecided
+        if lost <= SHARE * self.problems:
+            return ""
+        return f"{lost} of {self.problems} problems have no verdict, so the accuracy may be anything in its interval"
 
     def lines(self) -> list[str]:
         c = self.cost
@@ -45,6 +56,10 @@ class Report:
             rows["undecided"] = f"{self.undecided} samples: the verifier could not judge them"
         if self.failed:
             rows["failed"] = f"{self.failed} problems: an error ended the thinking; traces.jsonl says which"
+        if self.reasons:
+            rows["because"] = "; ".join(f"{count} x {why}" for why, count in list(self.reasons.items())[:SHOWN])
+        if self.unmeasured:
+            rows["warning"] = self.unmeasured
         if self.spent:
             rows["out of budget"] = f"{self.spent} problems"
         judged = f", {c.scorer_tokens:,} to judge" if c.scorer_tokens else ""
@@ -62,17 +77,17 @@ def report(traces: Sequence[Trace], scorer: str, read: Read | None, guide: str =
     cost = sum((t.cost for t in traces), Cost())
     ended = sum(bool(t.failed) for t in traces), sum(t.spent for t in traces), any(t.oracle for t in traces)
     area = _told_apart(traces, scorer, guide)
-    judged = [[s for s in group if s is not None] for group in scores]
+    why = _reasons(traces, scorer)
     chose = any(t.chosen is not None for t in traces)
     if samples <= 1 or chose:
-        single: Accuracy | Mean = _rate([outcome(t, scorer) for t in traces])
+        single = over_all([outcome(t, scorer) for t in traces])
     else:
-        single = mean_of([sum(group) / len(group) if group else None for group in judged])
+        single = over_all([_worth(t, scorer) for t in traces], graded=True)
     if samples <= 1:
-        return Report(len(traces), samples, single, None, None, undecided, cost, *ended, area)
-    coverage = _rate([max(group) if group else None for group in judged])
-    voted = None if read is None else _rate([_vote(t, scorer, read) for t in traces])
-    return Report(len(traces), samples, single, voted, coverage, undecided, cost, *ended, area)
+        return Report(len(traces), samples, single, None, None, undecided, cost, *ended, area, why)
+    coverage = over_all([_any(t, scorer) for t in traces])
+    voted = None if read is None else over_all([_vote(t, scorer, read) for t in traces])
+    return Report(len(traces), samples, single, voted, coverage, undecided, cost, *ended, area, why)
 
 
 def outcome(trace: Trace, scorer: str) -> float | None:
@@ -95,20 +110,32 @@ def _told_apart(traces: Sequence[Trace], scorer: str, guide: str) -> Auroc | Non
 
 
 def so_far(traces: Iterable[Trace], scorer: str) -> float:
-    """Mean score of what was judged; NaN while nothing was."""
-    judged = [s for t in traces for s in _told(t, scorer) if s is not None]
-    return sum(judged) / len(judged) if judged else math.nan
+    """Mean over all problems so far, as in the report; NaN while nothing was judged."""
+    worths = [outcome(t, scorer) if t.chosen is not None else _worth(t, scorer) for t in traces]
+    known = [w for w in worths if w is not None]
+    return sum(known) / len(worths) if known else math.nan
 
 
-def _told(trace: Trace, scorer: str) -> list[float | None]:
-    if trace.chosen is not None or not trace.answers():
-        return [outcome(trace, scorer)]
-    return [trace.score(i, scorer) for i in trace.answers()]
+def _worth(trace: Trace, scorer: str) -> float | None:
+    """Of one answer at random among those that were judged."""
+    told = [trace.score(i, scorer) for i in trace.answers()]
+    known = [s for s in told if s is not None]
+    return sum(known) / len(known) if known else None if told or trace.failed else 0.0
 
 
-def _rate(values: list[float | None]) -> Accuracy | Mean:
-    """Right or wrong has its own interval; graded scores get the bootstrap's."""
-    return Accuracy.of(values) if set(values) <= {0.0, 1.0, None} else mean_of(values)
+def _any(trace: Trace, scorer: str) -> float | None:
+    """The best of the answers; unknown where none is right and one that nobody judged may be."""
+    told = [trace.score(i, scorer) for i in trace.answers()]
+    top = max((s for s in told if s is not None), default=0.0)
+    return None if top < 1 and (None in told or (trace.failed and not told)) else top
+
+
+def _reasons(traces: Sequence[Trace], scorer: str) -> dict[str, int]:
+    """Why problems failed and samples have no verdict, the most frequent first."""
+    failed = [Score(None, t.failed) for t in traces if t.failed]
+    scores = [t.steps[i].scores.get(scorer) for t in traces for i in t.answers()]
+    told = tally([*failed, *(s for s in scores if s is not None)]).reasons
+    return dict(sorted(told.items(), key=lambda one: -one[1]))
 
 
 def _vote(trace: Trace, scorer: str, read: Read) -> float | None:
@@ -116,4 +143,5 @@ def _vote(trace: Trace, scorer: str, read: Read) -> float | None:
     chosen = majority(trace, trace.answers(), read)
     if chosen is not None:
         return trace.score(chosen, scorer)
-    return 0.0 if any(trace.score(i, scorer) is not None for i in trace.answers()) else None
+    told = [trace.score(i, scorer) is not None for i in trace.answers()]
+    return 0.0 if any(told) or not (told or trace.failed) else None

@@ -53,6 +53,7 @@ class RewardModel:
     separator: str | None = None
     skip_bad: bool = False  # rows of a file that cannot be used
     held_out: int = 1  # tenths
+    include_held_out: bool = False  # also traces of an evaluation, which are left out otherwise
     optimiser: AdamW = AdamW(lr=1e-5)
     steps: int = 100
     batch: int = 32  # traces per step
@@ -113,6 +114,7 @@ def train_judge(job: RewardModel, run: Run, watch: Watch) -> Native:
         job.data, policy, job.objective.places, job.held_out, job.format, job.scorer, job.separator, job.skip_bad,
         scored=not (isinstance(job.objective, Value) and job.objective.of == "value"),
         pairwise=job.objective.pairwise, differ=isinstance(job.objective, ORM),
+        include_held_out=job.include_held_out,
     )  # fmt: skip
     held_out = together(labels.test)
     if job.lora is not None:

@@ -17,7 +17,8 @@ from ponder.models.native import Native
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
-from ponder.pipelines.conversations import Written, fingerprint, read_conversations
+from ponder.pipelines.conversations import HELD_OUT, Written, fingerprint, read_conversations
+from ponder.pipelines.held_out import warn_of
 from ponder.pipelines.keeping import Keeper
 from ponder.pipelines.solve import pick
 from ponder.pipelines.teachers import same_kind
@@ -93,6 +94,8 @@ class FineTune:
 def fine_tune(job: FineTune, run: Run, watch: Watch) -> Native:
     watch.phase("load")
     problems = _read(job)
+    if isinstance(job.data, str):
+        warn_of([HELD_OUT in problem.tags for problem in problems], job.data)
     policy = load_policy(job.model, template=job.template, device=job.device, dtype=checkpoint.dtype(run, job.dtype))
     for problem in problems if isinstance(job.data, str) else ():
         if isinstance(problem.answer, Written):

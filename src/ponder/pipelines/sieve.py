@@ -1,4 +1,4 @@
-"""Which questions are worth solving: by length, language, whether they are new, and whether they are held out."""
+"""Which questions go on to solvers: by length, language, whether they are new, and whether they are held out."""
 
 from __future__ import annotations
 
@@ -50,21 +50,26 @@ class Sieve:
         for task in self.against:
             plain(task).test[:1]
 
-    def __call__(self, problems: Sequence[Problem], funnel: Funnel) -> list[Problem]:
-        """In order; the first of those that are alike stays."""
+    def __call__(self, problems: Sequence[Problem], funnel: Funnel, own: Task | None = None) -> list[Problem]:
+        """In order; the first of those that are alike stays. `own`: the task that they are made from, whose test
+        problems must not come back word for word."""
         left = [p for p in problems if self._fits(bare(p), funnel)]
         left = _first(left, distinct([bare(p) for p in left]), "not a repetition", "word for word", funnel)
         if self.near and left:
             texts = [bare(p) for p in left]
             same = alike(texts, self.near) if self.embed is None else alike_by(names.load(self.embed), texts, self.near)
             left = _first(left, same, "not nearly one", f"{self.near:.0%} alike", funnel)
+        if own is not None and left:
+            tests = {tuple(words(bare(p))) for p in plain(own).test}
+            why = f"a test problem of {own.name}"
+            left = [p for p in left if funnel.passes("not a test problem", tuple(words(bare(p))) not in tests, why)]
         if self.against and left:
             held = [(p.id, bare(p)) for task in self.against for p in plain(task).test]
             seen = contamination(held, [(str(i), bare(p)) for i, p in enumerate(left) if words(bare(p))], self.ngram)
             known = {int(overlap.problem) for overlap in seen.flagged}
             why = f"shares {self.ngram} words with a held-out problem"
             left = [p for i, p in enumerate(left) if funnel.passes("not held out", i not in known, why)]
-        funnel.keep("worth solving", left)
+        funnel.keep("passed the text filters", left)
         return left
 
     def _fits(self, question: str, funnel: Funnel) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from ponder.errors import MissingExtra, TaskError, UsageError
 from ponder.tasks.rewards import Function, RewardFunctions
 from ponder.tasks.sets.files import BadRows, Files, Row
-from ponder.tasks.sets.loaded import normal
+from ponder.tasks.sets.loaded import asked, normal
 from ponder.tasks.split import held_out
 from ponder.types import Problem, user
 
@@ -90,8 +90,8 @@ class Columns:
             test = [row for row in rows if held_out(row.key, self.held_out)]
         else:
             test = self._rows(self.test_data)
-        held = {row.key for row in test}
-        train = [row for row in rows if row.key not in held]
+        held = {asked(row.question) for row in test}
+        train = [row for row in rows if asked(row.question) not in held]
         if not train or not test:
             raise TaskError(
                 f"{_named(self.data)} gives {len(train)} training and {len(test)} test problems; give more rows, or"
@@ -152,8 +152,6 @@ def read_parquet(path: Path) -> list[Any]:
 def _row(record: dict[str, Any], number: int) -> Row:
     prompt = record["prompt"]
     columns = {key: value for key, value in record.items() if key != "prompt"}
-    if None in columns:
-        raise ValueError("more values than columns")
     json.dumps(columns, allow_nan=False)  # a run keeps its problems as JSON
     conversational = not isinstance(prompt, str)
     text = _text(prompt)

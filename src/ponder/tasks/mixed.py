@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import overload
 
-from ponder.errors import UsageError
+from ponder.errors import TaskError, UsageError
 from ponder.protocols import Scorer, Task
 from ponder.types import Problem, Score, Trace
 from ponder.verify.rewards import weighted
 
 _OF = "task"  # the tag that says which task a problem is of
+PATIENCE = 1_000  # held problems in a row
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class Shaped:
 
 @dataclass(frozen=True)
 class Mixed:
-    """Problems of several tasks in turn, each judged by its own task's verifier."""
+    """Problems of several tasks in turn, each judged by its own task's verifier. A question that one of them tests with
+    is none that another trains on."""
 
     tasks: tuple[Task, ...]
 
@@ -61,7 +64,17 @@ class Mixed:
 
     @property
     def train(self) -> Sequence[Problem]:
-        return _Turns([(t.name, t.train) for t in self.tasks])
+        return _Turns([(name, self._apart[name]) for name in (t.name for t in self.tasks)])
+
+    @cached_property
+    def _apart(self) -> dict[str, Sequence[Problem]]:
+        """The training problems of each task that no other task is tested with."""
+        tests = {t.name: _questions(t) for t in self.tasks} if len(self.tasks) > 1 else {}
+        out: dict[str, Sequence[Problem]] = {}
+        for task in self.tasks:
+            held = frozenset[str]().union(*(asked for name, asked in tests.items() if name != task.name))
+            out[task.name] = apart(task, held)
+        return out
 
     @property
     def test(self) -> Sequence[Problem]:
@@ -94,6 +107,57 @@ class Each:
             if task.name == of:
                 return list(await task.verifier(trace, steps))
         return [Score(None, f"bad data: the problem is of {of!r}, which is none of the tasks")] * len(steps)
+
+
+def apart(task: Task, held: frozenset[str]) -> Sequence[Problem]:
+    """The training problems of a task whose questions are none of these."""
+    train = task.train
+    if not isinstance(train, list):
+        return _Apart(task, train, held)
+    left = [p for p in train if bare(task, p) not in held]
+    if train and not left:
+        raise TaskError(f"all training problems of {task.name!r} are test problems of the others: leave that task out")
+    return left
+
+
+def bare(task: Task, problem: Problem) -> str:
+    """A question without how to answer it, whatever its case and spacing."""
+    question, prompt = problem.question, getattr(task, "prompt", "")
+    if isinstance(prompt, str) and prompt.count("{question}") == 1:
+        before, after = prompt.format(question="\0").split("\0")
+        question = question.removeprefix(before).removesuffix(after)
+    return " ".join(question.lower().split())
+
+
+def _questions(task: Task) -> frozenset[str]:
+    try:
+        return frozenset(bare(task, problem) for problem in task.test)
+    except TaskError:  # it has none to test with
+        return frozenset()
+
+
+class _Apart(Sequence[Problem]):
+    """Problems that are made when they are asked for: in place of one that is held, the next that is not."""
+
+    def __init__(self, task: Task, problems: Sequence[Problem], held: frozenset[str]) -> None:
+        self.task, self.problems, self.held = task, problems, held
+
+    def __len__(self) -> int:
+        return len(self.problems)
+
+    @overload
+    def __getitem__(self, index: int) -> Problem: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Problem]: ...
+    def __getitem__(self, index: int | slice) -> Problem | list[Problem]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        at = range(len(self))[index]
+        for i in range(min(len(self), PATIENCE)):
+            found = self.problems[(at + i) % len(self)]
+            if bare(self.task, found) not in self.held:
+                return found
+        raise TaskError(f"the task {self.task.name!r} hardly has a training problem that the others do not test with")
 
 
 class _Turns(Sequence[Problem]):

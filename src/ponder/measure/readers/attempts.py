@@ -16,6 +16,8 @@ from ponder.types import Cost
 
 NAMED = 3  # problems that a message names; the rest are counted
 
+# What becomes of attempts without a verdict.
+UNJUDGED = "have no verdict and are left out; a problem with no other is not right as far as is known"
 SCORE, LOGPROB = "score", "logprob"  # where a log's own score and a mean log-probability per token stand
 
 

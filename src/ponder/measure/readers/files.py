@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import importlib
-import io
 import json
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ponder.errors import MissingExtra, UsageError
+from ponder.tables import BadRow, table
 
 Keep = Callable[[Sequence[str]], list[str]]
 
@@ -85,14 +83,18 @@ def _lines(path: Path, text: str) -> list[Any]:
 
 
 def _table(path: Path, text: str, delimiter: str) -> list[dict[str, Any]]:
-    csv.field_size_limit(sys.maxsize)  # a cell may hold a whole completion
     first = text.partition("\n")[0]
     if delimiter == "," and "," not in first:  # many tables called .csv are parted by something else
         delimiter = next((mark for mark in ";\t|" if mark in first), ",")
-    rows: list[dict[Any, Any]] = list(csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter))
-    for number, row in enumerate(rows, 2):
-        if None in row:
-            raise UsageError(f"{path}, line {number} has more cells than the first line has names")
+    try:
+        found = table(text, delimiter)
+    except BadRow as why:
+        raise UsageError(f"{path}, {why}") from None
+    rows: list[dict[str, Any]] = []
+    for _, row in found:
+        if isinstance(row, BadRow):
+            raise UsageError(f"{path}, {row}")
+        rows.append(row)
         if "" in row:  # what a table's own row numbers are called when it is written
             row.setdefault("index", row.pop(""))
     if not rows:

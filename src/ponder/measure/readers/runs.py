@@ -10,7 +10,7 @@ import numpy as np
 
 from ponder import jobs
 from ponder.errors import PonderError, UsageError
-from ponder.measure.readers.attempts import LOGPROB, Attempts, Group
+from ponder.measure.readers.attempts import LOGPROB, UNJUDGED, Attempts, Group
 from ponder.measure.readers.columns import Columns
 from ponder.runs import read_job, read_traces
 from ponder.types import Trace
@@ -32,9 +32,9 @@ def read_run(path: Path, columns: Columns = Columns()) -> Attempts:
     read = getattr(getattr(task, "verifier", None), "read", None)
     groups = tuple(to_group(problem, trace, scorer, read) for problem, trace in traces)
     if undecided := sum(g.undecided for g in groups):
-        said.append(f"{undecided} attempts have no verdict: they count neither as right nor as wrong")
+        said.append(f"{undecided} attempts {UNJUDGED}")
     if lost := [g for g in groups if g.missing and not g.size]:
-        said.append(f"{len(lost)} problems have no attempts ({lost[0].missing})")
+        said.append(f"{len(lost)} problems failed and have no attempts ({lost[0].missing})")
     if silent := sum(g.silent for g in groups):
         said.append(f"{silent} problems have no attempt that came to an end, which counts as wrong")
     name = path.name

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from ponder.errors import UsageError
-from ponder.measure.readers.attempts import SCORE, Attempts, Group, listed, plain, short
+from ponder.measure.readers.attempts import SCORE, UNJUDGED, Attempts, Group, listed, plain, short
 from ponder.measure.readers.columns import LOW, NAMES, Columns
 from ponder.measure.readers.judging import JUDGED, answer_in, gold_of, judged, only
 from ponder.measure.readers.roles import Found, find
@@ -130,7 +130,7 @@ class _Reading:
         if groups is None:
             groups = self._long(label, rows)
         if undecided := sum(g.undecided for g in groups):
-            said.append(f"{undecided} attempts have no verdict: they count neither as right nor as wrong")
+            said.append(f"{undecided} attempts {UNJUDGED}")
         sizes = [g.size for g in groups if g.size]
         if sizes and min(sizes) < max(sizes):
             least = min((g for g in groups if g.size), key=lambda g: g.size).problem

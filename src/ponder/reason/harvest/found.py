@@ -32,11 +32,13 @@ class Origin:
 
     run: str = ""
     at: int = 0
+    held_out: bool = False  # its problem is one that somebody is measured on
 
     def of(self, trace: Trace, **steps: Any) -> dict[str, Any]:
         """Lineage of something made of these steps."""
-        guided = {"oracle": True} if trace.oracle else {}
-        return {"run": self.run, "at": self.at, "problem": trace.problem.id, **steps, **guided}
+        told = {"oracle": True} if trace.oracle else {}
+        told |= {"held_out": True} if self.held_out else {}
+        return {"run": self.run, "at": self.at, "problem": trace.problem.id, **steps, **told}
 
 
 def key(problem: Problem) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ponder.errors import TaskError
+from ponder.tables import parse
 from ponder.types import Message, Problem, user
 from ponder.verify import MathAnswer, state
 
@@ -74,7 +74,7 @@ def _text(value: Any, column: str) -> str:
 def read_problems(path: str | Path, question: str = "prompt", answer: str = "answer") -> list[Problem]:
     """The problems of a JSONL file. A missing column, a bad row or an id that stands twice is named."""
     try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
+        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as why:
         raise TaskError(f"cannot read the problems in {path}: {why}") from None
     found: dict[str, Problem] = {}
@@ -82,7 +82,7 @@ def read_problems(path: str | Path, question: str = "prompt", answer: str = "ans
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parse(line)
             if not isinstance(row, dict):
                 raise ValueError("not a JSON object")
             if missing := [column for column in (question, answer) if column not in row]:

@@ -11,7 +11,6 @@ one JSON object, a list of them, or one per line.
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections import Counter
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import TaskError
+from ponder.tables import parse
 from ponder.tasks.made.formula import Condition, Formula, NoValue
 from ponder.tasks.made.rows import made
 from ponder.tasks.split import digest
@@ -143,14 +143,14 @@ def draw(templates: Sequence[Template], count: int, seed: int) -> Iterator[Probl
 
 def read_templates(path: str | Path) -> list[Template]:
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as why:
         raise TaskError(f"cannot read the templates in {path}: {why}") from None
     try:
-        data = json.loads(text)
+        data = parse(text)
     except ValueError as whole:
         try:
-            data = [json.loads(line) for line in text.split("\n") if line.strip()]
+            data = [parse(line) for line in text.split("\n") if line.strip()]
         except ValueError:
             raise TaskError(f"{path} is not JSON: {whole}") from None
     found = data if isinstance(data, list) else [data]

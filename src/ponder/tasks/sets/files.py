@@ -6,10 +6,7 @@ line. Then the set is refused, or goes on without them where `bad_rows="skip"` w
 
 from __future__ import annotations
 
-import csv
 import gzip
-import io
-import json
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from ponder import tables
 from ponder.errors import TaskError
 
 BadRows = Literal["refuse", "skip"]
@@ -68,13 +66,13 @@ class Files:
         """One JSON object per line; a name that ends in .gz is unpacked."""
         path = self.folder / file
         lines = enumerate(read(path).split("\n"), 1)
-        return self._rows(path, "line", ((n, line) for n, line in lines if line.strip()), make, json.loads)
+        return self._rows(path, "line", ((n, line) for n, line in lines if line.strip()), make, tables.parse)
 
     def records(self, file: str, make: Make, under: str | None = None) -> list[Row]:
         """One JSON file that holds a list of records, or has it under a name."""
         path = self.folder / file
         try:
-            data = json.loads(read(path))
+            data = tables.parse(read(path))
             records = data[under] if under else data
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise TaskError(f"{path} is not the JSON it should be ({error!r}); download the file again") from error
@@ -86,10 +84,12 @@ class Files:
         """Comma-separated values under a line of names."""
         path = self.folder / file
         try:
-            records = list(csv.DictReader(io.StringIO(read(path), newline="")))
-        except csv.Error as error:
-            raise TaskError(f"{path} is not comma-separated values ({error}); download the file again") from error
-        return self._rows(path, "line", enumerate(records, 2), make)
+            records = tables.table(read(path))
+        except tables.BadRow as error:
+            raise TaskError(f"{path}, {error}. Mend the file or get it again") from None
+        begins = [line for line, _ in records]  # a cell may have several lines, so that a row's number is another
+        rows = enumerate((record for _, record in records), 2)
+        return self._rows(path, "line", rows, make, line=lambda number: begins[number - 2])
 
     def listed(self, file: str, records: list[Any], make: Make) -> list[Row]:
         """Records that are there already; `file` is what messages call them."""
@@ -113,23 +113,29 @@ class Files:
         given: Iterable[tuple[int, Any]],
         make: Make,
         load: Callable[[Any], Any] | None = None,
+        line: Callable[[int], int] = lambda number: number,
     ) -> list[Row]:
         first: dict[str, int] = {}
         found: list[Row] = []
         seen = 0
         for number, record in given:
             seen += 1
+            if isinstance(record, tables.BadRow):
+                self.bad.append(f"{path}, {unit} {line(number)}: {record.why}")
+                continue
             try:
                 given_row = load(record) if load else record
                 row = make(Record(given_row) if isinstance(given_row, Mapping) else given_row, number)
             except TaskError as error:
-                self.bad.append(f"{path}, {unit} {number}: {error}")
+                self.bad.append(f"{path}, {unit} {line(number)}: {error}")
                 continue
             except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-                self.bad.append(f"{path}, {unit} {number}: malformed ({error!r})")
+                self.bad.append(f"{path}, {unit} {line(number)}: malformed ({error!r})")
                 continue
             if first.setdefault(row.id, number) != number:
-                self.bad.append(f"{path}, {unit} {number}: the id {row.id!r} stands at {unit} {first[row.id]} already")
+                self.bad.append(
+                    f"{path}, {unit} {line(number)}: the id {row.id!r} stands at {unit} {line(first[row.id])} already"
+                )
                 continue
             found.append(row)
         if not seen:

@@ -83,8 +83,8 @@ class Loaded(ABC):
         files = Files.of(self.folder)
         train, test = self.rows(files)
         files.settle(self.name, self.bad_rows)
-        held = {normal(row.question) for row in test}
-        train = [row for row in train if normal(row.question) not in held]
+        held = {asked(row.question) for row in test}
+        train = [row for row in train if asked(row.question) not in held]
         if not test or not (train or self.NO_TRAIN):
             have = f"{len(train)} training and {len(test)} test problems"
             raise TaskError(f"task {self.name!r} has {have}; put the whole set into PONDER_DATA")
@@ -103,6 +103,12 @@ class Loaded(ABC):
 def normal(question: str) -> str:
     """What is left of a question when case, spacing and punctuation do not count."""
     return " ".join(re.findall(r"[a-z0-9]+", question.lower()))
+
+
+def asked(question: str) -> str:
+    """The same for questions that are one: as `normal`, in any script. (`normal` decides sides, and must stay as it is:
+    else a question would change from training to test.)"""
+    return " ".join(re.findall(r"[^\W_]+", question.lower())) or question
 
 
 def parted(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:

@@ -16,7 +16,7 @@ from ponder.errors import TaskError, UnknownName, UsageError
 from ponder.protocols import Scorer
 from ponder.tasks.columns import read_parquet
 from ponder.tasks.sets.files import BadRows, Files, Row
-from ponder.tasks.sets.loaded import normal
+from ponder.tasks.sets.loaded import asked
 from ponder.types import Problem, user
 from ponder.verify import EXPLICIT, Choice, FinalNumber, FinalText, Form, MathAnswer, state
 
@@ -72,8 +72,8 @@ class Questions:
     def train(self) -> Sequence[Problem]:
         if self.train_data is None:
             raise TaskError(f"{self.data} is to measure with: name other questions to train on with train_data=FILE")
-        held = {normal(row.question) for row in self._rows(self.data)}
-        rows = [row for row in self._rows(self.train_data) if normal(row.question) not in held]
+        held = {asked(row.question) for row in self._rows(self.data)}
+        rows = [row for row in self._rows(self.train_data) if asked(row.question) not in held]
         if not rows:
             raise TaskError(f"{self.train_data} has no question that {self.data} has not, too")
         return self._problems("train", rows)
@@ -107,8 +107,11 @@ class Questions:
 
     def _row(self, record: dict[str, Any], number: int) -> Row:
         question, answer = _column(record, self.question, QUESTION), _column(record, self.answer, ANSWER)
-        if not str(record[question]).strip() or record[answer] is None or not str(record[answer]).strip():
-            raise ValueError(f"no {question} or no {answer}")
+        for column in (question, answer):
+            if record[column] is None or not str(record[column]).strip():
+                raise ValueError(f"no {question} or no {answer}")
+        if not isinstance(record[question], str | int):
+            raise ValueError(f"the {question} is {record[question]!r:.40}, no text")
         own = next((str(record[c]) for c in ID if record.get(c) not in (None, "")), str(number))
         tags = {
             k: v for k, v in record.items() if k not in (question, answer) and isinstance(v, str | int | float | bool)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ponder.errors import TaskError, UnknownName
 from ponder.funnel import Funnel
+from ponder.tables import parse
 from ponder.tasks.steps import answers, omega, prm800k, shepherd, stepwise
 from ponder.types import Trace
 
@@ -68,7 +69,7 @@ def rows_of(path: str | Path) -> Rows:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parse(line)
         except (ValueError, RecursionError) as why:
             rows.bad.append((number, f"is not JSON ({why})"))
             continue

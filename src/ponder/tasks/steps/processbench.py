@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 from ponder.errors import TaskError
+from ponder.tables import parse
 from ponder.tasks.steps.labelled import asked, chain, listed, part, text
 from ponder.types import Score, Trace
 
@@ -29,7 +29,7 @@ def read(part: str) -> list[Trace]:
         path = Path(root) / "processbench" / f"{part}.json"
     try:
         said = path.read_text("utf-8-sig")
-        rows = json.loads(said) if said.lstrip().startswith("[") else [json.loads(s) for s in said.split("\n") if s]
+        rows = parse(said) if said.lstrip().startswith("[") else [parse(s) for s in said.split("\n") if s.strip()]
     except OSError as why:
         raise TaskError(f"cannot read {path}: {why.strerror}; parts are {', '.join(PARTS)}") from None
     except ValueError as why:
