@@ -125,6 +125,10 @@ class Recall:
             known = {name for t in self.traces for s in t.steps for name in s.scores}
             raise UnknownName("score in the stored traces", self.name, known)
 
+    @property
+    def rates_steps(self) -> bool:
+        return any(score.steps for scores in self._scores.values() for score in scores)
+
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
         return [self._of(trace, i) for i in steps]
 
