@@ -17,7 +17,7 @@ from ponder.reason.operators.confidence import confidence, mean_logprob
 from ponder.reason.operators.resample import multinomial, normalised, systematic
 from ponder.reason.operators.settled import leads, unbeatable
 from ponder.reason.operators.vote import weighted
-from ponder.types import Score, Step, ids
+from ponder.types import Step, ids
 
 
 def test_highest_and_evenly() -> None:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ponder.measure import Accuracy, Auroc, Mean, auroc, mean_of
+from ponder.protocols import Strategy
 from ponder.reason.operators import majority
+from ponder.reason.operators.auto_cut import cuts_steps, uncut
 from ponder.types import Cost, Trace
 
 Read = Callable[[str], str | None]
@@ -29,6 +31,7 @@ class Report:
     spent: int = 0  # problems that ran out of budget
     oracle: bool = False
     guide: Auroc | None = None  # how well what guided the search tells right answers from wrong ones
+    uncut: int = 0  # problems whose search by steps cut none
 
     def lines(self) -> list[str]:
         c = self.cost
@@ -47,6 +50,8 @@ class Report:
             rows["failed"] = f"{self.failed} problems: an error ended the thinking; traces.jsonl says which"
         if self.spent:
             rows["out of budget"] = f"{self.spent} problems"
+        if self.uncut:
+            rows["not cut"] = f"{self.uncut} problems: no step was cut, so the search was best-of-n; see --set cut=..."
         judged = f", {c.scorer_tokens:,} to judge" if c.scorer_tokens else ""
         dollars = f", ${c.dollars:.4f}" if c.dollars else ""
         work = f"{c.generated_tokens:,} tokens written{judged}, {c.flops / 1e12:.1f} TFLOP, {c.seconds:.0f} s{dollars}"
@@ -54,14 +59,17 @@ class Report:
         return [f"{name:<15} {value}" for name, value in rows.items()]
 
 
-def report(traces: Sequence[Trace], scorer: str, read: Read | None, guide: str = "") -> Report:
-    """`read` finds the answer that votes are counted on (None: no vote); `guide` scored answers beside the verifier."""
+def report(
+    traces: Sequence[Trace], scorer: str, read: Read | None, guide: str = "", strategy: Strategy | None = None
+) -> Report:
+    """`read` finds the answer that votes are counted on (None: no vote); `guide` scored answers beside the verifier.
+    `strategy`: what made the traces, which says whether steps were to be cut."""
     scores = [[t.score(i, scorer) for i in t.answers()] for t in traces]
     samples = max(map(len, scores), default=0)
     undecided = sum(s is None for group in scores for s in group)
     cost = sum((t.cost for t in traces), Cost())
     ended = sum(bool(t.failed) for t in traces), sum(t.spent for t in traces), any(t.oracle for t in traces)
-    area = _told_apart(traces, scorer, guide)
+    last = _told_apart(traces, scorer, guide), uncut(traces) if cuts_steps(strategy) else 0
     judged = [[s for s in group if s is not None] for group in scores]
     chose = any(t.chosen is not None for t in traces)
     if samples <= 1 or chose:
@@ -69,10 +77,10 @@ def report(traces: Sequence[Trace], scorer: str, read: Read | None, guide: str =
     else:
         single = mean_of([sum(group) / len(group) if group else None for group in judged])
     if samples <= 1:
-        return Report(len(traces), samples, single, None, None, undecided, cost, *ended, area)
+        return Report(len(traces), samples, single, None, None, undecided, cost, *ended, *last)
     coverage = _rate([max(group) if group else None for group in judged])
     voted = None if read is None else _rate([_vote(t, scorer, read) for t in traces])
-    return Report(len(traces), samples, single, voted, coverage, undecided, cost, *ended, area)
+    return Report(len(traces), samples, single, voted, coverage, undecided, cost, *ended, *last)
 
 
 def outcome(trace: Trace, scorer: str) -> float | None:

@@ -61,8 +61,8 @@ class AtEnds:
 
 @dataclass(frozen=True, slots=True)
 class StepScores:
-    """A path's score from a scorer that rates each step by itself: all steps that the policy wrote on the way are rated,
-    and reduced. What was rated before, on the way to another step, is not asked for again."""
+    """A path's score from a scorer that rates each step by itself: all steps that the policy wrote on the way are
+    rated, and reduced. What was rated before, on the way to another step, is not asked for again."""
 
     scorer: Scorer
     reduce: Reduction = "min"

@@ -9,6 +9,7 @@ from ponder.errors import Interrupted, PonderError, Spent, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators import evaluate, prune
 from ponder.reason.operators.allocate import evenly, highest
+from ponder.reason.operators.auto_cut import AutoCut
 from ponder.reason.operators.generate import add, draw
 from ponder.reason.operators.reduce import path_score
 from ponder.reason.strategies.stepwise import AHEAD, Level, Stepwise
@@ -80,11 +81,12 @@ class Lookahead(Beam):
 
     async def _roll(self, trace: Trace, ends: Sequence[int], policy: Policy) -> None:
         """One greedy step from each; a branch that cannot go on is rated where it stands."""
-        greedy = replace(self.sampling, temperature=0.0)
+        greedy, cut = replace(self.sampling, temperature=0.0), self.cut
+        assert not isinstance(cut, AutoCut)
 
         async def one(end: int) -> list[Completion]:
             try:
-                return await draw(trace, end, policy, greedy, 1, self.cut)
+                return await draw(trace, end, policy, greedy, 1, cut)
             except (Interrupted, Spent):
                 raise
             except PonderError:

@@ -10,8 +10,8 @@ from typing import ClassVar, Literal, get_args
 from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators import prune
+from ponder.reason.operators.auto_cut import AnyCut
 from ponder.reason.operators.confidence import mean_logprob
-from ponder.reason.operators.cut import Cut
 from ponder.reason.operators.reduce import Reduction
 from ponder.reason.strategies.stepwise import Choice, Level, Stepwise
 from ponder.types import Sampling, Trace
@@ -25,14 +25,14 @@ class BestOf(Stepwise):
 
     By the guide's score: an outcome reward model's, a verifier's, or a process reward model's, which rates every step
     (of the trace, with a `cut`; else every line): the solution's score is their least, or as `reduce` says (Lightman et
-    al. 2024, Uesato et al. 2022). Or by the mean log-probability of the tokens, which needs no guide. `choose="weighted"` sums the scores of
-    equal answers (Li et al. 2023).
+    al. 2024, Uesato et al. 2022). Or by the mean log-probability of the tokens, which needs no guide.
+    `choose="weighted"` sums the scores of equal answers (Li et al. 2023).
     """
 
     n: int = 8
     by: By = "score"
     sampling: Sampling = field(default=Sampling(), kw_only=True)
-    cut: Cut | None = field(default=None, kw_only=True)
+    cut: AnyCut | None = field(default=None, kw_only=True)
     choose: Choice = field(default="best", kw_only=True)
     by_default: ClassVar[Reduction] = "min"
 
