@@ -104,8 +104,8 @@ def cuts_steps(strategy: Any) -> bool:
 
 
 def uncut(traces: Sequence[Trace]) -> int:
-    """How many searches came to answers and cut no step on the way."""
-    return sum(bool(t.answers()) and not any(map(_ends_at_a_cut, t.steps)) for t in traces)
+    """How many searches came to answers and cut no step on the way; those that a budget ended do not count."""
+    return sum(bool(t.answers()) and not t.spent and not any(map(_ends_at_a_cut, t.steps)) for t in traces)
 
 
 def warn_if_uncut(trace: Trace) -> None:
