@@ -23,6 +23,7 @@ from ponder.models.reward import Preference, ValueModel, load_scorer, own_reader
 from ponder.nets import hf
 from ponder.nets.lora import LoRA
 from ponder.nets.valued import Valued
+from ponder.pipelines.guides import guide_named, learned
 from ponder.pipelines.judged import encoded, gather, parted, together
 from ponder.pipelines.reward import RewardModel, _answers
 from ponder.pipelines.solve import solve
@@ -124,6 +125,8 @@ def test_the_folder_is_a_judge_again(tmp_path: Path) -> None:
     policy = job(tmp_path / "run")
     again = load_scorer(str(tmp_path / "run"), dtype="float32", device="cpu", reduce="mean")
     assert isinstance(again, Process) and again.reduce == "mean"
+    named = guide_named(f"reward+mean:{tmp_path / 'run'}", None, device="cpu", dtype="float32")
+    assert isinstance(named, Process) and named.reduce == "mean" and learned("reward+mean:x") == ("reward+mean", "x")
     head = again.reader.head
     assert head.of == "process" and head.form == "logit" and head.bias
     assert head.temperature == read_metrics(tmp_path / "run")[-1]["test/temperature"] != 1.0
