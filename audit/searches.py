@@ -168,8 +168,9 @@ def _decided(strategy: Any, trace: Trace) -> Finding:
         if (said := read(trace.text(i))) is not None:
             sums[said] += trace.steps[i].value * trace.steps[i].visits
     given = None if trace.chosen is None else read(trace.text(trace.chosen))
-    told = f"{given!r} of {len(sums)} answers"
-    return Finding(name, given == max(sums, key=lambda a: sums[a], default=None), told)
+    if not sums:
+        return Finding(name, None, f"none of {len(ends)} texts states an answer")
+    return Finding(name, given == max(sums, key=lambda a: sums[a]), f"{given!r} of {len(sums)} answers")
 
 
 def _kept(strategy: Beam, trace: Trace) -> Finding:
