@@ -79,7 +79,7 @@ def steps_of(mind: str, cut: Cut, most: int = 10_000) -> tuple[list[str], Trace]
 @pytest.mark.parametrize(
     ("name", "text", "steps"),
     [
-        ("line", "a\nbc\n\nd", ["a\n", "bc\n", "\nd"]),  # a blank line is no step
+        ("line", "a\nbc\n\nd", ["a\n", "bc\n", "\n", "d"]),
         ("paragraph", "a\nb\n\nc", ["a\nb\n\n", "c"]),
         ("sentence", "One. Two? Yes! End", ["One. ", "Two? ", "Yes! ", "End"]),
         ("sentence", "1. Add 3.5 to Dr. No. Then e.g. stop. ", ["1. Add 3.5 to Dr. No. Then e.g. stop. ", ""]),

@@ -44,10 +44,8 @@ class Cut:
         )
 
     def whole(self, text: str) -> bool:
-        """May a step that was stopped end like this? A blank line is no step: it goes with the next one."""
+        """May a step that was stopped end like this?"""
         if text.endswith("\ufffd") or (self.fence and text.count(self.fence) % 2):
-            return False
-        if self.stop and not self.tokens and text.isspace():
             return False
         return not (self.sentence and _NO_SENTENCE.search(text))
 
