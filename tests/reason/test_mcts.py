@@ -23,7 +23,6 @@ from ponder.errors import ModelError, PonderError, Spent, UsageError
 from ponder.jobs import decode, encode
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
-from ponder.reason.operators.auto_cut import AUTO
 from ponder.reason.operators.backpropagate import Discounted
 from ponder.reason.operators.cut import CUTS
 from ponder.reason.operators.priors import Noise
@@ -251,7 +250,7 @@ SEARCHES = st.builds(
     widening=st.sampled_from([None, None, Widening(1, 0.5)]),
     noise=st.sampled_from([None, Noise()]),
     two_player=st.booleans(),
-    cut=st.sampled_from([AUTO, CUTS["line"]]),
+    cut=st.just(CUTS["line"]),
     sampling=st.just(Sampling(max_tokens=40, seed=7)),
     finish=st.just(False),
 )
