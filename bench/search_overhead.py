@@ -66,6 +66,7 @@ def found(key: int) -> float:
 
 
 def ours(sizes: list[int]) -> Iterator[dict[str, float]]:
+    from ponder.reason.operators.cut import CUTS
     from ponder.reason.operators.tree_select import UCT
     from ponder.reason.strategies.mcts import MCTS
     from ponder.types import Problem, Sampling, prompt_trace, user
@@ -77,7 +78,7 @@ def ours(sizes: list[int]) -> Iterator[dict[str, float]]:
         began, wall = time.process_time(), time.perf_counter()
         while len(trace.steps) < size:
             more = trace.steps[0].visits + max(10, (size - len(trace.steps)) // 3)
-            search = MCTS(simulations=more, width=4, rule=UCT(1.0), sampling=sampling, finish=False)
+            search = MCTS(simulations=more, width=4, cut=CUTS["line"], rule=UCT(1.0), sampling=sampling, finish=False)
             asyncio.run(search(trace, world, world))
         took, visits = time.process_time() - began, trace.steps[0].visits
         cpu += took

@@ -8,6 +8,7 @@ What it gave, with three seeds, hardware and time: docs/results.md.
 from _bases import Lr, On, Problems, Start, Steps, base
 
 from ponder.pipelines.stages import Stage, Stages
+from ponder.reason.operators.cut import CUTS
 from ponder.reason.strategies import Branches
 from ponder.train.objective import NO_KL
 from ponder.train.policy_gradient import TreeCredit
@@ -18,6 +19,6 @@ def recipe(
 ) -> Stages:
     b = base(on)
     stages, first = b.begin(seed, start)
-    way = Branches((2, 2, 2), b.draw)
+    way = Branches((2, 2, 2), b.draw, CUTS["line"])
     tree = b.reinforce(first, 8, TreeCredit(kl=NO_KL), seed, steps, lr, prompts=prompts, strategy=way)
     return Stages((*stages, Stage("tree", tree), Stage("accuracy", b.measure("stage:tree", seed))))

@@ -2,6 +2,10 @@
 
 No judge is trained: where a strategy needs a guide, it is how likely the model finds what it wrote. Afterwards
 `ponder compare runs/ways_to_think/chain runs/ways_to_think/vote ...` puts them side by side with paired intervals.
+
+The searches choose where steps end by what the model writes, which is lines: beam, DVTS and MCTS grow trees of several
+steps. No figures are stated here. Runs made when the default was a blank line had trees one step deep, so that beam and
+DVTS were best of n in them: do not compare those with new ones.
 """
 
 from dataclasses import replace

@@ -199,11 +199,13 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A judgement. `value=None` means undecided (crashed, timed out, refused), which is not zero."""
+    """A judgement of the path up to a step. `value=None` means undecided (crashed, timed out, refused), which is not
+    zero."""
 
     value: float | None
     reason: str = ""
     cost: Cost = field(default=Cost(), compare=False)  # of judging; goes on the trace's bill
+    steps: tuple[float, ...] = ()  # where the scorer rates steps: the score of each on the path, `value` made of them
 
     def __post_init__(self) -> None:
         if self.value is not None and not math.isfinite(self.value):  # no number decides nothing
@@ -309,6 +311,11 @@ class Trace:
         found = self.steps[index].scores.get(name)
         return None if found is None else found.value
 
+    def step_score(self, index: int, name: str) -> float | None:
+        """The same of this step alone, where the scorer rates steps; else of the path up to it."""
+        found = self.steps[index].scores.get(name)
+        return None if found is None or found.value is None else found.steps[-1] if found.steps else found.value
+
     def to_json(self) -> dict[str, Any]:
         """Plain data for a run directory; `from_json` gives the same trace back."""
         problem = {
@@ -336,7 +343,7 @@ def _sparse(record: Step | Cost) -> dict[str, Any]:
         if isinstance(value, np.ndarray):
             value = _plain(value)
         elif name == "scores":
-            value = {k: [s.value, s.reason] for k, s in value.items()}
+            value = {k: [s.value, s.reason, *([s.steps] if s.steps else [])] for k, s in value.items()}
         elif name == "notes":
             value = {k: _plain(v) for k, v in value.items()}
         out[name] = value
@@ -363,7 +370,7 @@ def _step(data: Mapping[str, Any]) -> Step:
     for name, kind in (("token_ids", np.int32), ("logprobs", np.float32), ("advantages", np.float32)):
         if given.get(name) is not None:
             given[name] = np.asarray(given[name], dtype=kind)
-    given["scores"] = {k: Score(*v) for k, v in given.get("scores", {}).items()}
+    given["scores"] = {k: Score(v[0], v[1], steps=tuple(*v[2:])) for k, v in given.get("scores", {}).items()}
     given["notes"] = {k: np.asarray(v, dtype=np.float32) for k, v in given.get("notes", {}).items()}
     given["cites"] = tuple(given.get("cites", ()))
     return Step(**{"text": "", **given})

@@ -16,13 +16,19 @@ from ponder import jobs
 from ponder.engine.request import Reading
 from ponder.errors import Interrupted, ModelError, RunError, TaskError, UsageError
 from ponder.models.load import Fresh, load_policy
+from ponder.models.native import Native
 from ponder.models.reward import ORM as Outcome
 from ponder.models.reward import PRM as Process
 from ponder.models.reward import Preference, ValueModel, load_scorer, own_reader, scorer, share_scorer
 from ponder.nets import hf
 from ponder.nets.lora import LoRA
+from ponder.nets.valued import Valued
+from ponder.pipelines.guides import guide_named, learned
 from ponder.pipelines.judged import encoded, gather, parted, together
 from ponder.pipelines.reward import RewardModel, _answers
+from ponder.pipelines.solve import solve
+from ponder.reason.operators.cut import Cut
+from ponder.reason.strategies import DVTS, Beam, BestOf, Lookahead, ParticleFilter, Rebase
 from ponder.runs import Run, newest_checkpoint, read_metrics
 from ponder.tasks.steps import LABEL, read, write
 from ponder.train.optimiser import AdamW
@@ -119,6 +125,8 @@ def test_the_folder_is_a_judge_again(tmp_path: Path) -> None:
     policy = job(tmp_path / "run")
     again = load_scorer(str(tmp_path / "run"), dtype="float32", device="cpu", reduce="mean")
     assert isinstance(again, Process) and again.reduce == "mean"
+    named = guide_named(f"reward+mean:{tmp_path / 'run'}", None, device="cpu", dtype="float32")
+    assert isinstance(named, Process) and named.reduce == "mean" and learned("reward+mean:x") == ("reward+mean", "x")
     head = again.reader.head
     assert head.of == "process" and head.form == "logit" and head.bias
     assert head.temperature == read_metrics(tmp_path / "run")[-1]["test/temperature"] != 1.0
@@ -285,6 +293,49 @@ def test_one_long_step_is_cut_at_its_lines(tmp_path: Path) -> None:
     for how, value in {"min": min(expected), "product": np.prod(expected), "last": expected[-1]}.items():
         (score,) = wait(Process(judge.reader, how)(trace, [1]))  # type: ignore[arg-type]
         assert score.value == pytest.approx(value, abs=1e-5)
+
+
+REDUCED = {"min": min, "product": np.prod, "last": lambda p: p[-1], "mean": np.mean}
+SAMPLED = Sampling(max_tokens=20, seed=3, bias=((2, -1e9),))  # four steps, since it never ends by itself
+CUT_AT = Cut(tokens=5)
+STEPWISE = [
+    Beam(4, 2, cut=CUT_AT, sampling=SAMPLED), DVTS(4, 2, cut=CUT_AT, sampling=SAMPLED),
+    Rebase(4, cut=CUT_AT, sampling=SAMPLED), Lookahead(4, 2, cut=CUT_AT, sampling=SAMPLED, k=1),
+    ParticleFilter(4, cut=CUT_AT, sampling=SAMPLED), BestOf(4, cut=CUT_AT, sampling=SAMPLED),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", REDUCED)
+@pytest.mark.parametrize("strategy", STEPWISE, ids=lambda s: type(s).__name__)
+def test_searches_rank_by_what_the_head_reads_at_each_step(strategy: Any, how: Any) -> None:
+    """From the head to the rank there is one reduction: recounted in float64, without the engine and without ponder."""
+    policy = load_policy(MODEL, ASK, "cpu", "float32")
+    net = Valued.of(load_policy(replace(MODEL, seed=5), ASK, "cpu", "float32").net, PRM().head, 7)
+    with torch.no_grad():
+        for p in net.score.parameters():
+            p.normal_(0.0, 0.2, generator=torch.Generator().manual_seed(1))  # so that steps differ
+    judge = Process(own_reader(Native(net, policy.tokenizer)))
+    trace = wait(solve(Problem("p", user("5=")), replace(strategy, reduce=how), policy, guide=judge))
+    w = {n: p.detach() for n, p in weights64(net).items()}
+    assert {len(trace.path(i)) for i in trace.answers()} == {5}
+    for i in trace.answers():
+        ids_, places = trace.token_ids(i).tolist(), np.cumsum([len(trace.steps[j].token_ids) for j in trace.path(i)])
+        z = (plain_hidden(w, net.config, ids_) @ w["score.weight"].T + w["score.bias"])[places[1:] - 1, 0]
+        probabilities = (1 / (1 + np.exp(-z.numpy()))).tolist()
+        assert trace.steps[i].value == pytest.approx(REDUCED[how](probabilities), abs=1e-5)
+        assert trace.steps[i].scores["prm"].steps == pytest.approx(probabilities, abs=1e-5)
+        assert trace.score(i, "prm") == pytest.approx(min(probabilities), abs=1e-5), "the judge's own reduction"
+
+
+def test_a_judge_reads_lines_of_a_whole_answer_and_ends_of_cut_steps() -> None:
+    policy = load_policy(MODEL, ASK, "cpu", "float32")
+    judge = Process(own_reader(Native(Valued.of(policy.net, PRM().head, 7), policy.tokenizer)))
+    whole = Trace(Problem("p", user("5=")), [Step(None, "", policy.encode(user("5=")))])
+    tokens = policy.tokens("1\n3\n4")
+    logprobs = np.full(len(tokens), -1.0, np.float32)
+    assert judge.places(whole, whole.add(Step(0, "1\n3\n4", tokens, logprobs, "eos"))) == [3, 6]
+    assert judge.places(whole, whole.add(Step(0, "1\n3\n4", tokens, logprobs, "stop", last=True))) == [3, 5, 6]
+    assert judge.places(whole, whole.add(Step(0, "1\n3\n4", tokens, logprobs, "stop"))) == [6], "a cut step is one"
 
 
 def test_a_judge_cuts_as_it_was_trained(tmp_path: Path) -> None:

@@ -14,11 +14,10 @@ from fakes import group
 from ponder.errors import UsageError
 from ponder.reason.operators.allocate import evenly, highest, rebase
 from ponder.reason.operators.confidence import confidence, mean_logprob
-from ponder.reason.operators.reduce import along, reduced
 from ponder.reason.operators.resample import multinomial, normalised, systematic
 from ponder.reason.operators.settled import leads, unbeatable
 from ponder.reason.operators.vote import weighted
-from ponder.types import Score, Step, ids
+from ponder.types import Step, ids
 
 
 def test_highest_and_evenly() -> None:
@@ -66,21 +65,6 @@ def test_rebase_shares(scores: list[float], width: int, temperature: float) -> N
         assert all(abs(c - x) <= 0.5 + 1e-9 for c, x in zip(paper, share, strict=True))
     else:
         assert sum(paper) == 1 and paper[scores.index(max(scores))] == 1
-
-
-@pytest.mark.parametrize(
-    ("how", "value"), [("min", 0.5), ("product", 0.8 * 0.5 * 0.9), ("last", 0.9), ("mean", 2.2 / 3)]
-)
-def test_scores_of_a_path(how: str, value: float) -> None:
-    assert reduced([0.8, 0.5, 0.9], how) == pytest.approx(value)  # type: ignore[arg-type]
-    assert reduced([], how) is None and reduced([0.5, None], how) is None  # type: ignore[arg-type]
-    assert (reduced([None, 0.5], how) == 0.5) == (how == "last"), "unknown is not zero"  # type: ignore[arg-type]
-    trace = group([1], [[2]], [0.8])
-    trace.steps[1].scores = {"prm": Score(0.8)}
-    second = trace.add(Step(1, "", ids([3]), np.zeros(1, np.float32), scores={"prm": Score(0.5)}))
-    tool = trace.add(Step(second, "a tool's", ids([3])))
-    last = trace.add(Step(tool, "", ids([3]), np.zeros(1, np.float32), scores={"prm": Score(0.9)}))
-    assert along(trace, last, "prm", how) == pytest.approx(value), "what no policy wrote has no score"  # type: ignore[arg-type]
 
 
 def test_weights_of_particles() -> None:

@@ -20,6 +20,7 @@ from ponder.pipelines.solve import solve, solve_all
 from ponder.protocols import Scorer
 from ponder.reason.budget import Budget, Metered, Purse
 from ponder.reason.operators.cut import Cut
+from ponder.reason.scorers import StepScores
 from ponder.reason.strategies import DVTS, Beam, BestOf, Lookahead, ParticleFilter, Rebase
 from ponder.types import Problem, Sampling, Score, Trace, user
 
@@ -145,8 +146,9 @@ def test_lookahead_by_hand() -> None:
     assert two.steps[1].visits == 2 and two.steps[1].value == 1.0, "two steps on is an answer"
     policy = Scripted(tree)
     whole = think(
-        Lookahead(2, 2, cut=LINES, k=1, reduce="min"), policy, Rated({"a\n": 0.9, "x\n": 0.2, "b\n": 0.1, "y\n": 0.6})
-    )
+        Lookahead(2, 2, cut=LINES, k=1, reduce="min"), policy,
+        StepScores(Rated({"a\n": 0.9, "x\n": 0.2, "b\n": 0.1, "y\n": 0.6})),
+    )  # fmt: skip
     assert [whole.steps[1].value, whole.steps[2].value] == [0.2, 0.1], "the least on the way to where it looked"
 
 
@@ -285,6 +287,11 @@ class Hashed:
         return [Score(None, "a gap") if self.gaps and v % self.gaps == 0 else Score(v % 997 / 996) for v in values]
 
 
+def fitting(strategy: Any, scorer: Scorer) -> Scorer:
+    """Where a search reduces scores of steps, the scorer's are such."""
+    return StepScores(scorer) if strategy.reduce else scorer
+
+
 def shape(trace: Trace) -> tuple[list[str], str | None]:
     """The tree, whoever of two branches was written first."""
     return drawn(trace), None if trace.chosen is None else trace.text(trace.chosen)
@@ -294,17 +301,17 @@ def shape(trace: Trace) -> tuple[list[str], str | None]:
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10**6), st.integers(0, 12), st.sampled_from([0, 5]))
 def test_a_search_that_was_stopped_goes_on_to_the_same_tree(strategy: Any, seed: int, stop: int, gaps: int) -> None:
-    whole = think(strategy, Wild(seed), Hashed(gaps))
+    whole = think(strategy, Wild(seed), fitting(strategy, Hashed(gaps)))
     policy = Wild(seed, spends=stop)
-    trace = think(strategy, policy, Hashed(gaps))
+    trace = think(strategy, policy, fitting(strategy, Hashed(gaps)))
     if not trace.children(0):
         assert trace.spent and not trace.failed and trace.chosen is None
     kept = Trace.from_json(trace.to_json())  # saved and read again
     kept.read, policy.spends = trace.read, None
-    think(strategy, policy, Hashed(gaps), kept)
+    think(strategy, policy, fitting(strategy, Hashed(gaps)), kept)
     assert shape(kept) == shape(whole) and kept.failed == whole.failed
     before, calls = kept.to_json(), len(policy.asked)
-    think(strategy, policy, Hashed(gaps), kept)
+    think(strategy, policy, fitting(strategy, Hashed(gaps)), kept)
     assert kept.to_json() == before and len(policy.asked) == calls, "nothing was left to do"
     assert decode(encode(strategy)) == strategy
 
@@ -314,7 +321,7 @@ def test_a_search_that_was_stopped_goes_on_to_the_same_tree(strategy: Any, seed:
 @given(st.integers(0, 10**6), st.integers(1, 60))
 def test_no_token_too_many(strategy: Any, seed: int, tokens: int) -> None:
     trace, purse = asked(), Purse(Budget(tokens=tokens))
-    think(strategy, Metered(Wild(seed), purse), Hashed(), trace)
+    think(strategy, Metered(Wild(seed), purse), fitting(strategy, Hashed()), trace)
     written = sum(len(s.token_ids) for s in trace.steps if s.sampled)
     assert written == trace.cost.generated_tokens == purse.spent.generated_tokens <= tokens
     assert (trace.chosen is not None or not trace.answers()) or strategy.choose != "best"
@@ -324,11 +331,11 @@ def test_no_token_too_many(strategy: Any, seed: int, tokens: int) -> None:
 @pytest.mark.parametrize("strategy", [s for s in SEARCHES if type(s) is not BestOf], ids=lambda s: type(s).__name__)
 def test_a_wider_search_goes_on_from_a_narrow_one(strategy: Any) -> None:
     policy = Wild(5)
-    trace = think(strategy, policy, Hashed())
+    trace = think(strategy, policy, fitting(strategy, Hashed()))
     before = len(trace.steps)
     answers = {i for i in trace.answers()}
     wide = replace(strategy, n=2 * strategy.n)
-    think(wide, policy, Hashed(), trace)
+    think(wide, policy, fitting(strategy, Hashed()), trace)
     assert len(trace.steps) > before and trace.steps[0].visits == wide.n
     assert not any(
         s.pruned for i, s in enumerate(trace.steps) if trace.children(i) and not isinstance(strategy, Lookahead)
@@ -336,14 +343,14 @@ def test_a_wider_search_goes_on_from_a_narrow_one(strategy: Any) -> None:
     if not isinstance(strategy, ParticleFilter | DVTS):
         assert answers <= set(trace.answers())
     after = trace.to_json()
-    think(wide, policy, Hashed(), trace)
+    think(wide, policy, fitting(strategy, Hashed()), trace)
     assert trace.to_json() == after
 
 
 @pytest.mark.parametrize("strategy", SEARCHES, ids=NAMES)
 def test_every_kept_step_was_given_what_it_has(strategy: Any) -> None:
     for seed in range(5):
-        trace = think(strategy, Wild(seed), Hashed())
+        trace = think(strategy, Wild(seed), fitting(strategy, Hashed()))
         for i, step in enumerate(trace.steps):
             kids = [j for j in trace.children(i) if trace.steps[j].pruned != "only looked ahead"]
             assert not kids or (len(kids) == step.visits and not step.pruned)
@@ -359,7 +366,7 @@ def test_with_a_network_a_seed_gives_the_same_trees() -> None:
         found = []
         for _ in range(2):
             policy.stream(3)
-            traces = wait(solve_all(problems, strategy, policy, guide=Hashed()))
+            traces = wait(solve_all(problems, strategy, policy, guide=fitting(strategy, Hashed())))
             found.append([[(s.parent, s.token_ids.tolist(), s.visits, s.value) for s in t.steps] for t in traces])
         assert found[0] == found[1]
         for trace in traces:
@@ -382,7 +389,7 @@ def test_a_guide_is_needed() -> None:
 @pytest.mark.parametrize("strategy", SEARCHES[:-2], ids=NAMES[:-2])
 def test_a_branch_that_fails_is_pruned_and_the_others_go_on(strategy: Any) -> None:
     tree = TREE | {"": ["a\n", "b\n", "c\n", "d\n", "h\n", "i\n"]}
-    guide = Rated(SCORES | {"h\n": 0.4, "i\n": 0.8})
+    guide = fitting(strategy, Rated(SCORES | {"h\n": 0.4, "i\n": 0.8}))
     one = think(strategy, Scripted(tree, fails=frozenset({"a\n"})), guide)
     assert one.chosen is not None and one.failed == ""
     if not isinstance(strategy, Lookahead):  # it could not look ahead from there either, and chose another

@@ -11,6 +11,7 @@ from fakes import Digits, FakePolicy, Wanted
 from ponder import jobs
 from ponder.errors import UsageError
 from ponder.pipelines.solve import solve
+from ponder.reason.operators.cut import CUTS
 from ponder.reason.strategies.branches import Branches
 from ponder.train import credit
 from ponder.types import Sampling, Trace
@@ -18,7 +19,9 @@ from ponder.types import Sampling, Trace
 
 def grown(script: list[str], widths: tuple[int, ...] = (2, 2), stop: str = "stop") -> tuple[Trace, FakePolicy]:
     policy = FakePolicy(script, stop=stop)
-    trace = asyncio.run(solve(Digits().test[3], Branches(widths, Sampling(max_tokens=9)), policy, Wanted()))
+    trace = asyncio.run(
+        solve(Digits().test[3], Branches(widths, Sampling(max_tokens=9), CUTS["line"]), policy, Wanted())
+    )
     return trace, policy
 
 
@@ -40,7 +43,7 @@ def test_what_ends_early_stays() -> None:
 def test_it_goes_on() -> None:
     trace, _ = grown(["3\n", "4\n", "a", "b", "c", "d"])
     again = FakePolicy(["e", "f"], stop="stop")
-    more = Branches((2, 3), Sampling(max_tokens=9))
+    more = Branches((2, 3), Sampling(max_tokens=9), CUTS["line"])
     asyncio.run(solve(trace.problem, more, again, Wanted(), trace=trace))
     assert [n for _, _, n in again.calls] == [1, 1] and len(trace.answers()) == 6
     assert np.isfinite([trace.score(i, "wanted") for i in trace.answers()]).all()

@@ -250,13 +250,15 @@ SEARCHES = st.builds(
     widening=st.sampled_from([None, None, Widening(1, 0.5)]),
     noise=st.sampled_from([None, Noise()]),
     two_player=st.booleans(),
+    cut=st.just(CUTS["line"]),
     sampling=st.just(Sampling(max_tokens=40, seed=7)),
     finish=st.just(False),
 )
 
 
 def invariants(trace: Trace, strategy: MCTS) -> None:
-    for i, step in enumerate(trace.steps):
+    thought = [i for i in range(len(trace.steps)) if trace.path(i)[0] == 0]  # without the text that showed the cut
+    for i, step in ((i, trace.steps[i]) for i in thought):
         below = [trace.steps[k] for k in trace.children(i)]
         assert not (step.visits and step.pruned and not below) or step.done or strategy.widening, (
             "no visit, then pruned"
@@ -395,7 +397,7 @@ def test_budgets_are_kept_and_decide_by_what_there_is() -> None:
         strategy = MCTS(simulations=50, rollouts=1, parallel=1 + tokens % 3, sampling=Sampling(max_tokens=30))
         trace = wait(solve(Problem("p", user("?")), strategy, Pure(), guide=Crc(), budget=Budget(tokens=tokens)))
         assert trace.cost.generated_tokens <= tokens and not trace.failed
-        assert trace.cost.generated_tokens == sum(len(s.token_ids) for s in trace.steps[1:])
+        assert trace.cost.generated_tokens == sum(len(s.token_ids) for s in trace.steps if s.sampled)
         if any(s.last and not s.pruned and s.scores for s in trace.steps):
             assert trace.chosen is not None
 

@@ -16,6 +16,7 @@ from ponder.errors import ModelError, UsageError
 from ponder.jobs import decode, encode
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
+from ponder.reason.operators.cut import CUTS
 from ponder.reason.operators.self_evaluate import TREE_OF_THOUGHTS, valued
 from ponder.reason.strategies.thought_prompts import GAME_OF_24, GENERAL, Thoughts
 from ponder.reason.strategies.thoughts import DROPPED, POOR, TOT_24, TreeOfThoughts
@@ -168,11 +169,11 @@ def test_depth_first_goes_back_from_what_is_worth_little() -> None:
 def test_sampled_thoughts_are_the_policys_own_tokens() -> None:
     lines = iter(["x\n", "y\n", "x\n", "1", "2", "3", "4", "5", "6"])
     policy = Speaker(lambda t, j: {"V": "likely"}.get(t[0]) or next(lines))
-    trace = think(replace(SMALL, generation="sample", keep=1, n=3), policy)
+    trace = think(replace(SMALL, generation="sample", keep=1, n=3, cut=CUTS["line"]), policy)
     first = list(trace.children(0))
     assert [trace.steps[i].text for i in first] == ["x\n", "y\n", "x\n"] and all(trace.steps[i].sampled for i in first)
     assert trace.steps[first[2]].scores["self_value"] == Score(0.0, "the same thought again")
-    short = replace(SMALL, generation="sample", keep=1, n=1, sampling=Sampling(max_tokens=6))
+    short = replace(SMALL, generation="sample", keep=1, n=1, cut=CUTS["line"], sampling=Sampling(max_tokens=6))
     bounded = think(short, Speaker(lambda t, j: "likely" if t[0] == "V" else "xxx\n" if t == "Q" else "y" * 9))
     assert bounded.chosen is not None and bounded.text(bounded.chosen) == "xxx\nyy", "max_tokens are for the whole"
     ends = trace.children(first[0])

@@ -19,6 +19,7 @@ from ponder.protocols import Scorer
 from ponder.reason.budget import Budget
 from ponder.reason.operators.vote import majority, weighted
 from ponder.reason.prompts import STEP_BY_STEP
+from ponder.reason.scorers import StepScores
 from ponder.reason.strategies import BestOf, Vote
 from ponder.types import Completion, Ids, Sampling, Trace
 
@@ -202,7 +203,7 @@ def test_best_of_by_the_scores_of_steps(how: Any, best: str) -> None:
     tree = {"": ["a\n", "b\n", "c\n"], "a\n": ["=1"], "b\n": ["=2"], "c\n": ["=3"]}
     guide = Rated({"a\n": 0.1, "=1": 1.0, "b\n": 0.95, "=2": 0.5, "c\n": 0.6, "=3": 0.6})
     policy = Scripted(tree)
-    trace = think(BestOf(3, cut=LINES, reduce=how), policy, guide)
+    trace = think(BestOf(3, cut=LINES, reduce=how), policy, StepScores(guide))
     assert said(trace) == best and policy.asked == [("", 3), ("a\n", 1), ("b\n", 1), ("c\n", 1)]
 
 

@@ -24,7 +24,6 @@ from ponder.tasks.steps.judging import (
     first_errors,
     first_wrong,
     pairs_right,
-    reduced,
     temperature,
 )
 from ponder.tasks.steps.labelled import add, asked
@@ -456,16 +455,9 @@ def test_processbench_s_bad_rows(tmp_path: Path) -> None:
 # numbers
 
 
-def test_reductions_and_first_wrong() -> None:
+def test_first_wrong() -> None:
     steps = [0.9, 0.4, 0.8]
-    assert {how: round(reduced(steps, how), 6) for how in ("min", "product", "last", "mean")} == {
-        "min": 0.4, "product": 0.288, "last": 0.8, "mean": 0.7,
-    }  # fmt: skip
     assert first_wrong(steps) == 1 and first_wrong(steps, 0.3) == -1
-    with pytest.raises(UnknownName, match="median"):
-        reduced(steps, "median")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="without steps"):
-        reduced([], "min")
 
 
 def test_pairs_right_counts_all_pairs() -> None:

@@ -57,13 +57,16 @@ def strategy_named(
 
 
 def _cut(strategy: Any, name: str, settings: Sequence[str]) -> Any:
-    """Where its steps end, by the cut's name: `--set cut=sentence`, `cut=tokens:32`, `cut=mark:TEXT`."""
+    """Where its steps end, by the cut's name: `--set cut=sentence`, `cut=tokens:32`, `cut=mark:TEXT`, `cut=auto`."""
+    from ponder.reason.operators.auto_cut import AUTO
     from ponder.reason.operators.cut import cut_named
 
     named = [s.partition("=")[2] for s in settings if s.startswith("cut=")]
     if named and not _has(strategy, "cut"):
         raise UsageError(f"{name} takes no cut: its settings are {', '.join(f.name for f in fields(strategy))}")
-    return replace(strategy, cut=cut_named(named[-1])) if named else strategy
+    if not named:
+        return strategy
+    return replace(strategy, cut=AUTO if named[-1] == "auto" else cut_named(named[-1]))
 
 
 def guide_for(strategy: Any) -> str:

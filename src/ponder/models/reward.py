@@ -29,9 +29,9 @@ from ponder.nets import hf
 from ponder.nets.compute import pick_device, pick_dtype, set_threads
 from ponder.nets.valued import Head, Valued, layers, linear
 from ponder.protocols import Policy
+from ponder.reason.operators.reduce import Reduction, reduced
 from ponder.tasks.steps.cut import ends
-from ponder.tasks.steps.judging import Reduce, reduced
-from ponder.types import Cost, Ids, Score, Trace
+from ponder.types import Cost, Ids, Score, Step, Trace
 
 _REMEMBERED = 1 << 16  # numbers, so that a longer path does not pay for its beginning again
 
@@ -168,16 +168,20 @@ class ValueModel(Learned):
 
 @dataclass(frozen=True, eq=False)
 class PRM(Learned):
-    """A path's score from the probabilities that each of its steps is right (Lightman et al. 2023).
+    """The probability that each step of a path is right (`Score.steps`), and the path's score from them (`Score.value`;
+    Lightman et al. 2023).
 
-    `per`: a number at the end of every step of the trace, or of every line; auto: of lines where the path is one step.
-    `separator` ends a line; by default the one that it was trained with.
+    `reduce` is for whoever takes the path's score as it is: votes, MCTS, best of n by a judge. A step-wise search
+    reduces the steps' probabilities itself (`Stepwise.reduce`). `per`: a number at the end of every step of the trace,
+    or of every line; auto: of lines where the path is one step that was not cut. `separator` ends a line; by default
+    the one that it was trained with.
     """
 
-    reduce: Reduce = "min"
+    reduce: Reduction = "min"
     per: Literal["auto", "step", "line"] = "auto"
     separator: str = ""
     kind: ClassVar[str] = "process"
+    rates_steps: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -197,7 +201,7 @@ class PRM(Learned):
         """The last token of each step on the path, or of each line of a path that is one long step."""
         path = [i for i in trace.path(step)[1:] if len(trace.steps[i].token_ids)]
         own = [i for i in path if trace.steps[i].sampled] or path  # without a tool's output, where others wrote
-        lines = self.per == "line" or (self.per == "auto" and len(own) == 1)
+        lines = self.per == "line" or (self.per == "auto" and len(own) == 1 and not _was_cut(trace.steps[own[0]]))
         out = []
         for i in own:
             said = trace.steps[i]
@@ -217,7 +221,13 @@ class PRM(Learned):
             return Score(None, "nothing was written yet, so there is no step to judge")
         read, cost = await self.reader(trace.token_ids(step), places)
         worst = int(np.argmin(read)) + 1
-        return Score(reduced(read, self.reduce), f"{self.reduce} of {len(read)} steps, the worst is {worst}", cost)
+        said = f"{self.reduce} of {len(read)} steps, the worst is {worst}"
+        return Score(reduced(read, self.reduce), said, cost, tuple(read))
+
+
+def _was_cut(step: Step) -> bool:
+    """It is a step of an answer, and no whole one: a cut ended it."""
+    return step.stop == "stop" and not step.last
 
 
 KINDS: dict[str, type[Learned]] = {"outcome": ORM, "reward": Preference, "process": PRM, "value": ValueModel}

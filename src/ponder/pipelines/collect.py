@@ -68,4 +68,4 @@ class Collect:
 
     def _report(self, traces: Sequence[Trace]) -> Report:
         verifier = self.task.verifier
-        return report(traces, verifier.name, getattr(verifier, "read", None))
+        return report(traces, verifier.name, getattr(verifier, "read", None), strategy=self.strategy)

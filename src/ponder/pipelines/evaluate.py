@@ -72,7 +72,8 @@ async def evaluate(job: Evaluate, policy: Policy, run: Run, watch: Watch, guide:
         problems, job.strategy, policy, verifier, run, watch, job.batch,
         guide=guide, budget=budget, oracle=sees_gold(job.guide),
     )  # fmt: skip
-    return report(traces, verifier.name, getattr(verifier, "read", None), "" if guide is None else guide.name)
+    name = "" if guide is None else guide.name
+    return report(traces, verifier.name, getattr(verifier, "read", None), name, job.strategy)
 
 
 async def think_about(

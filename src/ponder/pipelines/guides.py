@@ -8,11 +8,13 @@ from typing import Any
 from ponder.errors import UnknownName, UsageError
 from ponder.names import load
 from ponder.protocols import Policy, Scorer, Task
+from ponder.reason.operators.reduce import REDUCTIONS
 from ponder.reason.operators.self_evaluate import PTrue
 from ponder.reason.scorers import AtEnds, Likelihood
 
 ORACLE = "oracle"
 KNOWN = ("likelihood", "p_true", ORACLE, "oracle+GUIDE", "reward:FOLDER", "genrm:MODEL", "module:object")
+_REWARD = re.compile(rf"reward(?:\+({'|'.join(REDUCTIONS)}))?")
 
 
 def guide_named(
@@ -25,7 +27,8 @@ def guide_named(
 
     likelihood      how likely the policy finds what it wrote
     p_true          how likely the policy finds that it is right, when asked
-    reward:FOLDER   a trained outcome, process or value model: a folder, or the run that trained it
+    reward:FOLDER   a trained outcome, process or value model: a folder, or the run that trained it. A process model's
+                    score of a path is its least step; reward+product:FOLDER, +last and +mean make another of them
     genrm:MODEL     a language model asked whether the answer is correct, as trained on `harvest --what verdicts`;
                     genrm+8:MODEL writes 8 rationales first, as trained on `--what rationales`
     module:object   your own, or one of ponder's
@@ -50,10 +53,11 @@ def guide_named(
         if task is None:
             raise UsageError("an oracle needs a task with gold answers: --guide oracle is for `ponder eval`")
         return task.verifier
-    if kind == "reward" and rest:
+    if (form := _REWARD.fullmatch(kind)) and rest:
         from ponder.models.reward import scorer_for
 
-        return scorer_for(policy, rest, device, dtype)
+        settings = {"reduce": form[1]} if form[1] else {}
+        return scorer_for(policy, rest, device, dtype, **settings)
     if kind.startswith("genrm") and rest:
         from ponder.models.genrm import GenRM
         from ponder.models.load import load_any
@@ -78,4 +82,4 @@ def sees_gold(guide: str) -> bool:
 def learned(guide: str) -> tuple[str, str]:
     """What kind of judge it is, and its model; both empty where a guide has no weights of its own."""
     kind, _, rest = guide.partition(":")
-    return (kind, rest) if rest and re.fullmatch(r"(oracle\+)?(reward|genrm(\+\d+)?)", kind) else ("", "")
+    return (kind, rest) if rest and re.fullmatch(rf"(oracle\+)?({_REWARD.pattern}|genrm(\+\d+)?)", kind) else ("", "")

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 from ponder.measure import Accuracy, Auroc, Mean, auroc
 from ponder.measure.intervals import over_all
+from ponder.protocols import Strategy
 from ponder.reason.operators import majority
+from ponder.reason.operators.auto_cut import cuts_steps, uncut
 from ponder.types import Cost, Score, Trace
 from ponder.verify.undecided import SHARE, SHOWN, tally
 
@@ -31,6 +33,7 @@ class Report:
     spent: int = 0  # problems that ran out of budget
     oracle: bool = False
     guide: Auroc | None = None  # how well what guided the search tells right answers from wrong ones
+    uncut: int = 0  # problems whose search by steps cut none
     reasons: Mapping[str, int] = field(default_factory=dict)  # why problems failed and samples are undecided
 
     @property
@@ -62,6 +65,8 @@ class Report:
             rows["warning"] = self.unmeasured
         if self.spent:
             rows["out of budget"] = f"{self.spent} problems"
+        if self.uncut:
+            rows["not cut"] = f"{self.uncut} problems: no step was cut, so the search was best-of-n; see --set cut=..."
         judged = f", {c.scorer_tokens:,} to judge" if c.scorer_tokens else ""
         dollars = f", ${c.dollars:.4f}" if c.dollars else ""
         work = f"{c.generated_tokens:,} tokens written{judged}, {c.flops / 1e12:.1f} TFLOP, {c.seconds:.0f} s{dollars}"
@@ -69,25 +74,27 @@ class Report:
         return [f"{name:<15} {value}" for name, value in rows.items()]
 
 
-def report(traces: Sequence[Trace], scorer: str, read: Read | None, guide: str = "") -> Report:
-    """`read` finds the answer that votes are counted on (None: no vote); `guide` scored answers beside the verifier."""
+def report(
+    traces: Sequence[Trace], scorer: str, read: Read | None, guide: str = "", strategy: Strategy | None = None
+) -> Report:
+    """`read` finds the answer that votes are counted on (None: no vote); `guide` scored answers beside the verifier.
+    `strategy`: what made the traces, which says whether steps were to be cut."""
     scores = [[t.score(i, scorer) for i in t.answers()] for t in traces]
     samples = max(map(len, scores), default=0)
     undecided = sum(s is None for group in scores for s in group)
     cost = sum((t.cost for t in traces), Cost())
     ended = sum(bool(t.failed) for t in traces), sum(t.spent for t in traces), any(t.oracle for t in traces)
-    area = _told_apart(traces, scorer, guide)
-    why = _reasons(traces, scorer)
+    last = _told_apart(traces, scorer, guide), uncut(traces) if cuts_steps(strategy) else 0, _reasons(traces, scorer)
     chose = any(t.chosen is not None for t in traces)
     if samples <= 1 or chose:
         single = over_all([outcome(t, scorer) for t in traces])
     else:
         single = over_all([_worth(t, scorer) for t in traces], graded=True)
     if samples <= 1:
-        return Report(len(traces), samples, single, None, None, undecided, cost, *ended, area, why)
+        return Report(len(traces), samples, single, None, None, undecided, cost, *ended, *last)
     coverage = over_all([_any(t, scorer) for t in traces])
     voted = None if read is None else over_all([_vote(t, scorer, read) for t in traces])
-    return Report(len(traces), samples, single, voted, coverage, undecided, cost, *ended, area, why)
+    return Report(len(traces), samples, single, voted, coverage, undecided, cost, *ended, *last)
 
 
 def outcome(trace: Trace, scorer: str) -> float | None:

@@ -17,6 +17,7 @@ from ponder.errors import Interrupted, PonderError, Spent, TaskError, UsageError
 from ponder.protocols import Policy, Scorer, Strategy
 from ponder.reason.budget import Budget, Metered, Purse
 from ponder.reason.operators import evaluate
+from ponder.reason.operators.auto_cut import shows
 from ponder.types import Problem, Trace, ids, prompt_trace
 
 
@@ -63,7 +64,7 @@ async def solve(
 
 def nothing(trace: Trace) -> str:
     """Why there is no answer, by what most branches came to."""
-    reasons = Counter(s.pruned for s in trace.steps if s.pruned)
+    reasons = Counter(s.pruned for s in trace.steps if s.pruned and not shows(s))
     return "no branch came to an answer" + "".join(f": {reason}" for reason, _ in reasons.most_common(1))
 
 

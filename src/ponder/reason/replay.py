@@ -15,9 +15,11 @@ from typing import Literal, get_args
 import numpy as np
 
 from ponder.errors import Spent, UnknownName, UsageError
+from ponder.reason.operators.auto_cut import shows
 from ponder.types import Completion, Cost, Ids, Message, Sampling, Score, Step, Trace, ids
 
 Empty = Literal["error", "cycle"]
+_CUT = b"cut"
 
 
 @dataclass(eq=False, slots=True)
@@ -36,6 +38,7 @@ class Replay:
     _said: dict[str, Ids] = field(default_factory=dict)
     _texts: dict[bytes, str] = field(default_factory=dict)
     _given: dict[bytes, int] = field(default_factory=dict)
+    _shown: dict[bytes, list[tuple[Trace, Step]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.on_empty not in get_args(Empty):
@@ -52,6 +55,8 @@ class Replay:
         self._texts.setdefault(tokens.tobytes(), step.text)
         if step.parent is None:
             self._prompts.setdefault(step.text, tokens)
+        elif shows(step):  # for a search that chooses its cut: no other may take it for a sample
+            self._shown.setdefault(before, []).append((trace, step))
         elif _drawn(step):
             self._after.setdefault(before, []).append((trace, step))
         else:
@@ -86,7 +91,11 @@ class Replay:
 
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
         key = _digest(prefix).digest()
-        stored, given = self._after.get(key, []), self._given.get(key, 0)
+        stored = self._after.get(key, [])
+        shown, looked = self._shown.get(key, []), self._given.get(_CUT + key, 0)
+        if n == 1 and sampling.temperature == 0 and looked < len(shown):
+            key, stored = _CUT + key, shown
+        given = self._given.get(key, 0)
         if not stored:
             raise UsageError(
                 f"the stored traces go nowhere from this prefix of {len(prefix)} tokens: replay with the strategy, cut"
@@ -124,6 +133,10 @@ class Recall:
         if not self._scores:
             known = {name for t in self.traces for s in t.steps for name in s.scores}
             raise UnknownName("score in the stored traces", self.name, known)
+
+    @property
+    def rates_steps(self) -> bool:
+        return any(score.steps for scores in self._scores.values() for score in scores)
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
         return [self._of(trace, i) for i in steps]

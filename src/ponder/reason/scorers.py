@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
 from ponder.protocols import Scorer
-from ponder.types import Score, Trace
+from ponder.reason.operators.reduce import Reduction, rates_steps, reduced
+from ponder.types import Cost, Score, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,57 @@ class AtEnds:
     def name(self) -> str:
         return f"{self.outcome.name}+{self.value.name}"
 
+    @property
+    def rates_steps(self) -> bool:
+        """Before the end; an outcome is of the whole path."""
+        return rates_steps(self.value)
+
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
         ends = [i for i in steps if trace.steps[i].done]
         others = [i for i in steps if not trace.steps[i].done]
         scores = dict(zip(ends, await self.outcome(trace, ends) if ends else [], strict=True))
         scores |= dict(zip(others, await self.value(trace, others) if others else [], strict=True))
         return [scores[i] for i in steps]
+
+
+@dataclass(frozen=True, slots=True)
+class StepScores:
+    """A path's score from a scorer that rates each step by itself: all steps that the policy wrote on the way are
+    rated, and reduced. What was rated before, on the way to another step, is not asked for again."""
+
+    scorer: Scorer
+    reduce: Reduction = "min"
+    rates_steps: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        reduced([1.0], self.reduce)
+
+    @property
+    def name(self) -> str:
+        return self.scorer.name
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        paths = {i: [j for j in trace.path(i) if trace.steps[j].sampled] for i in steps}
+        old = {j: Score(s.steps[-1]) for path in paths.values() for j in path if (s := self._rated(trace, j))}
+        new = sorted({j for path in paths.values() for j in path} - set(old))
+        fresh = dict(zip(new, await self.scorer(trace, new), strict=True)) if new else {}
+        out = []
+        for path in paths.values():
+            cost = sum((fresh[j].cost for j in path if j in fresh), Cost())
+            out.append(self._of([fresh.get(j) or old[j] for j in path], cost))
+            old |= {j: replace(fresh.pop(j), cost=Cost()) for j in path if j in fresh}  # paid for once
+        return out
+
+    def _rated(self, trace: Trace, step: int) -> Score | None:
+        found = trace.steps[step].scores.get(self.name)
+        return found if found is not None and found.steps else None
+
+    def _of(self, found: Sequence[Score], cost: Cost) -> Score:
+        values = [s.value for s in found if s.value is not None]
+        if len(values) < len(found) or not values:
+            why = next((s.reason for s in found if s.value is None), "the policy wrote nothing here")
+            return Score(None, why, cost)
+        return Score(reduced(values, self.reduce), f"{self.reduce} of {len(values)} steps", cost, tuple(values))
 
 
 @dataclass(frozen=True, slots=True)

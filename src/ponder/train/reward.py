@@ -9,7 +9,7 @@ numbers of the head, B bins.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -150,7 +150,7 @@ class PRM(ORM):
         return Head("process", "logit", self.bias)
 
     def places(self, trace: Trace, scorer: str) -> list[Place]:
-        return _within(_steps(trace, scorer), trace, 0.0, 1.0)
+        return _within(_steps(trace, scorer, trace.step_score), trace, 0.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class Value(Judging):
             seen = [i for i, step in enumerate(trace.steps) if step.visits and _readable(step)]
             found = [(i, trace.steps[i].value) for i in seen]
         else:
-            found = _steps(trace, scorer)
+            found = _steps(trace, scorer, trace.score)
         return found if self.kind == "mse" else _within(found, trace, self.low, self.high)
 
     def each(self, numbers_MO: Tensor, target_M: Tensor) -> Tensor:
@@ -237,8 +237,8 @@ def _answers(trace: Trace, scorer: str) -> list[Place]:
     return [(i, score) for i, score in scored if score is not None]
 
 
-def _steps(trace: Trace, scorer: str) -> list[Place]:
-    scored = ((i, trace.score(i, scorer)) for i, step in enumerate(trace.steps) if _readable(step))
+def _steps(trace: Trace, scorer: str, score_of: Callable[[int, str], float | None]) -> list[Place]:
+    scored = ((i, score_of(i, scorer)) for i, step in enumerate(trace.steps) if _readable(step))
     return [(i, score) for i, score in scored if score is not None]
 
 

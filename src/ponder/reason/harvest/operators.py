@@ -23,6 +23,7 @@ from typing import Any
 from ponder.funnel import Funnel
 from ponder.reason.harvest.found import Found, Origin, asked, key
 from ponder.reason.harvest.outcomes import outcomes
+from ponder.reason.operators.auto_cut import shows
 from ponder.types import Trace
 
 
@@ -30,7 +31,10 @@ def operators(trace: Trace) -> list[dict[str, Any]]:
     """In order: `operator`, the steps it was applied `at`, and the steps it `made` or the one it went `to`."""
     out: list[dict[str, Any]] = []
     newest = [0]  # made by the last operator that thought
+    looks = {place for i, s in enumerate(trace.steps) if shows(s) for place in (i, s.parent)}  # to choose a cut
     for i, step in enumerate(trace.steps[1:], 1):
+        if i in looks:
+            continue
         name = _name(trace, i)
         at = list(step.cites) if step.parent is None else [step.parent]
         if out and name in ("generate", "evaluate") and (out[-1]["operator"], out[-1]["at"]) == (name, at):
@@ -44,7 +48,8 @@ def operators(trace: Trace) -> list[dict[str, Any]]:
         made = [i]
         out.append({"operator": name, "at": at, "made": made})
         newest = newest if name == "evaluate" else made
-    out += [{"operator": "prune", "at": [i], "why": s.pruned} for i, s in enumerate(trace.steps) if s.pruned]
+    pruned = [(i, s.pruned) for i, s in enumerate(trace.steps) if s.pruned and i not in looks]
+    out += [{"operator": "prune", "at": [i], "why": why} for i, why in pruned]
     if trace.chosen is not None:
         out.append({"operator": "answer", "at": [trace.chosen]})
     return out

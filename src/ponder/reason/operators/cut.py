@@ -70,5 +70,5 @@ def cut_named(name: str) -> Cut:
             raise UsageError(f"tokens:{rest} is no number of tokens; write tokens:32, say")
         return Cut(tokens=int(rest))
     if name not in CUTS:
-        raise UnknownName("cut", name, [*CUTS, "tokens:N", "mark:TEXT"])
+        raise UnknownName("cut", name, ["auto", *CUTS, "tokens:N", "mark:TEXT"])
     return CUTS[name]

@@ -9,8 +9,9 @@ from ponder.errors import Interrupted, PonderError, Spent, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators import evaluate, prune
 from ponder.reason.operators.allocate import evenly, highest
+from ponder.reason.operators.auto_cut import AutoCut
 from ponder.reason.operators.generate import add, draw
-from ponder.reason.operators.reduce import along
+from ponder.reason.operators.reduce import path_score
 from ponder.reason.strategies.stepwise import AHEAD, Level, Stepwise
 from ponder.reason.together import together
 from ponder.types import Completion, Trace
@@ -63,31 +64,29 @@ class Lookahead(Beam):
         guide = self.needed(guide)
         new = [i for i in steps if guide.name not in trace.steps[_end(trace, i)].scores]
         for _ in range(self.k):
-            ends = [(i, _end(trace, i)) for i in new]
-            await self._roll(trace, [end for i, end in ends if self._goes_on(trace, i, end)], policy)
-        judged = {j for i in new for j in self._judged(trace, _end(trace, i))}
-        await evaluate(trace, sorted(j for j in judged if guide.name not in trace.steps[j].scores), guide)
+            tips = [(i, _end(trace, i)) for i in new]
+            await self._roll(trace, [tip for i, tip in tips if self._goes_on(trace, i, tip)], policy)
+        ends = {_end(trace, i) for i in new}
+        await evaluate(trace, sorted(j for j in ends if guide.name not in trace.steps[j].scores), guide)
         for i in steps:
             if self.rank(trace, i, guide) is None:
                 found = trace.steps[_end(trace, i)].scores.get(guide.name)
                 prune(trace, [i], f"no score: {found.reason if found else guide.name + ' gave none'}")
 
     def rank(self, trace: Trace, step: int, guide: Scorer | None) -> float | None:
-        return along(trace, _end(trace, step), self.needed(guide).name, self.reduce)
+        return path_score(trace, _end(trace, step), self.needed(guide).name, self.reduce or self.by_default)
 
     def _goes_on(self, trace: Trace, step: int, end: int) -> bool:
         return not trace.steps[end].done and len(trace.path(end)) - len(trace.path(step)) < self.k
 
-    def _judged(self, trace: Trace, end: int) -> list[int]:
-        return [end] if self.reduce == "last" else [i for i in trace.path(end) if trace.steps[i].sampled]
-
     async def _roll(self, trace: Trace, ends: Sequence[int], policy: Policy) -> None:
         """One greedy step from each; a branch that cannot go on is rated where it stands."""
-        greedy = replace(self.sampling, temperature=0.0)
+        greedy, cut = replace(self.sampling, temperature=0.0), self.cut
+        assert not isinstance(cut, AutoCut)
 
         async def one(end: int) -> list[Completion]:
             try:
-                return await draw(trace, end, policy, greedy, 1, self.cut)
+                return await draw(trace, end, policy, greedy, 1, cut)
             except (Interrupted, Spent):
                 raise
             except PonderError:

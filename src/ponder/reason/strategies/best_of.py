@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators import prune
+from ponder.reason.operators.auto_cut import AnyCut
 from ponder.reason.operators.confidence import mean_logprob
-from ponder.reason.operators.cut import Cut
 from ponder.reason.operators.reduce import Reduction
 from ponder.reason.strategies.stepwise import Choice, Level, Stepwise
 from ponder.types import Sampling, Trace
@@ -23,18 +23,18 @@ By = Literal["score", "logprob"]
 class BestOf(Stepwise):
     """n independent answers; the one with the highest score is given.
 
-    By the guide's score: an outcome reward model's, a verifier's, or with a `cut` a process reward model's, which
-    rates every step (the solution's score is their min, product, last or mean: Lightman et al. 2024, Uesato et al.
-    2022). Or by the mean log-probability of the tokens, which needs no guide. `choose="weighted"` sums the scores of
-    equal answers (Li et al. 2023).
+    By the guide's score: an outcome reward model's, a verifier's, or a process reward model's, which rates every step
+    (of the trace, with a `cut`; else every line): the solution's score is their least, or as `reduce` says (Lightman et
+    al. 2024, Uesato et al. 2022). Or by the mean log-probability of the tokens, which needs no guide.
+    `choose="weighted"` sums the scores of equal answers (Li et al. 2023).
     """
 
     n: int = 8
     by: By = "score"
     sampling: Sampling = field(default=Sampling(), kw_only=True)
-    cut: Cut | None = field(default=None, kw_only=True)
-    reduce: Reduction = field(default="min", kw_only=True)
+    cut: AnyCut | None = field(default=None, kw_only=True)
     choose: Choice = field(default="best", kw_only=True)
+    by_default: ClassVar[Reduction] = "min"
 
     def __post_init__(self) -> None:
         Stepwise.__post_init__(self)
@@ -42,6 +42,8 @@ class BestOf(Stepwise):
             raise UsageError(f"n is {self.n}; the best of how many? at least 1")
         if self.by not in get_args(By):
             raise UnknownName("score to choose by", self.by, get_args(By))
+        if self.by == "logprob" and self.reduce is not None:
+            raise UsageError("a log-probability is of the whole answer: leave out reduce, or choose by score")
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         def rule(level: Level) -> dict[int, int]:

@@ -12,6 +12,7 @@ from ponder.errors import Interrupted, PonderError, Spent, UnknownName, UsageErr
 from ponder.protocols import Policy, Scorer, Strategy, Through
 from ponder.reason import reading
 from ponder.reason.operators import evaluate, majority, vote
+from ponder.reason.operators.auto_cut import AutoCut, settled_cut
 from ponder.reason.strategies.beam import Beam
 from ponder.reason.together import together
 from ponder.types import Completion, Cost, Ids, Sampling, Step, Trace
@@ -45,8 +46,9 @@ class Forest:
             raise UsageError("a forest weighted by score needs a guide: give a scorer, or weight by count")
         trees = split(trace)
         trees += [_seedling(trace) for _ in range(len(trees), self.trees)]
+        of = await _settled(self.of, trees[0], policy)
         try:
-            failures, spent = await together(*(self._grow(t, policy, scorer, k) for k, t in enumerate(trees)))
+            failures, spent = await together(*(self._grow(of, t, policy, scorer, k) for k, t in enumerate(trees)))
         finally:  # what was thought is kept, whatever stopped it
             firsts = merge(trace, trees)
         given = [first + t.chosen for t, first in zip(trees, firsts, strict=True) if t.chosen is not None]
@@ -58,10 +60,12 @@ class Forest:
         why = next((t.failed for t in trees if t.failed), "no tree came to an answer")
         trace.failed = "" if given or trace.spent else why
 
-    async def _grow(self, tree: Trace, policy: Policy, scorer: Scorer | None, number: int) -> list[PonderError]:
+    async def _grow(
+        self, of: Strategy, tree: Trace, policy: Policy, scorer: Scorer | None, number: int
+    ) -> list[PonderError]:
         tree.steps[0].pruned = ""
         try:
-            await self.of(tree, Reseeded(policy, number) if number else policy, scorer)
+            await of(tree, Reseeded(policy, number) if number else policy, scorer)
         except (Interrupted, Spent):
             raise
         except PonderError as error:
@@ -80,6 +84,14 @@ class Forest:
         won = vote.weighted([said[i] for i in given], [weight[i] for i in given])
         givers = [i for i in given if won is not None and said[i] == won]
         trace.chosen = vote.best(givers, [weight[i] for i in givers])
+
+
+async def _settled(of: Any, first: Trace, policy: Policy) -> Any:
+    """A strategy that chooses its cut does so once for all trees: the first has the text that was looked at."""
+    if not isinstance(cut := getattr(of, "cut", None), AutoCut):
+        return of
+    root = of.prompt.root(first, policy) if hasattr(of, "prompt") else 0
+    return replace(of, cut=await settled_cut(cut, first, root, policy, of.sampling))
 
 
 def split(trace: Trace) -> list[Trace]:

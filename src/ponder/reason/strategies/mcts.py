@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ponder.errors import Interrupted, PonderError, Spent, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
+from ponder.reason.operators.auto_cut import AUTO, AnyCut, AutoCut, settled_cut, warn_if_uncut
 from ponder.reason.operators.backpropagate import Backup, Mean, backpropagate
 from ponder.reason.operators.branch import Branch
-from ponder.reason.operators.cut import CUTS, Cut
 from ponder.reason.operators.generate import generate
 from ponder.reason.operators.priors import Noise, weigh
 from ponder.reason.operators.prune import prune
@@ -55,7 +55,7 @@ class MCTS:
     simulations: int = 64
     width: int = 4
     sampling: Sampling = Sampling(max_tokens=512)
-    cut: Cut = CUTS["line"]
+    cut: AnyCut = AUTO  # where a step ends; AUTO: as what the model writes shows
     rule: Rule = PUCT()
     backup: Backup = Mean()
     rollouts: int = 0  # answers written from each step that is evaluated
@@ -91,6 +91,15 @@ class MCTS:
                 "outcome reward model, a judge or a verifier"
             )
         root = self.prompt.root(trace, policy)
+        try:
+            cut = await settled_cut(self.cut, trace, root, policy, self.sampling)
+        except Spent:
+            trace.spent = True
+            return
+        await replace(self, cut=cut)._search(trace, root, policy, scorer)
+        warn_if_uncut(trace)
+
+    async def _search(self, trace: Trace, root: int, policy: Policy, scorer: Scorer) -> None:
         air = _Air()
         stopped: PonderError | None = None
         try:
@@ -205,6 +214,7 @@ class MCTS:
 
     async def _open(self, trace: Trace, at: int, policy: Policy) -> list[int]:
         """Write continuations; those that say the same as another are closed."""
+        assert not isinstance(self.cut, AutoCut)  # it was settled before the first simulation
         before = {trace.steps[k].token_ids.tobytes(): k for k in thoughts(trace, at)}
         new = await generate(trace, at, policy, self.sampling, self._room(trace, at), cut=self.cut)
         if not new:

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, get_args
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, get_args
 
 from ponder.errors import Interrupted, PonderError, Spent, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason import reading
 from ponder.reason.operators import evaluate, expand, prune_undecided, vote
-from ponder.reason.operators.cut import CUTS, Cut
-from ponder.reason.operators.reduce import REDUCTIONS, Reduction, along
+from ponder.reason.operators.auto_cut import AUTO, AnyCut, AutoCut, settled_cut, shows, warn_if_uncut
+from ponder.reason.operators.reduce import REDUCTIONS, Reduction, path_score, rates_steps
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Step, Trace
 
@@ -60,16 +60,22 @@ class _Search:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepwise:
-    """What the searches share."""
+    """What the searches share.
+
+    A branch is ranked by the score of its path. Of a guide that rates steps (a process reward model) `reduce` makes
+    that score: the last step's, the least, the product or the mean. Any other guide scores the path as a whole, at the
+    step where it ends: there is nothing to reduce, and asking for the least, product or mean of such is an error.
+    """
 
     sampling: Sampling = Sampling(max_tokens=1024)  # max_tokens: of the whole answer
-    cut: Cut | None = CUTS["paragraph"]  # where a step ends
-    reduce: Reduction = "last"  # the scores on a path as one
+    cut: AnyCut | None = AUTO  # where a step ends; AUTO: as what the model writes shows
+    reduce: Reduction | None = None  # the scores of a path's steps as one; None: `by_default`
     choose: Choice = "weighted"  # among the answers: a vote weighted by rank, the best rank, or a plain vote
     prompt: Prompt = PLAIN
+    by_default: ClassVar[Reduction] = "last"  # as published for beams and DVTS (Snell et al., Beeching et al. 2024)
 
     def __post_init__(self) -> None:
-        if self.reduce not in REDUCTIONS:
+        if self.reduce is not None and self.reduce not in REDUCTIONS:
             raise UnknownName("reduction of step scores", self.reduce, REDUCTIONS)
         if self.choose not in get_args(Choice):
             raise UnknownName("way to choose", self.choose, get_args(Choice))
@@ -80,11 +86,16 @@ class Stepwise:
         root, short = trace.steps[search.root], False
         root.pruned, root.visits = "", max(root.visits, width)
         try:
-            await self._levels(search, rule)
+            how = self
+            if isinstance(self.cut, AutoCut):
+                how = replace(self, cut=await settled_cut(self.cut, trace, search.root, policy, self.sampling))
+            await how._levels(search, rule)
         except Spent:
             short = True
         trace.chosen = self.decide(trace, search.finished, search.rank)
         trace.spent, trace.failed = short, "" if search.finished or short else _dead(trace)
+        if self.cut is not None:
+            warn_if_uncut(trace)
 
     async def _levels(self, search: _Search, rule: Rule) -> None:
         trace, parents, depth = search.trace, [search.root], 0
@@ -115,6 +126,7 @@ class Stepwise:
         if not lacking:
             return None
         try:
+            assert not isinstance(self.cut, AutoCut)  # it was settled before the first level
             await expand(
                 trace, list(lacking), search.policy, self.sampling, list(lacking.values()),
                 cut=self.cut, last=self.cut is None,
@@ -160,12 +172,17 @@ class Stepwise:
         prune_undecided(trace, steps, guide.name)
 
     def rank(self, trace: Trace, step: int, guide: Scorer | None) -> float | None:
-        return along(trace, step, self.needed(guide).name, self.reduce)
+        return path_score(trace, step, self.needed(guide).name, self.reduce or self.by_default)
 
     def needed(self, guide: Scorer | None) -> Scorer:
         if guide is None:
             name = type(self).__name__
             raise UsageError(f"{name} ranks steps by a guide: give a scorer (a reward or value model, a judge)")
+        if self.cut is not None and self.reduce not in (None, "last") and not rates_steps(guide):
+            raise UsageError(
+                f"{guide.name} scores a path as a whole, so there are no step scores to take the {self.reduce} of:"
+                " leave out reduce, or guide by a process reward model or your own scorer in StepScores"
+            )
         return guide
 
     def decide(self, trace: Trace, finished: Mapping[int, int], rank: Mapping[int, float]) -> int | None:
@@ -197,5 +214,5 @@ def _open(step: Step) -> bool:
 
 
 def _dead(trace: Trace) -> str:
-    reasons = Counter(s.pruned for s in trace.steps if s.pruned not in ("", DROPPED, AHEAD))
+    reasons = Counter(s.pruned for s in trace.steps if s.pruned not in ("", DROPPED, AHEAD) and not shows(s))
     return "no branch came to an answer" + "".join(f": {reason}" for reason, _ in reasons.most_common(1))

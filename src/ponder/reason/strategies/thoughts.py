@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ponder.errors import Interrupted, PonderError, Spent, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators import evaluate, expand, prune, prune_undecided, write
+from ponder.reason.operators.auto_cut import AUTO, AnyCut, AutoCut, settled_cut, warn_if_uncut
 from ponder.reason.operators.backtrack import backtrack
-from ponder.reason.operators.cut import CUTS, Cut
+from ponder.reason.operators.cut import Cut
 from ponder.reason.operators.inquire import Inquiries, Question
 from ponder.reason.operators.self_evaluate import value, votes
 from ponder.reason.operators.until import until_spent
@@ -44,7 +45,7 @@ class TreeOfThoughts:
     answers: int = 1
     most: int = 100
     wording: Thoughts = GENERAL
-    cut: Cut = CUTS["line"]  # of a sampled thought
+    cut: AnyCut = AUTO  # of a sampled thought
     sampling: Sampling = Sampling(temperature=0.7, max_tokens=1024)
     prompt: Prompt = PLAIN  # what sampled thoughts follow
 
@@ -63,8 +64,12 @@ class TreeOfThoughts:
         root = self.prompt.root(trace, policy)
         tree = _Tree(self, trace, root, policy, scorer, Inquiries(trace, policy))
         with until_spent(trace):
+            if self.generation == "sample":
+                tree.how = replace(self, cut=await settled_cut(self.cut, trace, root, policy, self.sampling))
             await (self._breadth_first(tree) if self.search == "bfs" else self._depth_first(tree))
         trace.chosen = tree.best()
+        if self.generation == "sample" and self.depth > 1:
+            warn_if_uncut(trace)
 
     async def _breadth_first(self, tree: _Tree) -> None:
         beam = [tree.root]
@@ -162,6 +167,7 @@ class _Tree:
             some = [(p, n) for p, n in zip(parents, lacking, strict=True) if n]
             if some:
                 most = how.sampling.max_tokens  # of a whole answer, so the last thought gets what is left
+                assert not isinstance(how.cut, AutoCut)  # it was settled before the first level
                 cut = Cut(tokens=most, longest=most + 1) if last else how.cut
                 starts, counts = zip(*some, strict=True)
                 await expand(trace, starts, self.policy, how.sampling, counts, cut=cut, last=last)

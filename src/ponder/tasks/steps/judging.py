@@ -1,5 +1,5 @@
-"""How well steps and answers are judged: one number for a path, the first wrong step, the better of two answers, and
-the temperature that makes probabilities honest.
+"""How well steps and answers are judged: the first wrong step, the better of two answers, and the temperature that
+makes probabilities honest.
 """
 
 from __future__ import annotations
@@ -7,31 +7,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ponder.errors import UnknownName, UsageError
+from ponder.errors import UsageError
 
-Reduce = Literal["min", "product", "last", "mean"]
-REDUCERS: dict[str, Callable[[Sequence[float]], float]] = {
-    "min": min,
-    "product": math.prod,
-    "last": lambda steps: steps[-1],
-    "mean": lambda steps: sum(steps) / len(steps),
-}
 COOLEST, WARMEST = 0.1, 10.0  # bounds of a temperature
 FEWEST = 20  # labels to fit a temperature to
-
-
-def reduced(steps: Sequence[float], how: Reduce) -> float:
-    """A path's score from those of its steps."""
-    if how not in REDUCERS:
-        raise UnknownName("way to reduce steps", how, get_args(Reduce))
-    if not steps:
-        raise UsageError("a path without steps has no score")
-    return float(REDUCERS[how](steps))
 
 
 def first_wrong(steps: Sequence[float], threshold: float = 0.5) -> int:

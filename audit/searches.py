@@ -1,0 +1,261 @@
+"""Known answers about searches on a real small model (SmolLM2-135M-Instruct): trees have the steps that the model
+writes, and ranks, votes, choices and visits are recounted here from what stands on the trace, without ponder's own
+operators.
+
+A process reward head is trained on the model first, for a few steps: it need not be good, only real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import tempfile
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from audit.finding import Finding
+from ponder.models.load import load_any
+from ponder.models.reward import PRM, load_scorer
+from ponder.pipelines.guides import guide_named
+from ponder.pipelines.report import report
+from ponder.pipelines.reward import RewardModel
+from ponder.pipelines.solve import solve
+from ponder.reason.operators.auto_cut import chosen
+from ponder.reason.operators.cut import cut_named
+from ponder.reason.reading import read
+from ponder.reason.replay import Recall, Replay
+from ponder.reason.scorers import Likelihood
+from ponder.reason.strategies import DVTS, MCTS, Beam, BestOf, Lookahead, ParticleFilter, Rebase, Vote
+from ponder.train.optimiser import AdamW
+from ponder.train.reward import PRM as ProcessReward
+from ponder.types import Problem, Sampling, Trace, user
+
+ASKED = "A pen costs 3 dollars. How much do 4 pens and a book for 5 dollars cost? Write each calculation on a new line."
+DRAW = Sampling(temperature=0.8, max_tokens=64, seed=1)
+COUNTED = {
+    "min": lambda p: sorted(p)[0],
+    "product": lambda p: math.exp(sum(math.log(x) for x in p)),
+    "last": lambda p: p[len(p) - 1],
+    "mean": lambda p: float(np.mean(p)),
+}
+SEARCHES: list[tuple[str, Any]] = [
+    ("last", Beam(4, 2, sampling=DRAW)),  # its default
+    ("product", DVTS(4, 2, sampling=DRAW, reduce="product")),
+    ("mean", Rebase(4, sampling=DRAW, reduce="mean")),
+    ("min", Lookahead(2, 1, k=1, sampling=DRAW, reduce="min")),
+    ("product", ParticleFilter(3, sampling=DRAW, reduce="product")),
+    ("min", BestOf(3, cut=cut_named("line"), sampling=DRAW)),  # its default
+]
+
+
+def check() -> Iterator[Finding]:
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _trained(Path(folder))
+        policy = load_any("smollm2")
+        policy.stream(0)
+        guide = guide_named(f"reward:{folder}/judge", policy)
+        apart = load_scorer(f"{folder}/judge")
+        assert isinstance(apart, PRM)
+        for how, strategy in SEARCHES:
+            trace = _solved(strategy, policy, guide)
+            yield from _grown(strategy, trace)
+            yield _ranked(strategy, trace, how)
+            yield _read_again(strategy, trace, apart)
+            yield _decided(strategy, trace)
+            if isinstance(strategy, Beam) and not isinstance(strategy, Lookahead):
+                yield _kept(strategy, trace)
+            if isinstance(strategy, BestOf):
+                yield from _reduced_anew(strategy, trace)
+        yield from _votes(policy)
+        yield from _mcts(policy, guide)
+        yield from _never_cut(policy)
+
+
+def _trained(folder: Path) -> None:
+    """A head over the model's states, from sums with right and wrong steps."""
+    rows = []
+    for a in range(2, 14):
+        steps = [f"{a} + 3 = {a + 3 + (a % 3 == 0)}", f"The answer is {a + 3 + (a % 2)}"]
+        labels = [a % 3 != 0, a % 2 == 0]
+        rows.append({"prompt": f"What is {a} + 3?", "completions": steps, "labels": labels})
+    (folder / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    job = RewardModel(
+        (str(folder / "steps.jsonl"),), "smollm2", ProcessReward(), head_only=True, steps=4, batch=6, save_every=4,
+        optimiser=AdamW(lr=1e-2),
+    )  # fmt: skip
+    job(folder / "judge")
+
+
+def _solved(strategy: Any, policy: Any, guide: Any) -> Trace:
+    return asyncio.run(solve(Problem("audit", user(ASKED)), strategy, policy, guide=guide))
+
+
+def _finished(trace: Trace) -> list[int]:
+    """Answers that a search found and ranked: leaves that were not pruned."""
+    parents = {s.parent for s in trace.steps}
+    return [
+        i for i, s in enumerate(trace.steps)
+        if i not in parents and not s.pruned and not s.aside and s.sampled and (s.last or s.stop in ("eos", "length"))
+    ]  # fmt: skip
+
+
+def _path(trace: Trace, step: int) -> list[int]:
+    """The policy's own steps on the way."""
+    out, at = [], step
+    while trace.steps[at].parent is not None:
+        out.append(at)
+        at = trace.steps[at].parent
+    return out[::-1]
+
+
+def _grown(strategy: Any, trace: Trace) -> Iterator[Finding]:
+    name, depths = type(strategy).__name__, [len(_path(trace, i)) for i in _finished(trace)]
+    told = f"cut by {chosen(trace) or 'line, which was given'}; steps on the ways to its answers: {depths}"
+    yield Finding(f"{name} has steps where the model writes lines", max(depths, default=0) > 1, told)
+    written = sum(len(s.token_ids) for s in trace.steps if s.sampled)
+    told = f"{written} tokens on the trace, {trace.cost.generated_tokens} on the bill"
+    yield Finding(f"{name} pays for all it writes", written == trace.cost.generated_tokens, told)
+
+
+def _ranked(strategy: Any, trace: Trace, how: str) -> Finding:
+    gaps = [abs(trace.steps[i].value - COUNTED[how](trace.steps[i].scores["prm"].steps)) for i in _finished(trace)]
+    sizes = [len(trace.steps[i].scores["prm"].steps) == len(_path(trace, i)) for i in _finished(trace)]
+    right = bool(gaps) and max(gaps) < 1e-9 and all(sizes)
+    told = f"{len(gaps)} ranks, at most {max(gaps, default=math.nan):.1e} from the {how} of their steps' raw scores"
+    return Finding(f"{type(strategy).__name__} ranks by the {how}, reduced once", right, told)
+
+
+def _read_again(strategy: Any, trace: Trace, apart: PRM) -> Finding:
+    """The raw scores, by the head in an engine of its own, from the tokens alone."""
+
+    async def found() -> list[float]:
+        gaps = []
+        for i in _finished(trace):
+            sizes = np.cumsum(
+                [len(trace.steps[0].token_ids), *(len(trace.steps[j].token_ids) for j in _path(trace, i))]
+            )
+            tokens = np.concatenate([trace.steps[0].token_ids, *(trace.steps[j].token_ids for j in _path(trace, i))])
+            probabilities, _ = await apart.reader(tokens, [int(end) - 1 for end in sizes[1:]])
+            stored = trace.steps[i].scores["prm"].steps
+            gaps += [abs(a - b) for a, b in zip(stored, probabilities, strict=True)]
+        return gaps
+
+    gaps = asyncio.run(found())
+    told = f"{len(gaps)} probabilities, at most {max(gaps, default=math.nan):.1e} apart"
+    return Finding(
+        f"{type(strategy).__name__}: step scores are the head's at each step's last token",
+        bool(gaps) and max(gaps) < 1e-3, told,
+    )  # fmt: skip
+
+
+def _decided(strategy: Any, trace: Trace) -> Finding:
+    """Weighted votes, or the best rank; a particle that was drawn several times has as many votes."""
+    ends = _finished(trace)
+    name = f"{type(strategy).__name__} gives the answer of its {strategy.choose} vote"
+    if strategy.choose == "best":
+        best = max(ends, key=lambda i: (trace.steps[i].value, -i), default=None)
+        return Finding(name, trace.chosen == best, f"step {trace.chosen}, the highest of {len(ends)} ranks")
+    sums: dict[str, float] = defaultdict(float)
+    for i in ends:
+        if (said := read(trace.text(i))) is not None:
+            sums[said] += trace.steps[i].value * trace.steps[i].visits
+    given = None if trace.chosen is None else read(trace.text(trace.chosen))
+    if not sums:
+        return Finding(name, None, f"none of {len(ends)} texts states an answer")
+    return Finding(name, given == max(sums, key=lambda a: sums[a]), f"{given!r} of {len(sums)} answers")
+
+
+def _kept(strategy: Beam, trace: Trace) -> Finding:
+    """Of each level the n/m highest live ranks go on; a level's rivals are all steps at that depth."""
+    levels: dict[int, list[int]] = defaultdict(list)
+    for i, step in enumerate(trace.steps):
+        if step.sampled and not step.aside and step.stop == "stop" and not step.last:
+            levels[len(_path(trace, i))].append(i)
+    wrong = 0
+    for rivals in levels.values():
+        kept = [trace.steps[i].value for i in rivals if trace.steps[i].visits]
+        left = [trace.steps[i].value for i in rivals if not trace.steps[i].visits]
+        wrong += len(kept) > strategy.n // strategy.m or (bool(kept) and bool(left) and max(left) > min(kept))
+    return Finding("Beam keeps the n/m best of each level", wrong == 0, f"{len(levels)} levels, {wrong} wrong")
+
+
+def _reduced_anew(strategy: BestOf, stored: Trace) -> Iterator[Finding]:
+    """The same samples, replayed and ranked by each reduction."""
+    for how, count in COUNTED.items():
+        again = asyncio.run(
+            solve(stored.problem, replace(strategy, reduce=how), Replay([stored]), guide=Recall([stored], "prm"))
+        )
+        ends = _finished(again)
+        best = max(ends, key=lambda i: (count(again.steps[i].scores["prm"].steps), -i), default=None)
+        told = f"step {again.chosen}, recounted {best}, of {len(ends)}"
+        yield Finding(f"best of n by the {how}, replayed", again.chosen == best, told)
+
+
+def _votes(policy: Any) -> Iterator[Finding]:
+    trace = _solved(Vote(5, weight="score", sampling=DRAW), policy, Likelihood())
+    ends = _finished(trace)
+    weight = {i: math.exp(float(np.mean(trace.steps[i].logprobs, dtype=np.float64))) for i in ends}
+    gaps = [abs(weight[i] - (trace.score(i, "likelihood") or 0.0)) for i in ends]
+    yield Finding("a likelihood is exp of the mean log-probability", max(gaps) < 1e-6, f"at most {max(gaps):.1e} apart")
+    said = {i: read(trace.text(i)) for i in ends}
+    yield _won("a weighted vote", trace, said, weight)
+    plain = asyncio.run(solve(trace.problem, Vote(5), Replay([trace])))
+    yield _won("a majority of the same chains", plain, {i: read(plain.text(i)) for i in _finished(plain)}, None)
+    top = asyncio.run(solve(trace.problem, BestOf(5), Replay([trace]), guide=Recall([trace], "likelihood")))
+    best = max(_finished(top), key=lambda i: (top.score(i, "likelihood") or 0.0, -i))
+    yield Finding("best of n is the highest score", top.chosen == best, f"step {top.chosen}, recounted {best}")
+
+
+def _won(name: str, trace: Trace, said: dict[int, str | None], weight: dict[int, float] | None) -> Finding:
+    sums: dict[str, float] = defaultdict(float)
+    for i, answer in said.items():
+        if answer is not None:
+            sums[answer] += 1.0 if weight is None else weight[i]
+    given = None if trace.chosen is None else said[trace.chosen]
+    first = max(sums, key=lambda a: sums[a], default=None)  # of equals the one seen first
+    return Finding(
+        f"{name} gives what most say", given == first, f"{given!r}; {len(sums)} answers of {len(said)} chains"
+    )
+
+
+def _mcts(policy: Any, guide: Any) -> Iterator[Finding]:
+    strategy = MCTS(simulations=8, width=2, sampling=DRAW, finish=False)
+    trace = _solved(strategy, policy, guide)
+    below: dict[int, list[int]] = defaultdict(list)
+    for i, step in enumerate(trace.steps):
+        if step.parent is not None and not step.last and not step.aside:
+            below[step.parent].append(i)
+    depth = max(len(_path(trace, i)) for i, s in enumerate(trace.steps) if s.visits)
+    yield Finding("MCTS goes deeper than one step", depth > 1, f"{depth} steps, cut by {chosen(trace)}")
+    yield Finding("MCTS: the root's visits are the simulations", trace.steps[0].visits == 8, f"{trace.steps[0].visits}")
+    inner = [i for i, s in enumerate(trace.steps) if s.visits and below[i]]
+    own = {i: trace.steps[i].visits - sum(trace.steps[k].visits for k in below[i]) for i in inner}
+    right = all(count == (1 if i else 0) for i, count in own.items())
+    yield Finding("MCTS: visits are the children's and one more", right, f"{len(inner)} steps with children")
+    gaps = []
+    for i in inner:
+        sums = sum(trace.steps[k].visits * trace.steps[k].value for k in below[i])
+        if i:
+            sums += COUNTED["min"](trace.steps[i].scores["prm"].steps)  # its own visit, by the judge's reduction
+        gaps.append(abs(trace.steps[i].value - sums / trace.steps[i].visits))
+    yield Finding("MCTS: values are means of what was found", max(gaps) < 1e-9, f"at most {max(gaps):.1e} apart")
+
+
+def _never_cut(policy: Any) -> Iterator[Finding]:
+    """A mark that the model never writes."""
+    strategy = Beam(2, 1, cut=cut_named("mark:@@@"), sampling=replace(DRAW, max_tokens=16))
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        trace = _solved(strategy, policy, Likelihood())
+    told = [str(w.message) for w in heard]
+    yield Finding("a search that cuts no step says so", any("cut no step" in t for t in told), "; ".join(told))
+    lines: Sequence[str] = report([trace], "likelihood", None, strategy=strategy).lines()
+    yield Finding("and so does its report", any("no step was cut" in line for line in lines), " | ".join(lines))

@@ -1,0 +1,118 @@
+"""Where a model ends its steps, found by looking at what it writes: blank lines, lines, or sentences.
+
+Before a search begins, the policy answers the problem once, greedily. The coarsest cut that parts this text into enough
+steps is taken. The text is an aside of the trace and names the cut, so that a search which goes on keeps it; what it
+cost is on the trace's bill.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ponder.errors import UsageError
+from ponder.protocols import Policy
+from ponder.reason.operators.cut import CUTS, Cut
+from ponder.reason.operators.generate import add, continued
+from ponder.types import Sampling, Step, Trace
+
+SHOWN = "written to see where steps end: "  # and the name of the cut
+COARSE_TO_FINE = ("paragraph", "line", "sentence")
+UNCLEAR = "line"  # where the text is a single step by any of them
+UNCUT = (
+    "a search cut no step, so it chose among whole answers as best-of-n does: give a finer cut (--set cut=sentence, "
+    "cut=tokens:32), if the answers have steps at all"
+)
+_INNER = ("of", "tree", "fast", "hard")  # strategies inside a strategy
+
+
+@dataclass(frozen=True, slots=True)
+class AutoCut:
+    """The coarsest of blank lines, lines and sentences that parts what the model writes into `least` steps; where none
+    does, the one with the most steps."""
+
+    least: int = 3
+    look: int = 512  # tokens of the text that is looked at, at most
+
+    def __post_init__(self) -> None:
+        if self.least < 2 or self.look < 1:
+            raise UsageError("a text is cut into 2 steps at least, and looked at for 1 token or more")
+
+    def choose(self, text: str) -> str:
+        """The name of the cut for a model that writes like this."""
+        counts = {name: len(pieces(text, CUTS[name])) for name in COARSE_TO_FINE}
+        most = max(counts.values())
+        if most < 2:
+            return UNCLEAR
+        return next(name for name, count in counts.items() if count >= min(self.least, most))
+
+
+AUTO = AutoCut()
+AnyCut = Cut | AutoCut
+
+
+def pieces(text: str, cut: Cut) -> list[str]:
+    """The steps that a cut by stop strings makes of a text, without blank ones."""
+    out, begin, at = list[str](), 0, 0
+    while stops := [(place, len(s)) for s in cut.stop if (place := text.find(s, at)) >= 0]:
+        place, size = min(stops)
+        at = place + size
+        if cut.whole(text[begin:at]):
+            out.append(text[begin:at])
+            begin = at
+    return [piece for piece in (*out, text[begin:]) if any(map(str.isalnum, piece))]
+
+
+async def settled_cut(cut: AnyCut, trace: Trace, root: int, policy: Policy, sampling: Sampling) -> Cut:
+    """The cut itself; or the one that was chosen for this trace before, or is chosen now."""
+    if not isinstance(cut, AutoCut):
+        return cut
+    if (name := chosen(trace, root)) is None:
+        most = min(sampling.max_tokens, cut.look)
+        greedy = replace(
+            sampling, temperature=0.0, max_tokens=most, min_tokens=min(sampling.min_tokens, most), alternatives=0,
+            measures=(),
+        )  # fmt: skip
+        written = (await continued(policy, trace.token_ids(root), greedy))[0]
+        name = cut.choose(written.text)
+        prompt = trace.steps[root]
+        again = trace.add(Step(None, prompt.text, prompt.token_ids, cites=(root,)))  # no branch of the search
+        trace.steps[add(trace, again, written, aside=True)].pruned = SHOWN + name
+    return CUTS[name]
+
+
+def chosen(trace: Trace, root: int = 0) -> str | None:
+    """The name of the cut that was chosen for a search from this prompt; None where none was."""
+    for step in trace.steps:
+        if shows(step) and step.parent is not None and trace.steps[step.parent].cites == (root,):
+            return step.pruned.removeprefix(SHOWN)
+    return None
+
+
+def shows(step: Step) -> bool:
+    """Was this written only to choose a cut?"""
+    return step.pruned.startswith(SHOWN)
+
+
+def cuts_steps(strategy: Any) -> bool:
+    """Does a strategy, or one inside it, end steps by a cut?"""
+    inner = (getattr(strategy, name, None) for name in _INNER)
+    own = getattr(strategy, "cut", None) is not None and getattr(strategy, "generation", "sample") == "sample"
+    return own or any(one is not None and cuts_steps(one) for one in inner)
+
+
+def uncut(traces: Sequence[Trace]) -> int:
+    """How many searches came to answers and cut no step on the way; those that a budget ended do not count."""
+    return sum(bool(t.answers()) and not t.spent and not any(map(_ends_at_a_cut, t.steps)) for t in traces)
+
+
+def warn_if_uncut(trace: Trace) -> None:
+    """Once in a process, as Python's warnings are by default."""
+    if uncut([trace]):
+        warnings.warn(UNCUT, stacklevel=2)
+
+
+def _ends_at_a_cut(step: Step) -> bool:
+    return step.sampled and step.stop == "stop" and not step.last and not step.aside

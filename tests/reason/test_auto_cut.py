@@ -1,0 +1,172 @@
+"""Where a search that is told no cut ends its steps: as the model's own text shows, once, and for good."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ponder.cli.thinking import strategy_named
+from ponder.errors import UsageError
+from ponder.jobs import decode, encode
+from ponder.pipelines.report import report
+from ponder.pipelines.solve import solve
+from ponder.reason.budget import Budget
+from ponder.reason.operators.auto_cut import AUTO, SHOWN, AutoCut, chosen, cuts_steps, pieces, uncut
+from ponder.reason.operators.cut import CUTS, Cut
+from ponder.reason.replay import Recall, Replay
+from ponder.reason.scorers import Likelihood
+from ponder.reason.strategies import (
+    DVTS,
+    MCTS,
+    Beam,
+    BestOf,
+    Branches,
+    Chain,
+    Forest,
+    Lookahead,
+    ParticleFilter,
+    Rebase,
+    TreeOfThoughts,
+)
+from ponder.types import Completion, Cost, Ids, Problem, Sampling, Trace, ids, user
+
+LINES = "3 + 4 = 7\n7 x 2 = 14\nso\n#### 14"
+PARAGRAPHS = "First we add.\nThat is 7.\n\nThen we double.\nThat is 14.\n\nThe answer is 14."
+SENTENCES = "We add both. That is seven. Then we double it. The answer is 14."
+
+
+class Writer:
+    """A `Policy` of characters that always writes the same text, from wherever it stands in it."""
+
+    def __init__(self, text: str) -> None:
+        self.whole, self.calls = text, list[Sampling]()
+
+    def encode(self, messages: Any) -> Ids:
+        return self.tokens("Q:")
+
+    def tokens(self, text: str) -> Ids:
+        return ids(map(ord, text))
+
+    def text(self, tokens: Ids) -> str:
+        return "".join(map(chr, tokens))
+
+    async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+        import numpy as np
+
+        await asyncio.sleep(0)
+        self.calls.append(sampling)
+        rest = self.whole[len(prefix) - 2 :]
+        ends = [rest.find(s) + len(s) for s in sampling.stop if s in rest]
+        said, kind = (rest[: min(ends)], "stop") if ends else (rest, "eos")
+        if len(said) > sampling.max_tokens:
+            said, kind = said[: sampling.max_tokens], "length"
+        logprobs = np.full(len(said), -1.0, np.float32)
+        cost = Cost(generated_tokens=len(said))
+        return [Completion(said, self.tokens(said), logprobs, kind, cost=cost) for _ in range(n)]  # type: ignore[arg-type]
+
+
+def think(strategy: Any, policy: Any, trace: Trace | None = None, guide: Any = Likelihood(), **more: Any) -> Trace:
+    problem = Problem("p", user("?"))
+    return asyncio.run(solve(problem, strategy, policy, guide=guide, trace=trace, **more))
+
+
+def depth(trace: Trace) -> int:
+    return max(sum(trace.steps[j].sampled for j in trace.path(i)) for i in trace.answers())
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (LINES, "line"), (PARAGRAPHS, "paragraph"), (SENTENCES, "sentence"), ("", "line"), ("42", "line"),
+        ("work\n\n42", "paragraph"), ("a\nb\n\nc\nd", "line"), ("one\ntwo", "line"),
+        ("\n\n\n\na\nb", "line"), ("It is 3.5 now. Dr. Who left. See e.g. here", "sentence"),
+    ],
+)  # fmt: skip
+def test_the_coarsest_cut_with_enough_steps(text: str, name: str) -> None:
+    assert AUTO.choose(text) == name
+
+
+def test_pieces_are_what_drawing_would_cut() -> None:
+    assert len(pieces(SENTENCES, CUTS["sentence"])) == 4
+    assert pieces("Dr. Who. 1. See", CUTS["sentence"]) == ["Dr. Who. ", "1. See"]
+    assert pieces(LINES, CUTS["paragraph"]) == [LINES] and len(pieces(LINES, CUTS["line"])) == 4
+    with pytest.raises(UsageError, match="2 steps at least"):
+        AutoCut(least=1)
+
+
+SEARCHES = [
+    Beam(2, 1), DVTS(2, 1), Rebase(2), Lookahead(2, 1, k=1), ParticleFilter(2), MCTS(simulations=6, width=1),
+    Branches((2, 2)), TreeOfThoughts(generation="sample", n=2, keep=2), BestOf(2, cut=AUTO), Forest(Beam(2, 1), 2),
+]  # fmt: skip
+NAMES = [type(s).__name__ for s in SEARCHES]
+
+
+@pytest.mark.parametrize("strategy", SEARCHES, ids=NAMES)
+@pytest.mark.parametrize(("text", "name"), [(LINES, "line"), (PARAGRAPHS, "paragraph"), (SENTENCES, "sentence")])
+def test_every_search_has_steps_where_the_model_writes_them(strategy: Any, text: str, name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trace = think(strategy, Writer(text))
+    assert depth(trace) > 1 and chosen(trace) == name and cuts_steps(strategy) and uncut([trace]) == 0
+    shown = [s for s in trace.steps if s.pruned.startswith(SHOWN)]
+    assert [s.text for s in shown] == [text] and shown[0].aside, "one look, which is no answer"
+    assert trace.cost.generated_tokens == sum(len(s.token_ids) for s in trace.steps if s.sampled), "and it is paid for"
+    assert decode(encode(strategy)) == strategy
+
+
+@pytest.mark.parametrize("strategy", SEARCHES, ids=NAMES)
+def test_a_search_that_goes_on_keeps_its_cut(strategy: Any) -> None:
+    """Its budget ends after the first level; the look is not repeated."""
+    trace = think(strategy, Writer(LINES), budget=Budget(tokens=len(LINES) + 20))
+    assert trace.spent
+    trace = Trace.from_json(trace.to_json())
+    policy = Writer(LINES)
+    think(strategy, policy, trace)
+    assert chosen(trace) == "line" and sum(s.pruned.startswith(SHOWN) for s in trace.steps) == 1
+    assert all("\n" in how.stop for how in policy.calls if how.stop) and depth(trace) > 1
+
+
+@pytest.mark.parametrize("strategy", [s for s in SEARCHES if not isinstance(s, Forest)], ids=NAMES[:-1])
+def test_a_cut_that_is_given_wins(strategy: Any) -> None:
+    policy = Writer(PARAGRAPHS)
+    trace = think(replace(strategy, cut=Cut(tokens=8)), policy)
+    assert chosen(trace) is None and policy.calls[0].max_tokens == 8
+    assert not any(s.pruned.startswith(SHOWN) for s in trace.steps)
+
+
+@pytest.mark.parametrize("strategy", [Beam(2, 1), MCTS(simulations=4, width=1)], ids=["beam", "mcts"])
+def test_a_budget_that_the_look_uses_up(strategy: Any) -> None:
+    trace = think(strategy, Writer(LINES), budget=Budget(tokens=4))
+    assert trace.spent and not trace.failed and trace.chosen is None and trace.cost.generated_tokens == 4
+
+
+def test_the_warning_and_the_report() -> None:
+    with pytest.warns(UserWarning, match="cut no step"):
+        flat = think(Beam(2, 1, cut=CUTS["paragraph"]), Writer(LINES))
+    assert depth(flat) == 1 and uncut([flat]) == 1
+    deep = think(Beam(2, 1), Writer(LINES))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plain = think(Chain(), Writer(LINES), guide=None)
+    told = report([flat, deep, flat], "likelihood", None, strategy=Beam(2, 1))
+    assert told.uncut == 2 and any("2 problems: no step was cut" in line for line in told.lines())
+    none = report([flat], "likelihood", None, strategy=Chain())
+    assert depth(plain) == 1 and none.uncut == 0 and not any("no step" in line for line in none.lines())
+    assert not cuts_steps(TreeOfThoughts()) and not cuts_steps(BestOf(2)) and not cuts_steps(None)
+
+
+def test_a_stored_search_replays_with_its_cut() -> None:
+    stored = Trace.from_json(think(Beam(2, 1), Writer(LINES)).to_json())
+    again = think(Beam(2, 1), Replay([stored]), guide=Recall([stored], "likelihood"))
+    assert again.to_json()["steps"] == stored.to_json()["steps"] and again.chosen == stored.chosen
+    other = think(Beam(2, 1, cut=CUTS["line"]), Replay([stored]), guide=Recall([stored], "likelihood"))
+    assert depth(other) == depth(stored), "what was only looked at is no sample"
+
+
+def test_it_has_a_name_on_the_command_line() -> None:
+    strategy, _, _ = strategy_named("beam", settings=["cut=auto", "reduce=product"])
+    assert strategy == replace(Beam(), reduce="product", sampling=strategy.sampling)  # type: ignore[attr-defined]
