@@ -102,17 +102,20 @@ def _start(job: Any, folder: Path, out: Path, json: bool) -> int:
     from ponder.cli.start import tidy, watch
     from ponder.cli.stopping import Stop
     from ponder.pipelines.rows import write_rows
+    from ponder.pipelines.stored import Stored
 
+    before = Stored.look(folder)
     with Stop() as stop:
         with watch(job, folder, stop, json, "" if json else f"problems · {job.source}") as seen:
             with tidy(folder):
                 made = job(folder, seen)
     write_rows(out, made.rows)
     if json:
-        emit({"event": "done", "out": str(out), "problems": len(made.rows), "funnel": made.funnel.to_json()})
+        emit({"event": "done", "out": str(out), "problems": len(made.rows), "funnel": made.funnel.to_json(),
+              **before.plain()})  # fmt: skip
         return 0
     settings = f"--set data={out} --set rewards=ponder.tasks.made.rows:accuracy --set gold_column=gold"
-    print("\n".join([*made.funnel.lines(), "", f"{len(made.rows):,} problems in {out}"]))
+    print("\n".join([*before.lines(), *made.funnel.lines(), "", f"{len(made.rows):,} problems in {out}"]))
     solved = any(row.get("attempts") for row in made.rows)
     print(f"the run    {folder}" + (f" (its solutions: ponder harvest {folder})" if solved else ""))
     print(f"train on   ponder train --task columns {settings}")
