@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import gc
 import hashlib
 import sys
 import sysconfig
@@ -102,10 +103,15 @@ def _folders(package: str) -> list[Path]:
 
 def _parsed(file: Path) -> ast.Module | None:
     """A module's syntax without a recipe that only makes the job; None where it is not Python's."""
+    collects = gc.isenabled()
+    gc.disable()  # what a finaliser prints is parsed too, and CPython 3.11 cannot parse while it parses
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError):
         return None
+    finally:
+        if collects:
+            gc.enable()
     rest = [node for node in tree.body if not (isinstance(node, ast.FunctionDef) and node.name == RECIPE)]
     if not any(isinstance(node, ast.Name) and node.id == RECIPE for top in rest for node in ast.walk(top)):
         tree.body = rest
