@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ponder import runs
+from ponder import environment, runs
 from ponder.errors import RunError
 from ponder.runs import Run, checkpoints, newest_checkpoint, read_job, read_metrics, read_traces
 from ponder.types import Problem, Step, Trace, ids, user
@@ -329,7 +329,7 @@ def test_a_job_runs_again_from_its_file(tmp_path: Path) -> None:
 
 
 def test_the_environment_is_told() -> None:
-    told = runs.environment()
+    told = environment.environment()
     assert {"python", "machine", "versions", "commit", "command", "time"} <= told.keys()
     assert "numpy" in told["versions"] and json.dumps(told)
-    assert runs.commit(Path("/")) is None
+    assert environment.commit(Path("/")) is None

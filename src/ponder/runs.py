@@ -1,7 +1,7 @@
 """The run directory, the one record of a job; everything that shows or measures runs reads only this.
 
     job.json            the whole job, re-runnable
-    environment.json    versions, machine, commit, fingerprints of the models that it began with
+    environment.json    versions, machine, commit, fingerprints of everything that its result depends on
     metrics.jsonl       one line per step, with what ails the run
     traces.jsonl        one line per trace: everything that was thought
     checkpoints/        step-000020/ ... weights, optimiser, state
@@ -17,34 +17,29 @@ import contextlib
 import fcntl
 import json
 import math
-import os
-import platform
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 from ponder import jobs
+from ponder.environment import INPUTS, MISSING, MOST, compare, environment, read_environment
 from ponder.errors import RunError
 from ponder.records import damaged, open_append, records
 from ponder.types import Trace
 
 _FIRST = ("lock", "environment.json", "environment.json.new", "job.json.new")  # all that a start cut short leaves
 FINDINGS = "findings"
-MOST = 4  # differences that a message names
 _BESIDE = "{run}/.."  # in a stage's job.json: the folder that its run directory lies in
-_LIBRARIES = ("ponder", "torch", "numpy", "safetensors", "tokenizers", "transformers")
 
 
 class Run:
     """A run directory opened for writing. Use as a context manager: the lock is held until it closes.
 
-    `weights`: fingerprints of the models that the job names, by where it does; a run does not go on with others.
+    `inputs`: fingerprints of what the job's result depends on beyond the job, by name (see pipelines/inputs.py); a run
+    does not go on with others. None: of nothing, or nobody knows of what.
     `follows`: given this run and the encoded job that stands there, raises where this job cannot go on from what that
     one did, and else makes ready for it; None: no other job can.
     """
@@ -53,12 +48,12 @@ class Run:
         self,
         folder: str | Path,
         job: Any,
-        weights: Mapping[str, str] | None = None,
+        inputs: Mapping[str, str] | None = None,
         follows: Callable[[Run, Any], None] | None = None,
     ) -> None:
         self.folder = Path(folder)
         self.job = jobs.encode(job)
-        self.weights = dict(weights or {})
+        self.inputs = None if inputs is None else dict(inputs)
         self.follows = follows
         self._files: dict[str, IO[str]] = {}
 
@@ -86,18 +81,17 @@ class Run:
         path = self.folder / "job.json"
         if path.exists():
             theirs = _filled(read_job(self.folder))
-            if theirs != self.job:
-                if self.follows is None:
-                    raise another(self.folder, theirs, self.job)
+            another_job = theirs != self.job
+            if another_job and self.follows is None:
+                raise another(self.folder, theirs, self.job)
+            if self.inputs is not None:
+                missing = compare(self.folder, self.inputs, grown=another_job)
+                if missing != read_environment(self.folder).get(MISSING, []):
+                    self._note({MISSING: missing})
+            if another_job and self.follows is not None:
                 self.follows(self, theirs)
                 write_json(path, _unplaced(self.job, self.folder))
-            began = _began_with(self.folder)
-            for where in self.weights.keys() & began.keys():
-                if self.weights[where] != began[where]:
-                    raise RunError(
-                        f"the weights that {self.folder} began with are gone: {where} was trained anew or replaced in "
-                        "the same place; give another --run to begin again with the new ones"
-                    )
+                self._note({INPUTS: self.inputs, MISSING: []})
             self.job = _stored(self.folder)  # in the words that its checkpoints know it by
             return
         self.job = _unplaced(self.job, self.folder)
@@ -106,8 +100,11 @@ class Run:
             raise RunError(
                 f"{self.folder} is not a run directory and not empty (it holds {others[0]}): give another --run"
             )
-        write_json(self.folder / "environment.json", environment() | {"weights": self.weights})
+        write_json(self.folder / "environment.json", environment() | {INPUTS: self.inputs})
         write_json(path, self.job)
+
+    def _note(self, told: dict[str, Any]) -> None:
+        write_json(self.folder / "environment.json", read_environment(self.folder) | told)
 
     def metrics(self, step: int, values: Mapping[str, float], findings: Sequence[str] = ()) -> None:
         """A number that is not finite is kept as null, and read back as NaN. `findings`: what ails the run."""
@@ -211,15 +208,6 @@ def _stored(folder: str | Path) -> Any:
         raise RunError(f"{path} is damaged: it is not JSON") from None
 
 
-def _began_with(folder: Path) -> dict[str, Any]:
-    """A run's fingerprints; none where an earlier version wrote it, or nobody can read it any more."""
-    try:
-        found = json.loads((folder / "environment.json").read_text(encoding="utf-8"))["weights"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def read_metrics(folder: str | Path) -> list[dict[str, float]]:
     return [
         {k: math.nan if v is None else v for k, v in row.items() if k != FINDINGS} for _, row in _metrics(Path(folder))
@@ -263,36 +251,3 @@ def checkpoints(folder: str | Path) -> list[Path]:
 
 def newest_checkpoint(folder: str | Path) -> Path | None:
     return next(reversed(checkpoints(folder)), None)
-
-
-def environment() -> dict[str, Any]:
-    """What a reader needs to run this again: versions, machine, commit."""
-    return {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "command": sys.argv,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-        "versions": {name: v for name in _LIBRARIES if (v := _version(name))},
-        "commit": commit(Path(__file__).parent),
-    }
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
-def commit(folder: Path) -> str | None:
-    """The commit of the checkout this code lies in, with + where it was changed; None outside one."""
-    try:
-        out = subprocess.run(
-            ["git", "-C", str(folder), "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"],
-            capture_output=True, text=True, timeout=5, check=True,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return out.stdout.strip() or None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,3 +37,9 @@ def test_demo(here: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert set(done["seconds"]) == {"load", "before", "train", "after", "whole"}
     assert len(read_metrics("out/train")) == 2, "nothing was trained again"
     assert Path("out/model/model.safetensors").stat().st_mtime_ns == weights.st_mtime_ns
+    assert set(done["stored_stages"]) == {"before", "train", "after"} and "stored" in done["stored_stages"]["train"]
+
+    os.utime("out/model/config.json", (0, 0))  # as after another training in the same place
+    demo.show(job(here, model), Path("out"), Stop())
+    assert capsys.readouterr().out.count("stored    result of ") == 3
+    assert Path("out/model/model.safetensors").stat().st_mtime_ns > weights.st_mtime_ns

@@ -150,6 +150,19 @@ def test_conversion_happens_once_and_races_are_harmless(cache: Path, monkeypatch
     assert [p.name for p in cache.iterdir()] == [smollm2.NAME]
 
 
+def test_another_version_of_the_package_is_converted_anew(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def convert(source: Path, target: Path) -> None:
+        target.mkdir()
+        (target / "config.json").write_text(smollm2.metadata.version(smollm2.PACKAGE))
+
+    monkeypatch.setattr(smollm2, "convert", convert)
+    monkeypatch.setattr(smollm2.metadata, "version", lambda name: smollm2.FIRST)
+    first = smollm2.folder()
+    monkeypatch.setattr(smollm2.metadata, "version", lambda name: "9.0")
+    assert (smollm2.folder() / "config.json").read_text() == "9.0"
+    assert (first / "config.json").read_text() == smollm2.FIRST, "which others may still use"
+
+
 def test_a_failed_conversion_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def convert(source: Path, target: Path) -> None:
         target.mkdir()

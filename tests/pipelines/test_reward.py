@@ -171,7 +171,7 @@ def test_an_interrupted_run_goes_on_to_the_bit(where: tuple[str, int], tmp_path:
     )
     assert one == two
     Path(job.data[0]).write_text(Path(made(tmp_path / "other.jsonl", "stepwise", seed=1)).read_text())
-    with pytest.raises(RunError, match="changed since this run began"):
+    with pytest.raises(RunError, match=r"the file d.jsonl \(data\) changed since"):
         job(tmp_path / "run")
 
 

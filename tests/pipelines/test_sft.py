@@ -341,7 +341,7 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         job(tmp_path / "run", Watcher("step", 3))
     write(tmp_path / "c.jsonl", *rows[::-1])
-    with pytest.raises(RunError, match="changed since this run began"):
+    with pytest.raises(RunError, match=r"the file c.jsonl \(data\) changed since"):
         job(tmp_path / "run")
     write(tmp_path / "c.jsonl", *rows)
     job(tmp_path / "run")

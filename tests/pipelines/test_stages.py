@@ -68,7 +68,7 @@ def test_training_that_is_done_needs_neither_its_model_nor_its_data(
         assert both(tmp_path / "run") == made
         assert (tmp_path / "run" / "more" / "metrics.jsonl").read_text() == lines, "not even a remark"
     data.write_text('{"prompt": "What is 1+2?", "completion": "3"}\n')
-    with pytest.raises(RunError, match=r"^stage 'more': the data in .* changed since this run began"):
+    with pytest.raises(RunError, match=r"^stage 'more': the file data.jsonl \(data\) changed since .*more began"):
         both(tmp_path / "run")
     (tmp_path / "elsewhere").replace(data)
     assert both(tmp_path / "run") == made

@@ -16,7 +16,7 @@ from ponder.errors import Interrupted, RunError
 from ponder.models.load import Fresh
 from ponder.nets import hf
 from ponder.nets.valued import Valued
-from ponder.pipelines import weights
+from ponder.pipelines import filemarks
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.reward import RewardModel
@@ -79,7 +79,7 @@ def test_a_search_does_not_go_on_with_another_judge(kind: str, home: Path) -> No
     shutil.move(home / "judge", home / "first")
     again = judge(home, optimiser=AdamW(lr=1e-2))
     again(home / "judge")  # in the same place, to the same step
-    with pytest.raises(RunError, match=r"began with are gone: guide was trained anew .* another --run"):
+    with pytest.raises(RunError, match=r"the weights of guide \(checkpoints/.*\) changed since .* another --run"):
         job(folder)
     replace(again, steps=3)(home / "longer")
     shutil.rmtree(home / "judge")
@@ -100,7 +100,7 @@ def test_nor_with_another_policy_under_the_same_name(home: Path) -> None:
     shutil.rmtree(home / "policy")
     fresh = Fresh(ALPHABET, width=16, layers=1, heads=2, context=32, seed=9)
     FineTune(Digits(), fresh, ASK, steps=8, batch=5, **HERE)(home / "policy")
-    with pytest.raises(RunError, match="model was trained anew"):
+    with pytest.raises(RunError, match=r"the weights of model \(.*\) changed since"):
         job(home / "run")
 
 
@@ -113,39 +113,37 @@ def test_a_reward_inside_a_task_is_held_too(home: Path) -> None:
         job(home / "run", Watcher("step", 2))
     shutil.rmtree(home / "judge")
     judge(home, optimiser=AdamW(lr=1e-2))(home / "judge")
-    with pytest.raises(RunError, match=r"task\.by was trained anew"):
+    with pytest.raises(RunError, match=r"the weights of task\.by \(.*\) changed since"):
         job(home / "run")
 
 
-def test_a_run_from_before_goes_on(home: Path) -> None:
-    """It has no fingerprints, and names its guide by the folder alone."""
+def test_a_run_without_fingerprints_is_refused(home: Path) -> None:
+    """Nobody can tell whether its results are of what is there now. What it holds stays readable."""
     job = guided(home)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ponder.pipelines.evaluate.pin_guide", lambda guide, folder: guide)
-        patch.setattr("ponder.pipelines.evaluate.weights_of", lambda job: {})
-        with pytest.raises(Interrupted):
-            job(home / "run", Watcher("step", 3))
+    with pytest.raises(Interrupted):
+        job(home / "run", Watcher("step", 3))
     told = home / "run" / "environment.json"
-    told.write_text(json.dumps({k: v for k, v in json.loads(told.read_text()).items() if k != "weights"}))
-    assert job(home / "run").problems == 10
-    told.write_text("not JSON")
-    assert job(home / "run").problems == 10
+    for text in (json.dumps({k: v for k, v in json.loads(told.read_text()).items() if k != "inputs"}), "not JSON"):
+        told.write_text(text)
+        with pytest.raises(RunError, match=r"does not say what its results depend on, .* give another --run"):
+            job(home / "run")
+    assert len(list(read_traces(home / "run"))) == 3
 
 
 def test_what_is_no_learned_guide_stays(tmp_path: Path) -> None:
     for guide in ("", "likelihood", "oracle", "reward:", "fakes:Wanted"):
         assert pin_guide(guide, tmp_path) == guide
     assert pin_guide(f"reward:{tmp_path}", tmp_path / "run") == f"reward:{tmp_path}", "a plain folder is what it is"
-    assert weights_of(Evaluate(Digits(), "smollm2", guide=f"reward:{tmp_path / 'gone'}")) == {}
+    assert weights_of(Evaluate(Digits(), str(tmp_path / "none"), guide=f"reward:{tmp_path / 'gone'}")) == {}
     assert weights_of(Evaluate(Digits(), "openai:http://localhost:1/v1")) == {}
 
 
 @pytest.mark.parametrize("whole", [1 << 20, 4096])
 def test_a_fingerprint_shows_a_head_alone(whole: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a file is too large to be read whole."""
-    monkeypatch.setattr(weights, "WHOLE", whole)
-    monkeypatch.setattr(weights, "BLOCK", 16)
-    monkeypatch.setattr(weights, "ENDS", 2048)
+    monkeypatch.setattr(filemarks, "WHOLE", whole)
+    monkeypatch.setattr(filemarks, "BLOCK", 16)
+    monkeypatch.setattr(filemarks, "ENDS", 2048)
     net, _ = Fresh(ALPHABET, width=32, layers=2, heads=2).build(torch.float32, torch.device("cpu"))
     judge = Valued.of(net, ORM().head, 0)
     hf.save(judge, tmp_path / "a")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -85,6 +86,9 @@ def solve(
     bounds = budget_of(level, budget, seconds, prices, model)
     say_futile(way, bounds)
     asked = Question(question, model, template, strategy or effort or "vote", guide, seed)
+    from ponder.pipelines.stored import Stored
+
+    before = None if run is None else Stored.look(run)
     with Stop(saves=run is not None) as stop, watching(f"solve · {model}", stop, unit="answer", json=json) as seen:
         from ponder.models.load import load_any
         from ponder.pipelines.guides import guide_named
@@ -99,9 +103,12 @@ def solve(
     found = decided(trace)
     if json:
         trees = {"trace": trace.to_json()} if show == "tree" else {}
-        emit({"event": "done", **asdict(asked), **told(found), **trees})
+        emit({"event": "done", **asdict(asked), **told(found), **trees, **(before.plain() if before else {})})
     else:
         print("\n".join(lines(found, show)))
+        if before is not None:
+            for line in before.lines():
+                print(line, file=sys.stderr if show == "answer" else sys.stdout)
         if guide and not named and show != "answer":
             print(f"guide: {guide}, since none was given; --guide takes a reward model or a scorer of yours")
     return 0
@@ -111,6 +118,7 @@ def think(
     asked: Question, way: Strategy, policy: Policy, guide: Scorer | None, budget: Budget | None, folder: Path | None
 ) -> Trace:
     """A trace about the question: a new one, or the one that is kept in the folder, gone on with."""
+    from ponder.pipelines.inputs import inputs_of
     from ponder.pipelines.solve import solve
     from ponder.runs import Run, read_traces
     from ponder.types import Problem, prompt_trace, user
@@ -119,17 +127,19 @@ def think(
     trace = prompt_trace(problem, policy.encode(problem.messages))
     if folder is None:
         return asyncio.run(solve(problem, way, policy, guide=guide, budget=budget, trace=trace))
-    with Run(folder, asked) as run:
+    with Run(folder, asked, inputs_of(asked)) as run:
         kept = list(read_traces(folder))
         if kept:
             trace = kept[-1][1]
+        held = trace.to_json() if kept else {}
         try:
             asyncio.run(solve(problem, way, policy, guide=guide, budget=budget, trace=trace))
         except BaseException:  # what was thought is paid for
             if len(trace.steps) > 1:
                 run.traces(len(kept), [trace])
             raise
-        run.traces(len(kept), [trace])
+        if trace.to_json() != held:
+            run.traces(len(kept), [trace])
     return trace
 
 

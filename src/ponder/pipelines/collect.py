@@ -12,9 +12,10 @@ from ponder.errors import UsageError
 from ponder.models.load import load_any, pin
 from ponder.pipelines.evaluate import think_about
 from ponder.pipelines.guides import guide_named, sees_gold
+from ponder.pipelines.inputs import inputs_of
 from ponder.pipelines.report import Report, report
 from ponder.pipelines.solve import pick
-from ponder.pipelines.weights import pin_guide, weights_of
+from ponder.pipelines.weights import pin_guide
 from ponder.protocols import Silent, Strategy, Task, Watch
 from ponder.reason.budget import Budget
 from ponder.reason.strategies import Ensemble
@@ -48,7 +49,7 @@ class Collect:
         watch = watch or Silent()
         job = replace(self, model=pin(self.model), guide=pin_guide(self.guide, folder))
         chosen = {p.id: p for p in pick(self.task.train, self.seed, self.first, self.problems)}
-        with Run(folder, job, weights_of(job)) as run:
+        with Run(folder, job, inputs_of(job)) as run:
             watch.phase("load")
             policy = load_any(job.model, template=self.template, device=self.device, dtype=self.dtype)
             policy.watch = watch.tokens

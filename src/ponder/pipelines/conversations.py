@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -102,11 +101,3 @@ def _said(text: Any) -> str:
     if not isinstance(text, str | int | float) or isinstance(text, bool):
         raise ValueError(f"a text is {'null' if text is None else type(text).__name__}")
     return str(text)
-
-
-def fingerprint(problems: Sequence[Problem]) -> float:
-    """A number that other conversations would hardly have; whole, and small enough for a float."""
-    name = hashlib.blake2b(digest_size=6)
-    for problem in problems:
-        name.update(repr((problem.messages, problem.answer)).encode())
-    return float(int.from_bytes(name.digest()))

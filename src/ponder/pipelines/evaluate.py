@@ -14,9 +14,10 @@ from ponder.errors import Interrupted, ModelError, TaskError, UsageError
 from ponder.models.load import load_any, pin
 from ponder.pipelines import unchanged
 from ponder.pipelines.guides import guide_named, sees_gold
+from ponder.pipelines.inputs import inputs_of
 from ponder.pipelines.report import Report, report, so_far
 from ponder.pipelines.solve import attempt
-from ponder.pipelines.weights import pin_guide, weights_of
+from ponder.pipelines.weights import pin_guide
 from ponder.protocols import Policy, Scorer, Silent, Strategy, Task, Watch
 from ponder.reason.budget import Budget, Purse
 from ponder.reason.strategies import Chain
@@ -50,7 +51,7 @@ class Evaluate:
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> Report:
         watch = watch or Silent()
         job = replace(self, model=pin(self.model), guide=pin_guide(self.guide, folder))
-        with Run(folder, job, weights_of(job)) as run:
+        with Run(folder, job, inputs_of(job)) as run:
             watch.phase("load")
             policy = load_any(job.model, template=self.template, device=self.device, dtype=self.dtype)
             policy.watch = watch.tokens

@@ -82,7 +82,9 @@ class Harvest:
 
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> Path:
         """As a stage: the rows in the folder's data.jsonl. A harvest that is done is not done again."""
-        with Run(folder, self) as run:
+        from ponder.pipelines.inputs import inputs_of
+
+        with Run(folder, self, inputs_of(self)) as run:
             out = run.folder / DATA
             if not out.exists():
                 funnel = Funnel()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -252,13 +251,3 @@ def _one(traces: Sequence[Trace]) -> Trace:
             cites = tuple(i and i + before for i in step.cites)
             out.add(replace(step, parent=parent, cites=cites, notes=dict(step.notes)))
     return out
-
-
-def fingerprint(labels: Labels) -> float:
-    """A number that other data would hardly have; whole, and small enough for a float."""
-    name = hashlib.blake2b(digest_size=6)
-    for trace in [*labels.train, *labels.test]:
-        for step in trace.steps:
-            score = step.scores.get(labels.scorer)
-            name.update(step.token_ids.tobytes() + repr((step.parent, score and score.value, step.value)).encode())
-    return float(int.from_bytes(name.digest()))

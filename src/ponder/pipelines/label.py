@@ -14,12 +14,12 @@ from ponder.models.load import load_any, pin
 from ponder.models.local import Local
 from ponder.pipelines import unchanged
 from ponder.pipelines.held_out import none_left, training_traces
+from ponder.pipelines.inputs import inputs_of
 from ponder.pipelines.judged import same_tokens
 from ponder.pipelines.rollouts import Labelling, Shepherd, label_all
 from ponder.pipelines.rows import FUNNEL
 from ponder.pipelines.solve import solve_all
 from ponder.pipelines.unchanged import name
-from ponder.pipelines.weights import weights_of
 from ponder.protocols import Silent, Strategy, Task, Watch
 from ponder.reason.strategies import Ensemble
 from ponder.runs import Run, read_job, read_traces, write_json
@@ -61,7 +61,7 @@ class Label:
             room.traces_fit({"limit": min(self.limit, len(self.task.train))}, {"n": getattr(self.strategy, "n", 1)})
         watch = watch or Silent()
         job = replace(self, model=pin(self.model))
-        with Run(folder, job, weights_of(job)) as run:
+        with Run(folder, job, inputs_of(job)) as run:
             watch.phase("load")
             policy = load_any(job.model, job.template, job.device, job.dtype)
             policy.watch = watch.tokens

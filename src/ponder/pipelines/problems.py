@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ponder import jobs, names, room
 from ponder.errors import RunError, UnknownName, UsageError
@@ -60,6 +60,8 @@ class MakeProblems:
     those of a task or file, harder than those, or with their answers; `mutate` changes them without a model; `filter`
     takes them as they are. Then solvers try each: what a model made must be what most of them answer.
     """
+
+    READS: ClassVar = ("train",)
 
     source: Source
     file: str | None = None  # of templates, or JSONL of problems to start from
@@ -129,6 +131,7 @@ class MakeProblems:
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> Made:
         room.traces_fit({"count": self.count}, {"samples": max(1, self.samples)})
         from ponder.models.load import load_any, pin
+        from ponder.pipelines.inputs import inputs_of
 
         watch = watch or Silent()
         tell = watch.tokens
@@ -145,7 +148,8 @@ class MakeProblems:
             loaded[name].stream(self.seed)
             return loaded[name]
 
-        with Run(folder, job, follows=job.follows) as run:
+        attempts = replace(job, exact=None, sieve=Sieve())  # what filters depend on may change: they run again
+        with Run(folder, job, inputs_of(attempts), follows=job.follows) as run:
             return asyncio.run(make(job, find, run, watch))
 
     def follows(self, run: Run, theirs: Any) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -16,10 +17,10 @@ from ponder.errors import UsageError
 from ponder.measure import mean_of
 from ponder.models.load import Fresh, load_policy, pinned
 from ponder.models.native import Native
+from ponder.pipelines.inputs import inputs_of
 from ponder.pipelines.keeping import Keeper
 from ponder.pipelines.sft import imitation
 from ponder.pipelines.solve import pick
-from ponder.pipelines.weights import weights_of
 from ponder.protocols import Silent, Task, Watch
 from ponder.runs import Run, read_metrics, write_json
 from ponder.train import checkpoint
@@ -40,6 +41,8 @@ class QuietStar:
     copies of, which is how a model that has only read texts gets into thinking. Unlike the paper, nothing is thought
     inside the question: its tokens are not learned.
     """
+
+    READS: ClassVar = ("train", "test")
 
     data: Task
     model: str | Fresh
@@ -75,7 +78,7 @@ class QuietStar:
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> Native:
         room.traces_fit({"batch": self.batch}, {})
         job = pinned(self, folder)
-        with Run(folder, job, weights_of(job)) as run:
+        with Run(folder, job, inputs_of(job)) as run:
             return asyncio.run(quiet_star(job, run, watch or Silent()))
 
     def closing(self, folder: Path) -> list[str]:

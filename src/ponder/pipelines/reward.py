@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from ponder import room
-from ponder.errors import RunError, UsageError
+from ponder.errors import UsageError
 from ponder.measure import auroc, best_at_k, ece
 from ponder.models.load import Fresh, pinned
 from ponder.models.native import Native
@@ -20,11 +20,11 @@ from ponder.models.reward import load_valued
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
 from ponder.nets.valued import Valued
-from ponder.pipelines.judged import fingerprint, labelled, together
+from ponder.pipelines.inputs import inputs_of
+from ponder.pipelines.judged import labelled, together
 from ponder.pipelines.keeping import Keeper
 from ponder.pipelines.rows import FUNNEL, told
 from ponder.pipelines.solve import stream
-from ponder.pipelines.weights import weights_of
 from ponder.protocols import Silent, Watch
 from ponder.runs import Run, read_metrics, write_json
 from ponder.tasks.steps.judging import categorical_temperature, pairs_right, temperature
@@ -81,7 +81,7 @@ class RewardModel:
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> Native:
         room.traces_fit({"batch": self.batch}, {})
         job = pinned(self, folder)
-        with Run(folder, job, weights_of(job)) as run:
+        with Run(folder, job, inputs_of(job)) as run:
             return train_judge(job, run, watch or Silent())
 
     def closing(self, folder: Path) -> list[str]:
@@ -126,8 +126,6 @@ def train_judge(job: RewardModel, run: Run, watch: Watch) -> Native:
 
     with Keeper(run, job, watch, policy, {"model": learner}) as keeper:
         memory = keeper.state.memory
-        if memory.setdefault("data", known := fingerprint(labels)) != known:
-            raise RunError(f"the data in {', '.join(job.data)} changed since this run began: give another --run")
         if not keeper.state.step:
             write_json(run.folder / FUNNEL, labels.funnel.to_json())
         net.head = replace(net.head, temperature=memory.get("temperature", net.head.temperature))

@@ -10,7 +10,7 @@ import time
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ponder import room
 from ponder.errors import UsageError, VerifierError
@@ -20,12 +20,12 @@ from ponder.nets import lora
 from ponder.nets.lora import LoRA
 from ponder.pipelines import flat
 from ponder.pipelines.curriculum import Curriculum, History, Uniform
+from ponder.pipelines.inputs import inputs_of
 from ponder.pipelines.keeping import Keeper, State
 from ponder.pipelines.preflight import preflight
 from ponder.pipelines.solve import solve_all
 from ponder.pipelines.summary import live, summary
 from ponder.pipelines.teachers import same_kind, valued
-from ponder.pipelines.weights import weights_of
 from ponder.protocols import Silent, Strategy, Task, Watch
 from ponder.reason.strategies import Ensemble
 from ponder.runs import Run
@@ -44,6 +44,8 @@ from ponder.verify.undecided import Tally, tally, too_many_undecided
 @dataclass(frozen=True)
 class RL:
     """The job. Calling it with a run directory trains, or goes on where that run stopped."""
+
+    READS: ClassVar = ("train",)  # which problems of its task the result depends on
 
     task: Task
     model: str | Fresh = "smollm2"
@@ -112,7 +114,7 @@ class RL:
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> Native:
         self.fits()
         job = pinned(self, folder)
-        with Run(folder, job, weights_of(job)) as run:
+        with Run(folder, job, inputs_of(job)) as run:
             return asyncio.run(train(job, run, watch or Silent()))
 
 

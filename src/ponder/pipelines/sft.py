@@ -7,22 +7,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
 from ponder import room
-from ponder.errors import ModelError, RunError, TaskError, UsageError
+from ponder.errors import ModelError, TaskError, UsageError
 from ponder.models.load import Fresh, load_policy, pinned
 from ponder.models.native import Native
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
-from ponder.pipelines.conversations import HELD_OUT, Written, fingerprint, read_conversations
+from ponder.pipelines.conversations import HELD_OUT, Written, read_conversations
 from ponder.pipelines.held_out import warn_of
+from ponder.pipelines.inputs import inputs_of
 from ponder.pipelines.keeping import Keeper
 from ponder.pipelines.solve import pick
 from ponder.pipelines.teachers import same_kind
-from ponder.pipelines.weights import weights_of
 from ponder.protocols import Silent, Task, Watch
 from ponder.runs import Run
 from ponder.train import checkpoint
@@ -45,6 +46,8 @@ class FineTune:
     has the same vocabulary. One with another teaches by its texts: what it wrote, harvested without token ids, is
     tokenised anew for whoever learns.
     """
+
+    READS: ClassVar = ("train",)
 
     data: Task | str
     model: str | Fresh = "smollm2"
@@ -83,12 +86,8 @@ class FineTune:
     def __call__(self, folder: str | Path, watch: Watch | None = None) -> Native:
         self.fits()
         job = pinned(self, folder)
-        with Run(folder, job, weights_of(job)) as run:
+        with Run(folder, job, inputs_of(job)) as run:
             return fine_tune(job, run, watch or Silent())
-
-    def data_mark(self) -> float | None:
-        """By which a file's conversations are known again. A task has none to lose."""
-        return fingerprint(_read(self)) if isinstance(self.data, str) else None
 
 
 def fine_tune(job: FineTune, run: Run, watch: Watch) -> Native:
@@ -109,10 +108,6 @@ def fine_tune(job: FineTune, run: Run, watch: Watch) -> Native:
     )  # fmt: skip
 
     with Keeper(run, job, watch, policy, {"policy": learner}) as keeper:
-        if isinstance(job.data, str):
-            known = fingerprint(problems)
-            if keeper.state.memory.setdefault("data", known) != known:
-                raise RunError(f"the data in {job.data} changed since this run began: give another --run")
         for step in keeper.steps():
             with keeper.step() as state:
                 began = time.perf_counter()

@@ -13,12 +13,13 @@ from ponder.errors import RunError
 from ponder.runs import Run
 from ponder.types import Problem, Trace
 
-Name = tuple[str, str, str]
+PARTS = ("id", "question", "answer", "tag")
+Name = tuple[str, str, str, str]
 
 
 def name(problem: Problem) -> Name:
-    """What makes it that problem: its id, what is asked, and what is right. Tags are remarks, as where it was read."""
-    return problem.id, _plain([dict(m) for m in problem.messages]), _plain(problem.answer)
+    """What makes it that problem: its id, what is asked, what is right, and its tags, by which some judge."""
+    return problem.id, _plain([dict(m) for m in problem.messages]), _plain(problem.answer), _plain(dict(problem.tags))
 
 
 def check(run: Run, traces: Iterable[Trace], problems: Sequence[Problem]) -> None:
@@ -28,7 +29,9 @@ def check(run: Run, traces: Iterable[Trace], problems: Sequence[Problem]) -> Non
     if not others:
         return
     now, was = {p.id: name(p) for p in problems}, name(others[0])
-    how = "is gone" if was[0] not in now else f"has another {'question' if now[was[0]][1] != was[1] else 'answer'}"
+    how = "is gone"
+    if was[0] in now:
+        how = f"has another {next(k for k, a, b in zip(PARTS, was, now[was[0]], strict=True) if a != b)}"
     count = len({p.id for p in others})
     raise RunError(
         f"the data changed since {run.folder} began: {count} of its problems {'is' if count == 1 else 'are'} not what "

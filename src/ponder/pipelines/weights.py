@@ -1,28 +1,40 @@
-"""Which weights a job means, beyond the paths at which they lie: a model may be trained anew in the same folder.
-
-A run keeps a fingerprint of each (`environment.json`), and does not go on with others.
-"""
+"""Which weights a job means, beyond the paths at which they lie: a model may be trained anew in the same folder."""
 
 from __future__ import annotations
 
-import hashlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 from ponder import jobs
 from ponder.errors import PonderError
-from ponder.models.load import FAST, FOREIGN, NAMED, SERVED, find, pin
+from ponder.models.load import FAST, FOREIGN, SERVED, find, pin
+from ponder.pipelines.filemarks import add, mark_of
 from ponder.pipelines.guides import learned
 from ponder.runs import read_job
 
-WHOLE = 64 << 20  # bytes of a file up to which all of it counts
-BLOCK, BLOCKS, ENDS = 4096, 256, 1 << 20  # of a larger one: so many blocks, and both ends, where a head's numbers lie
+MODELS = ("model", "teacher", "solvers")  # fields that name models
+FILES = {  # of a model's folder
+    "weights": ("*.safetensors", "*.gguf", "*.bin", "config.json", "*.py"),
+    "tokenizer or chat template": ("*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt"),
+}
 
 
 def weights_of(job: Any) -> dict[str, str]:
-    """By where the job names them, a fingerprint of each that is there."""
-    return {where: mark for where, name in _named(jobs.encode(job)) if (mark := _mark(name))}
+    """A fingerprint of all that each model is that is there, by what it is and where the job names it."""
+    marks: dict[str, str] = {}
+    for where, name in named(jobs.encode(job)):
+        if (path := _path(name)) is not None:
+            found = {f"the {kind} of {where} ({_tail(name)})": fingerprint(path, kind) for kind in FILES}
+            add(marks, {called: mark for called, mark in found.items() if mark})
+    return marks
+
+
+def served(encoded: Any) -> list[str]:
+    """The models of an encoded job that a server runs, which nobody here can compare."""
+    return [name for _, name in named(encoded) if name.startswith(SERVED)]
 
 
 def pin_guide(guide: str, folder: str | Path) -> str:
@@ -37,46 +49,41 @@ def pin_guide(guide: str, folder: str | Path) -> str:
     return f"{kind}:{pin(rest)}"
 
 
-def fingerprint(path: Path) -> str:
-    """Of a model's folder or GGUF file; files of many gigabytes are not read whole."""
-    files = [path] if path.is_file() else sorted(path.glob("*.safetensors")) + sorted(path.glob("config.json"))
-    name = hashlib.blake2b(digest_size=12)
-    for file in files:
-        size = file.stat().st_size
-        name.update(f"{file.name} {size}\n".encode())
-        with file.open("rb") as data:
-            if size <= WHOLE:
-                name.update(data.read())
-                continue
-            name.update(data.read(ENDS))
-            for i in range(BLOCKS):
-                data.seek(i * size // BLOCKS)
-                name.update(data.read(BLOCK))
-            data.seek(size - ENDS)
-            name.update(data.read())
-    return name.hexdigest()
+def fingerprint(path: Path, kind: str = "weights") -> str:
+    """Of a model's folder or GGUF file, which is all in one; empty where nothing of that kind is there."""
+    if path.is_file():
+        return mark_of([path]) if kind == "weights" else ""
+    found = {of: {file for glob in globs for file in path.glob(glob) if file.is_file()} for of, globs in FILES.items()}
+    files = found[kind] if kind == "weights" else found[kind] - found["weights"]
+    return mark_of(sorted(files)) if files else ""
 
 
-def _named(data: Any, where: str = "") -> Iterator[tuple[str, str]]:
-    """The job's model and teacher, and learned judges wherever they stand."""
+def named(data: Any, where: str = "") -> Iterator[tuple[str, str]]:
+    """The models of an encoded job, and learned judges wherever they stand."""
     if isinstance(data, dict):
         for key, value in data.items():
-            yield from _named(value, f"{where}.{key}" if where else key)
+            yield from named(value, f"{where}.{key}" if where else key)
     elif isinstance(data, list):
-        for i, value in enumerate(data):
-            yield from _named(value, f"{where}.{i}")
-    elif isinstance(data, str):
+        for value in data:
+            yield from named(value, where)
+    elif isinstance(data, str) and data:
         if judge := learned(data)[1]:
             yield where, judge
-        elif where in ("model", "teacher"):
+        elif where.rpartition(".")[2] in MODELS:
             yield where, data
 
 
-def _mark(name: str) -> str:
-    """Empty where there are no files to read: a server's model, a library's, or one that is gone."""
-    if name.startswith(SERVED) or name in NAMED:
-        return ""
+def _tail(name: str) -> str:
+    """The end of a path, which stays when a folder of stages is moved."""
+    return name if re.match(r"[a-z]+:", name) else "/".join(Path(name).parts[-3:])
+
+
+def _path(name: str) -> Path | None:
+    """Where a model lies, of a server's its tokenizer; None where there is nothing to read, or it is gone."""
     try:
-        return fingerprint(find(name.partition(":")[2] if name.startswith((FOREIGN, FAST)) else name))
+        if name.startswith(SERVED):
+            told = parse_qs(urlsplit(name.removeprefix(SERVED)).query).get("tokenizer", [])
+            return find(told[0]) if told else None
+        return find(name.partition(":")[2] if name.startswith((FOREIGN, FAST)) else name)
     except (PonderError, OSError):
-        return ""  # whoever loads it says what is wrong
+        return None  # whoever loads it says what is wrong
