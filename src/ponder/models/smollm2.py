@@ -55,7 +55,7 @@ def converted() -> Path:
 
 def folder() -> Path:
     """A folder with the model, converted on the first call."""
-    home, done = cache(), converted()
+    done = converted()
     if (done / "config.json").is_file():
         return done
     source = packaged()
