@@ -30,12 +30,18 @@ def contamination(
     """Which evaluation problems share a run of n words, or all of them, with the training data (GPT-3's rule)."""
     from ponder.measure.contamination import contamination as look
 
+    if column is not None and not _has_columns(Path(eval)):
+        raise UsageError(f"--column names a column of the evaluation's file, and {eval} has none: leave it out")
     found = look(texts(train, "train"), list(texts(eval, "test", column)), n, common)
     if json:
         emit(asdict(found) | {"share": asdict(found.share) | {"mean": found.share.mean}, "exact": found.exact})
     else:
         print("\n".join(lines(found)))
     return 0
+
+
+def _has_columns(path: Path) -> bool:
+    return path.is_file() and path.suffix != ".txt"
 
 
 def lines(found: Contamination) -> list[str]:
