@@ -28,8 +28,9 @@ Ponder = Callable[..., Any]
 
 
 def test_what_is_given_counts_most() -> None:
-    way, guide, budget = strategy_named("vote", "high", n=4, max_tokens=100, temperature=0.5, settings=["round=2"])
-    assert way == Vote(4, round=2, sampling=Sampling(temperature=0.5, max_tokens=100)) and guide == ""
+    settings = ["stop=settled", "round=2"]
+    way, guide, budget = strategy_named("vote", "high", n=4, max_tokens=100, temperature=0.5, settings=settings)
+    assert way == Vote(4, stop="settled", round=2, sampling=Sampling(temperature=0.5, max_tokens=100)) and guide == ""
     assert budget == Budget(32 * 2048)
     way, _, budget = strategy_named(None, "none")
     assert (

@@ -88,11 +88,6 @@ def train(
     json: opt.Json = False,
 ) -> Launch:
     """Reinforcement learning with a verifiable reward."""
-    if passes * minibatches == 1 and (clips := [o for o in option if o.partition("=")[0] in ("clip", "clip_high")]):
-        raise UsageError(
-            f"--option {clips[0]} changes nothing: a step's samples are learned from once, so that every ratio is 1;"
-            " give --passes or --minibatches too"
-        )
     from ponder.nets.lora import LoRA
     from ponder.pipelines.curriculum import CURRICULA
     from ponder.pipelines.rl import RL
@@ -100,12 +95,18 @@ def train(
     from ponder.train.optimiser import AdamW
     from ponder.types import Sampling
 
+    objective = find_objective(algorithm, option, beta, kl)
+    if passes * minibatches == 1 and (clips := [o for o in option if o.partition("=")[0] in ("clip", "clip_high")]):
+        raise UsageError(
+            f"--option {clips[0]} changes nothing: a step's samples are learned from once, so that every ratio is 1;"
+            " give --passes or --minibatches too"
+        )
     job = RL(
         task=find_task(task, set),
         model=model,
         template=template,
         strategy=Ensemble(n, Sampling(temperature=temperature, max_tokens=max_tokens)),
-        objective=find_objective(algorithm, option, beta, kl),
+        objective=objective,
         optimiser=AdamW(lr=lr, warmup=warmup, decay_steps=cosine * steps * passes * minibatches, states=states),
         steps=steps,
         prompts=prompts,
