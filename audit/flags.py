@@ -31,11 +31,11 @@ from ponder.pipelines.sft import FineTune
 from ponder.tasks import Sums
 from ponder.train.optimiser import AdamW
 
-TASK = Sums(terms=2, limit=5, prompt="{sum}=", forms=("hash",), test_size=24)
-OTHER = Sums(terms=3, limit=4, prompt="{sum}=", forms=("hash",), test_size=24)
+TASK = Sums(terms=3, limit=6, prompt="{sum}=", forms=("hash",), test_size=12)
+OTHER = Sums(terms=4, limit=4, prompt="{sum}=", forms=("hash",), test_size=24)
 
 
-def recipe(steps: int = 60, seed: int = 0, width: int = 32) -> FineTune:
+def recipe(steps: int = 150, seed: int = 0, width: int = 48) -> FineTune:
     letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.,:'-()\\\\{}<>/_*[]!\\"%"
     model = Fresh("0123456789+=#\\n ?" + letters, width=width, layers=2, context=400, seed=seed)
     return FineTune(TASK, model, "{{ bos_token }}{{ messages[-1].content }}", optimiser=AdamW(lr=4e-3), steps=steps,
@@ -210,7 +210,7 @@ def _set_up() -> None:
     Path("small.py").write_text(RECIPE)
     for line in (
         "run small.py --run base", "export base model",
-        "run small.py --seed 1 --steps 40 --run base2", "export base2 other",
+        "run small.py --seed 1 --steps 100 --run base2", "export base2 other",
         f"eval {TASK} --model model --n 4 --limit 24 --max-tokens 24 --temperature 1.3 --run drawn",
         f"label {TASK} --model model --limit 12 --n 2 --completions 3 --max-tokens 24 --run labelled",
         f"eval {TASK} --model model --strategy mcts --guide oracle --n 12 --way rollouts=1 --max-tokens 24 --limit 12"

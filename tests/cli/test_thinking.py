@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 from fakes import characters
-from ponder.cli.ask import decided, lines, told
+from ponder.cli import flags
+from ponder.cli import options as opt
+from ponder.cli.ask import decided, lines, solve, told
 from ponder.cli.thinking import budget_of, strategy_named
 from ponder.cli.tree_view import MOST, tree
+from ponder.cli.work import evaluate
 from ponder.errors import UnknownName, UsageError
 from ponder.pipelines.guides import guide_named
 from ponder.reason.budget import Budget
@@ -206,3 +209,11 @@ def test_guides_by_name() -> None:
         guide_named("p_true", None)
     with pytest.raises(UnknownName, match="likelihood"):
         guide_named("likelyhood", policy)
+
+
+def test_the_effort_none_is_an_effort_and_not_nothing() -> None:
+    """As text it is what elsewhere leaves a flag out."""
+    assert flags.read(get_type_hints(solve, include_extras=True)["effort"], "none") == "none"
+    assert tuple(EFFORTS) == get_args(get_args(get_args(opt.Effort)[0])[0]), "a name for each level"
+    plain = flags.call(evaluate, ["addition"], "ponder eval").job
+    assert flags.call(evaluate, ["addition", "--effort", "none"], "ponder eval").job != plain

@@ -184,9 +184,10 @@ def read(hint: Any, text: str) -> Any:
     kind, _ = _annotated(hint)
     origin, inside = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        if type(None) in inside and text.lower() == "none":
+        own = next(k for k in inside if k is not type(None))
+        if type(None) in inside and text.lower() == "none" and text not in get_args(own):
             return None
-        return read(next(k for k in inside if k is not type(None)), text)
+        return read(own, text)
     if origin is Literal:
         known = {str(value): value for value in inside}
         if text not in known:
