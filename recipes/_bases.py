@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Annotated, Any
 
+from ponder.cli.flags import Above
 from ponder.models.load import Fresh
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
@@ -29,9 +30,12 @@ from ponder.types import Problem, Sampling
 
 On = Annotated[str, "tiny, smollm2, or a folder with a model in the place of SmolLM2"]
 Start = Annotated[str | None, "a run directory or folder with a model to start from; None: the recipe makes its own"]
-Lr = Annotated[float | None, "learning rate; None: what suits the model"]
-Steps = Annotated[int | None, "of training; None: what suits the model"]
-Problems = Annotated[int | None, "to sample answers of; None: as many as the model's budget of answers allows"]
+Lr = Annotated[float | None, "learning rate; None: what suits the model", Above(0)]
+Steps = Annotated[int | None, "of training; None: what suits the model", Above(0)]
+Problems = Annotated[
+    int | None, "to sample answers of; None: as many as the model's budget of answers allows", Above(0)
+]
+Count = Annotated[int, Above(0)]
 
 
 @dataclass(frozen=True)

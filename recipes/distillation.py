@@ -7,7 +7,7 @@ teacher; SmolLM2's is as large, and has only seen less.
 What it gave, with three seeds, hardware and time: docs/results.md.
 """
 
-from _bases import Lr, On, Problems, Steps, base
+from _bases import Count, Lr, On, Problems, Steps, base
 
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
@@ -16,7 +16,7 @@ from ponder.train.imitation import Distill
 
 
 def recipe(
-    on: On = "tiny", longer: int = 3, problems: Problems = None, n: int = 4, steps: Steps = None, lr: Lr = None,
+    on: On = "tiny", longer: Count = 3, problems: Problems = None, n: Count = 4, steps: Steps = None, lr: Lr = None,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = base(on)

@@ -8,19 +8,21 @@ What it gave, with three seeds, hardware and time: docs/results.md.
 """
 
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
-from _bases import Lr, On, Problems, Start, Steps, base
+from _bases import Count, Lr, On, Problems, Start, Steps, base
 
+from ponder.cli.flags import When
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Ensemble
 
 
 def recipe(
-    on: On = "tiny", by: Literal["samples", "search"] = "samples", rounds: int = 2, problems: Problems = None,
-    n: int = 8, simulations: int = 16, steps: Steps = None, beta: float | None = None, nll: float | None = None,
-    lr: Lr = None, start: Start = None, seed: int = 0,
+    on: On = "tiny", by: Literal["samples", "search"] = "samples", rounds: Count = 2, problems: Problems = None,
+    n: Annotated[Count, When("by", "samples")] = 8, simulations: Annotated[Count, When("by", "search")] = 16,
+    steps: Steps = None, beta: float | None = None, nll: float | None = None, lr: Lr = None, start: Start = None,
+    seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = base(on)
     stages, newest = b.begin(seed, start)

@@ -8,10 +8,11 @@ independent samples of about as many tokens instead, and there is no value model
 What it gave, with three seeds, hardware and time: docs/results.md.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from _bases import Lr, On, Problems, Start, Steps, base
+from _bases import Count, Lr, On, Problems, Start, Steps, base
 
+from ponder.cli.flags import When
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
@@ -20,8 +21,10 @@ from ponder.train.reward import Value
 
 
 def recipe(
-    on: On = "tiny", by: Literal["search", "value", "sampling"] = "search", rounds: int = 2, problems: Problems = None,
-    simulations: int = 16, n: int = 8, steps: Steps = None, lr: Lr = None, start: Start = None, seed: int = 0,
+    on: On = "tiny", by: Literal["search", "value", "sampling"] = "search", rounds: Count = 2,
+    problems: Problems = None, simulations: Annotated[Count, When("by", "search", "value")] = 16,
+    n: Annotated[Count, When("by", "sampling")] = 8, steps: Steps = None, lr: Lr = None, start: Start = None,
+    seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = base(on)
     stages, newest = b.begin(seed, start)

@@ -3,7 +3,7 @@
 What it gave, with three seeds, hardware and time: docs/results.md.
 """
 
-from _bases import Lr, On, Problems, Start, Steps, base
+from _bases import Count, Lr, On, Problems, Start, Steps, base
 
 from ponder.pipelines.stages import Stage, Stages
 from ponder.train.objective import NO_KL
@@ -11,7 +11,7 @@ from ponder.train.policy_gradient import GRPO
 
 
 def recipe(
-    on: On = "tiny", steps: Steps = None, prompts: Problems = None, n: int = 8, lr: Lr = None, start: Start = None,
+    on: On = "tiny", steps: Steps = None, prompts: Problems = None, n: Count = 8, lr: Lr = None, start: Start = None,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = base(on)

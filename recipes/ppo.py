@@ -3,7 +3,7 @@
 What it gave, with three seeds, hardware and time: docs/results.md.
 """
 
-from _bases import Lr, On, Problems, Start, Steps, base
+from _bases import Count, Lr, On, Problems, Start, Steps, base
 
 from ponder.pipelines.stages import Stage, Stages
 from ponder.train.objective import NO_KL
@@ -12,7 +12,7 @@ from ponder.train.ppo import PPO, Critic
 
 
 def recipe(
-    on: On = "tiny", steps: Steps = None, prompts: Problems = None, n: int = 4, passes: int = 1, warmup: int = 2,
+    on: On = "tiny", steps: Steps = None, prompts: Problems = None, n: Count = 4, passes: int = 1, warmup: int = 2,
     lr: Lr = None, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = base(on)

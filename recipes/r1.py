@@ -15,7 +15,7 @@ What it gave, with three seeds, hardware and time: docs/results.md.
 
 from dataclasses import replace
 
-from _bases import Lr, On, Problems, Start, Steps, base
+from _bases import Count, Lr, On, Problems, Start, Steps, base
 
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.rewarded import Rewarded
@@ -30,7 +30,7 @@ from ponder.train.reward import ORM
 
 def recipe(
     on: On = "tiny", rl_steps: Steps = None, sft_steps: Steps = None, problems: Problems = None,
-    prompts: Problems = None, n: int = 8, lr: Lr = None, start: Start = None, seed: int = 0,
+    prompts: Problems = None, n: Count = 8, lr: Lr = None, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = base(on)
     plain = replace(b, task=replace(b.task, limit=b.task.limit // 2 + 1))  # what asks for no long thought

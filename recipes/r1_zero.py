@@ -18,13 +18,13 @@ accuracy earns. It shows the loop in minutes.
 from dataclasses import replace
 from typing import Annotated
 
-from _bases import Lr, On, Problems, Start, Steps, base
+from _bases import Count, Lr, On, Problems, Start, Steps, base
 
+from ponder.cli.flags import Above, When
 from ponder.pipelines.stages import Stage, Stages
 from ponder.tasks.mixed import Shaped
 from ponder.train.objective import NO_KL
 from ponder.train.policy_gradient import GRPO
-from ponder.types import Sampling
 
 SHOWN = """\
 {{- 'User: What is 20+15?\\nAssistant: <think> 20+15 is 35. </think> <answer> 35 </answer>\\n' }}
@@ -32,18 +32,23 @@ SHOWN = """\
 
 
 def recipe(
-    on: On = "tiny", steps: Steps = None, prompts: Problems = None, n: int = 8, max_tokens: int = 64, lr: Lr = None,
-    shown: Annotated[bool, "one worked answer stands in SmolLM2's prompt"] = True,
-    limit: Annotated[int, "held-out problems to measure on"] = 300, start: Start = None, seed: int = 0,
+    on: On = "tiny", steps: Steps = None, prompts: Problems = None, n: Count = 8,
+    max_tokens: Annotated[int | None, "longest answer; None: 40 of the tiny model, 64 of others", Above(0)] = None,
+    lr: Lr = None,
+    shown: Annotated[
+        bool, "leave the worked answer out of SmolLM2's prompt", When("on", other_than=("tiny",))
+    ] = True,
+    limit: Annotated[int, "held-out problems to measure on", Above(0)] = 300, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b, grpo = base(on), GRPO(kl=NO_KL)
+    most = max_tokens or (b.draw.max_tokens if on == "tiny" else 64)
+    b = replace(b, task=replace(b.task, test_size=limit), draw=replace(b.draw, max_tokens=most))
     if on == "tiny":
         stages, first = b.begin(seed, start)
         zero = b.reinforce(first, n, grpo, seed, steps, lr, prompts=prompts)
     else:
-        draw = Sampling(max_tokens=max_tokens, stop=("\nUser",))
-        task = replace(b.task, terms=2, limit=50, forms=("tag",), test_size=limit)
-        b = replace(b, task=task, template=SHOWN if shown else "r1", draw=draw)
+        task = replace(b.task, terms=2, limit=50, forms=("tag",))
+        b = replace(b, task=task, template=SHOWN if shown else "r1", draw=replace(b.draw, stop=("\nUser",)))
         first = start or b.model
         stages = [Stage("start-accuracy", replace(b.measure(first, seed), template=b.template))]
         rewards = ((b.task.verifier.name, 1.0), ("format", 0.2), ("language", 0.0))

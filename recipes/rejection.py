@@ -3,7 +3,7 @@
 What it gave, with three seeds, hardware and time: docs/results.md.
 """
 
-from _bases import Lr, On, Problems, Start, Steps, base
+from _bases import Count, Lr, On, Problems, Start, Steps, base
 
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
@@ -11,7 +11,7 @@ from ponder.reason.strategies import Ensemble
 
 
 def recipe(
-    on: On = "tiny", problems: Problems = None, n: int = 8, each: int = 4, steps: Steps = None,
+    on: On = "tiny", problems: Problems = None, n: Count = 8, each: Count = 4, steps: Steps = None,
     lr: Lr = None, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = base(on)

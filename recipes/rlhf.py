@@ -7,7 +7,7 @@ What it gave, with three seeds, hardware and time: docs/results.md.
 
 from typing import Annotated
 
-from _bases import Lr, On, Problems, Start, base
+from _bases import Count, Lr, On, Problems, Start, Steps, base
 
 from ponder.pipelines.rewarded import Rewarded
 from ponder.pipelines.stages import Stage, Stages
@@ -19,8 +19,8 @@ from ponder.train.reward import BradleyTerry
 
 
 def recipe(
-    on: On = "tiny", problems: Problems = None, n: int = 8, reward_steps: int | None = None, rl_steps: int = 32,
-    prompts: Problems = None, samples: int = 4, kl: Annotated[float, "pull to the start"] = 0.3, lr: Lr = None,
+    on: On = "tiny", problems: Problems = None, n: Count = 8, reward_steps: Steps = None, rl_steps: Count = 32,
+    prompts: Problems = None, samples: Count = 4, kl: Annotated[float, "pull to the start"] = 0.3, lr: Lr = None,
     start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = base(on)

@@ -9,7 +9,7 @@ What it gave, with three seeds, hardware and time: docs/results.md.
 
 from typing import Annotated
 
-from _bases import Lr, On, Problems, Start, Steps, base
+from _bases import Count, Lr, On, Problems, Start, Steps, base
 
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
@@ -17,7 +17,7 @@ from ponder.reason.strategies import STaR
 
 
 def recipe(
-    on: On = "tiny", rounds: int = 2, problems: Problems = None, n: int = 4,
+    on: On = "tiny", rounds: Count = 2, problems: Problems = None, n: Count = 4,
     rationalise: Annotated[bool | None, "hints where nothing is right; None: of a language model"] = None,
     steps: Steps = None, lr: Lr = None, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip

@@ -7,7 +7,7 @@ Each then scores `n` answers to each held-out problem; what it would choose of f
 What it gave, with three seeds, hardware and time: docs/results.md.
 """
 
-from _bases import Lr, On, Problems, Start, Steps, base
+from _bases import Count, Lr, On, Problems, Start, Steps, base
 
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.label import Label
@@ -18,8 +18,8 @@ from ponder.train.reward import ORM, PRM
 
 
 def recipe(
-    on: On = "tiny", problems: Problems = None, samples: int = 4, completions: int = 4, outcomes: Problems = None,
-    n: int = 64, limit: int = 128, steps: Steps = None, lr: Lr = None, start: Start = None, seed: int = 0,
+    on: On = "tiny", problems: Problems = None, samples: Count = 4, completions: Count = 4, outcomes: Problems = None,
+    n: Count = 64, limit: int = 128, steps: Steps = None, lr: Lr = None, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
     b = base(on)
     stages, first = b.begin(seed, start)

@@ -75,7 +75,7 @@ BAD = [
     (("eval",), "required: TASK"),
     (("eval", "addition", "--strategy", "chain", "--n", "4"), "--strategy ensemble"),
     (("eval", "addition", "--strategy", "baem"), "no strategy named 'baem'. Did you mean 'beam'"),
-    (("eval", "addition", "--effort", "hihg"), "no effort named 'hihg'. Did you mean 'high'"),
+    (("eval", "addition", "--effort", "hihg"), "'hihg' is not one of none, minimal, low"),
     (("eval", "addition", "--strategy", "vote", "--way", "rounds=2"), "Did you mean 'round'"),
     (("eval", "addition", "--budget", "0"), "a budget of 0 tokens buys nothing"),
     (("solve", "q", "--strategy", "cot", "--n", "5"), "cot takes no --n"),

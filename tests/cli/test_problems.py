@@ -54,7 +54,7 @@ def test_bad_requests(ponder, templates: Path):
         (("templates", "--file", "t.json", "--embed", "nope:f", "--out", "x"), "cannot load 'nope:f'"),
         (("filter", "--file", "t.json", "--out", "x"), "lacks the column 'prompt'; it has: name, question"),
         (("filter", "--task", "nope", "--out", "x"), "no task named"),
-        (("filter", "--file", "t.json", "--set", "a=1", "--out", "x"), "name it with --task"),
+        (("filter", "--file", "t.json", "--set", "a=1", "--out", "x"), "--set means nothing without --task"),
         (("mutate", "--file", "t.json", "--operator", "steps", "--model", "m", "--out", "x"), "no operator of mutate"),
     ):
         said = ponder("problems", *argv)

@@ -66,7 +66,7 @@ def test_json_and_settings(ponder: Ponder, here: Path, model: Path) -> None:
         (("reward", "--data", "x.jsonl", "--kind", "rpm"), "'rpm' is not one of pairs, orm, prm, value"),
         (("reward", "--data", "x.jsonl", "--kind", "value", "--option", "bin=5"), "no objective setting named 'bin'"),
         (("reward", "--data", "x.jsonl", "--kind", "value", "--option", "kind=huber"), "--option kind"),
-        (("label", "addition", "--rule", "first-error", "--kind", "hard"), "are of --rule shepherd"),
+        (("label", "addition", "--rule", "first-error", "--kind", "hard"), "--kind is for --rule shepherd"),
         (("label", "addition", "--completions", "0"), "completions"),
         (("processbench", "nowhere"), "nowhere"),
         (("processbench", "nowhere", "--limit", "0"), "at least one solution"),

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 from fakes import characters
-from ponder.cli.ask import decided, lines, told
+from ponder.cli import flags
+from ponder.cli import options as opt
+from ponder.cli.ask import decided, lines, solve, told
 from ponder.cli.thinking import budget_of, strategy_named
 from ponder.cli.tree_view import MOST, tree
+from ponder.cli.work import evaluate
 from ponder.errors import UnknownName, UsageError
 from ponder.pipelines.guides import guide_named
 from ponder.reason.budget import Budget
@@ -28,8 +31,9 @@ Ponder = Callable[..., Any]
 
 
 def test_what_is_given_counts_most() -> None:
-    way, guide, budget = strategy_named("vote", "high", n=4, max_tokens=100, temperature=0.5, settings=["round=2"])
-    assert way == Vote(4, round=2, sampling=Sampling(temperature=0.5, max_tokens=100)) and guide == ""
+    settings = ["stop=settled", "round=2"]
+    way, guide, budget = strategy_named("vote", "high", n=4, max_tokens=100, temperature=0.5, settings=settings)
+    assert way == Vote(4, stop="settled", round=2, sampling=Sampling(temperature=0.5, max_tokens=100)) and guide == ""
     assert budget == Budget(32 * 2048)
     way, _, budget = strategy_named(None, "none")
     assert (
@@ -221,3 +225,11 @@ def test_settings_that_cannot_do_what_they_say_are_told(
 ) -> None:
     done = ponder(*argv, "--model", model, "--max-tokens", "3")
     assert done.code == 0 and (said in done.err if said else "  ! " not in done.err), done.err
+
+
+def test_the_effort_none_is_an_effort_and_not_nothing() -> None:
+    """As text it is what elsewhere leaves a flag out."""
+    assert flags.read(get_type_hints(solve, include_extras=True)["effort"], "none") == "none"
+    assert tuple(EFFORTS) == get_args(get_args(get_args(opt.Effort)[0])[0]), "a name for each level"
+    plain = flags.call(evaluate, ["addition"], "ponder eval").job
+    assert flags.call(evaluate, ["addition", "--effort", "none"], "ponder eval").job != plain

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from hypothesis import strategies as st
 
 from fakes import wait
 from models.policy_contract import TOKENIZER, llama_server, save_gguf
+from ponder.cli import main
 from ponder.errors import ModelError, PonderError, UnknownName, UsageError
 from ponder.models import dialects, heard, load, smollm2, spoken
 from ponder.models import http as http_module
@@ -273,6 +275,51 @@ def test_text_without_a_tokenizer() -> None:
     assert (c.cost.prompt_tokens, c.cost.generated_tokens) == (7, 3)
     with pytest.raises(UsageError, match="nothing to go on with"):
         one(policy, [*prompt, *c.token_ids])
+
+
+@pytest.mark.parametrize(
+    ("owner", "sent"),
+    [
+        ("openai", {"reasoning_effort": "high"}),
+        ("vllm", {"reasoning_effort": "high"}),
+        ("llamacpp", {"chat_template_kwargs": {"reasoning_effort": "high"}}),
+    ],
+)
+def test_an_effort_goes_with_every_request_of_a_chat(owner: str, sent: dict[str, Any]) -> None:
+    with policy_over(lambda body: said("4"), owner, by_tokens=False, effort="max") as (policy, server):
+        one(policy, policy.encode(user("2+2?")).tolist(), n=3)
+    assert len(server.asked) == 3 and all(sent.items() <= asked.items() for asked in server.asked)
+
+
+def test_the_command_line_sends_its_effort(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Server(lambda body: said("#### 4"), "openai") as server:
+        given = ["solve", "2+2?", "--model", f"openai:{server.url}#small", "--effort", "medium", "--json"]
+        assert main(given) == 0
+        assert len(server.asked) == 8 and all(a["reasoning_effort"] == "medium" for a in server.asked)
+        server.asked.clear()
+        evaluated = ["eval", "addition", "--model", f"openai:{server.url}", "--limit", "2", "--effort", "low"]
+        assert main([*evaluated, "--run", str(tmp_path / "run")]) == 0
+        assert len(server.asked) == 2 and all(a["reasoning_effort"] == "low" for a in server.asked)
+        server.asked.clear()
+        assert main(given[:4]) == 0 and not any("reasoning_effort" in a for a in server.asked)
+    capsys.readouterr()
+
+
+def test_an_effort_that_cannot_arrive_is_said_or_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    refusing = lambda body: Reply(400, b'{"error": {"message": "unknown field reasoning_effort"}}')  # noqa: E731
+    with Server(refusing, "openai") as server:
+        assert main(["solve", "2+2?", "--model", f"openai:{server.url}", "--effort", "low"]) == 2
+        assert "in place of an effort" in capsys.readouterr().err
+        with pytest.raises(UsageError, match="is for a server's chat"):
+            OpenAI.connect(server.url, template="qa", effort="low")
+        with pytest.raises(UsageError, match="no effort named"):
+            OpenAI.connect(server.url, effort="lots")
+    with Server(lambda body: said("4", chat=False), "openai") as server:
+        with pytest.warns(UserWarning, match="takes no reasoning effort"):
+            assert (
+                main(["solve", "2+2?", "--model", f"openai:{server.url}", "--effort", "low", "--template", "qa"]) == 0
+            )
+        assert not any("reasoning_effort" in asked for asked in server.asked)
 
 
 def test_a_template_makes_a_prompt_of_text() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import ALPHABET, ASK, Digits, Watcher, group
-from ponder.errors import Interrupted, TaskError, UsageError
+from ponder.errors import Interrupted, TaskError, UsageError, VerifierError
 from ponder.models.load import Fresh
 from ponder.pipelines import flat
 from ponder.pipelines.rl import RL
@@ -142,3 +142,33 @@ def test_a_run_from_before_is_left_alone() -> None:
     memory: dict[str, Any] = {}
     flat.note(memory, 5, [group([1], [[2], [2]], [1.0, 1.0])], "wanted", False)
     assert not flat.lacking(memory)
+
+
+@dataclass(frozen=True)
+class Silent:
+    """Decides nothing."""
+
+    name = "silent"
+
+    async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
+        return [Score(None, "nobody knows") for _ in steps]
+
+
+@dataclass(frozen=True)
+class Undecided(Digits):
+    @property
+    def verifier(self) -> Silent:  # type: ignore[override]
+        return Silent()
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_run_in_which_nothing_was_judged_fails(steps: int, tmp_path: Path) -> None:
+    """However short it is: it trained on no reward at all."""
+    few = replace(JOB, task=Undecided(), steps=steps, prompts=1)
+    with pytest.raises(VerifierError, match=f"{2 * steps} of the last {2 * steps} answers could not be judged"):
+        few(tmp_path / "run")
+
+
+def test_a_teacher_that_nobody_reads_is_refused() -> None:
+    with pytest.raises(UsageError, match="reads no teacher without a KL term"):
+        replace(JOB, teacher="smollm2")

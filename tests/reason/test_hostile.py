@@ -9,13 +9,13 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from fakes import wait
-from ponder.errors import Interrupted, ModelError, PonderError, Spent
+from ponder.errors import Interrupted, ModelError, PonderError, Spent, UsageError
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget, Purse
 from ponder.reason.presets import PRESETS
@@ -120,6 +120,7 @@ class Guide:
 
     breaks: str = ""
     scored: int = 0
+    two_player: ClassVar[bool] = True  # for a search for two players, as a game's guide would say
 
     @property
     def name(self) -> str:
@@ -254,3 +255,22 @@ def test_stopped_by_hand_and_gone_on_with(name: str) -> None:
         kept = Trace.from_json(json.loads(json.dumps(trace.to_json())))
         done = think(name, policy, Guide(), trace=kept)
         assert done.chosen is None or not done.steps[done.chosen].pruned
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_guide_is_asked_or_said_to_be_unused(name: str) -> None:
+    """`unused()` tells the truth: who names the guide there never asks it, and all others do."""
+    guides = [Guide() for _ in range(4)]
+    for seed, guide in enumerate(guides):
+        think(name, Wild(seed), guide)
+    unused = WAYS[name].unused() if hasattr(WAYS[name], "unused") else {}
+    assert ("guide" in unused) == (not any(guide.scored for guide in guides))
+
+
+def test_a_search_for_two_players_refuses_prose() -> None:
+    class Prose(Guide):
+        two_player: ClassVar[bool] = False
+
+    for guide in (Prose(), None):
+        with pytest.raises(UsageError, match="needs a game"):
+            think("alphazero", Wild(0), guide)

@@ -222,6 +222,7 @@ class Crc:
     """A guide that is a function of the tokens."""
 
     name = "crc"
+    two_player = True  # where the search is for two, these are in the eyes of who moved
 
     def __init__(self, undecided: float = 0.0, delays: int | None = None) -> None:
         self.undecided, self.delays, self.calls = undecided, delays, 0

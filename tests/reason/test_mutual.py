@@ -53,6 +53,8 @@ def test_the_guide_weighs() -> None:
 
     trace, _ = thought(["ab1", "cdef2", "x3", "x1", "y2", "y2"], Mutual(BestOf(2), n=2), guide=Likes())
     assert trace.chosen == 1, "0.5 x 1 against 1 x 0.1"
+    trace, _ = thought(["ab1", "cdef2", "x3", "x1", "y2", "y2"], guide=Likes())
+    assert trace.chosen == 1, "also where the strategy inside asked nobody"
 
 
 def test_it_goes_on_and_stays_in_its_budget() -> None:

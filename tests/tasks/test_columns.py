@@ -240,3 +240,22 @@ def test_the_command_line_finds_it(tmp_path):
     assert task.rewards == ("json:dumps", "json:loads") and task.weights == (1.0, 0.5)
     with pytest.raises(PonderError, match="rewards"):
         find_task("columns", [f"data={path}"])
+
+
+LIMITS = [{"prompt": f"What is {n} in words?", "constraints": [{"kind": "words", "at_most": 2}]} for n in range(40)]
+
+
+def test_a_scorer_judges_by_its_own_column():
+    task = Columns(data=LIMITS, rewards=("ponder.verify:Constraints",))
+    trace, scores = score(task.rewards, task.train[0], "two words", "three words here")
+    assert [s.value for s in scores] == [1.0, 0.0] and trace.steps[1].scores["constraints"].value == 1.0
+    task = Columns(data=ROWS, rewards=("ponder.verify:FinalNumber", short), weights=(1.0, 1.0))
+    trace, (good, bad) = score(task.rewards, task.train[0], f"#### {task.train[0].answer['columns']['answer']}", "no")
+    assert good.value > bad.value == -0.2 and trace.problem == task.train[0], "the problem stays what it was"
+    assert jobs.decode(jobs.encode(Columns(data=LIMITS, rewards=("ponder.verify:Constraints",)))) is not None
+
+
+def test_a_class_that_is_no_scorer_is_refused():
+    for given, why in (("ponder.types:Problem", "cannot be made without settings"), ("builtins:dict", "neither")):
+        with pytest.raises(UsageError, match=why):
+            Columns(data=ROWS, rewards=(given,))

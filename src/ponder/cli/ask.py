@@ -70,21 +70,24 @@ def solve(
     """Ask a model a question, and think about it by a strategy."""
     if not question.strip():
         raise UsageError("the question is empty")
+    from ponder.cli.served import served
     from ponder.cli.start import say_futile
-    from ponder.cli.thinking import budget_of, guide_for, strategy_named
+    from ponder.cli.thinking import budget_of, check_guide, guide_for, strategy_named
 
     if strategy is None and effort is None and n == 1:
         strategy = "chain"
-    bound = 256 if max_tokens is None and effort is None else max_tokens
-    if temperature is None and strategy in (None, "vote", "ensemble") and effort not in ("none", "minimal", "low"):
-        temperature = 0.7
+    usual = {"max_tokens": 256.0}
+    if strategy in (None, "vote", "ensemble") and effort not in ("none", "minimal", "low"):
+        usual["temperature"] = 0.7
     way, own, level = strategy_named(
-        strategy, effort, n=n, max_tokens=bound, temperature=temperature, settings=set, default="vote"
+        strategy, effort, n=n, max_tokens=max_tokens, temperature=temperature, settings=set, default="vote", usual=usual
     )
+    check_guide(way, guide)
+    allowed = budget_of(level, budget, seconds, prices, model)
+    model = served(model, effort, template, device, dtype, guide)
     named = guide or own
     guide = named or guide_for(way)
-    bounds = budget_of(level, budget, seconds, prices, model)
-    say_futile(way, bounds)
+    say_futile(way, allowed)
     asked = Question(question, model, template, strategy or effort or "vote", guide, seed)
     from ponder.pipelines.stored import Stored
 
@@ -99,11 +102,14 @@ def solve(
         policy.stream(seed)
         judge = guide_named(guide, policy, None, device, dtype)
         seen.phase("sample")
-        trace = think(asked, way, policy, judge, bounds, run)
+        trace = think(asked, way, policy, judge, allowed, run)
     found = decided(trace)
     if json:
         trees = {"trace": trace.to_json()} if show == "tree" else {}
-        emit({"event": "done", **asdict(asked), **told(found), **trees, **(before.plain() if before else {})})
+        said = told(found)
+        if show == "answer":
+            said = {k: v for k, v in said.items() if k not in ("text", "ballots")}
+        emit({"event": "done", **asdict(asked), **said, **trees, **(before.plain() if before else {})})
     else:
         print("\n".join(lines(found, show)))
         if before is not None:

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from ponder.cli.flags import When
 from ponder.cli.progress import emit, printable
 
 if TYPE_CHECKING:
@@ -23,7 +24,9 @@ Select = Annotated[
     Literal["mean", "first", "majority", "weighted", "best", "logprob", "any", "chosen"] | None,
     "how attempts become one answer; chosen where every system chose, else mean",
 ]
-By = Annotated[str | None, "whose scores weighted and best go by, where there are several"]
+By = Annotated[
+    str | None, "whose scores weighted and best go by, where there are several", When("select", "weighted", "best")
+]
 
 WIDE = 44  # characters of a system's name
 

@@ -34,6 +34,8 @@ def contamination(
     the same. Case and punctuation do not count; every message of a conversation is looked at."""
     from ponder.measure.contamination import contamination as look
 
+    if column is not None and not _has_columns(Path(eval)):
+        raise UsageError(f"--column names a column of the evaluation's file, and {eval} has none: leave it out")
     found = look(training(train), list(asked(eval, column)), n, common)
     if json:
         told = {"share": asdict(found.share) | {"mean": found.share.mean}, "exact": found.exact, "whole": found.whole}
@@ -41,6 +43,10 @@ def contamination(
     else:
         print("\n".join(lines(found)))
     return 0
+
+
+def _has_columns(path: Path) -> bool:
+    return path.is_file() and path.suffix != ".txt"
 
 
 def lines(found: Contamination) -> list[str]:

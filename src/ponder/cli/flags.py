@@ -4,6 +4,13 @@
 
 Parameters before `/` are given by place, as are `*runs`, of which there is one or more; all others as `--steps 200`.
 Commands and recipes are both read this way.
+
+A flag that means something only beside another says so with `When`, and is refused elsewhere:
+
+    def plot(kind: str, /, *, cost: Annotated[str | None, "what pareto pays in", When("kind", "pareto")] = None) -> ...
+
+A dataclass whose setting means something only beside another says so in `unused()`: by name, why each of them changes
+nothing as the others stand. `build` refuses those that were given.
 """
 
 from __future__ import annotations
@@ -12,8 +19,8 @@ import argparse
 import difflib
 import inspect
 import types
-from collections.abc import Callable, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -23,6 +30,37 @@ T = TypeVar("T")
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _PLAIN: dict[Any, str] = {int: "a whole number", float: "a number"}
+
+
+@dataclass(frozen=True)
+class When:
+    """A condition on another parameter (of several, on any of them): it has one of these values, or none of those in
+    `other_than`; or, where no value is named, it was given at all."""
+
+    parameter: str | tuple[str, ...]
+    values: tuple[Any, ...]
+    other_than: tuple[Any, ...]
+
+    def __init__(self, parameter: str | tuple[str, ...], *values: Any, other_than: tuple[Any, ...] = ()) -> None:
+        object.__setattr__(self, "parameter", parameter)
+        object.__setattr__(self, "values", values)
+        object.__setattr__(self, "other_than", other_than)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.parameter,) if isinstance(self.parameter, str) else self.parameter
+
+    def holds(self, value: Any) -> bool:
+        if self.values:
+            return value in self.values
+        return value not in self.other_than if self.other_than else value not in (None, "", [], (), False)
+
+
+@dataclass(frozen=True)
+class Above:
+    """A parameter that must be larger than this, where one is given."""
+
+    bound: float
 
 
 class Parser(argparse.ArgumentParser):
@@ -97,8 +135,43 @@ def call(function: Callable[..., T], argv: Sequence[str], prog: str) -> T:
     return apply(function, given)
 
 
+def check(function: Callable[..., Any], given: dict[str, Any]) -> None:
+    """Refuse what was given and cannot be, or means nothing beside the rest."""
+    parameters = inspect.signature(function).parameters
+    for name, hint in get_type_hints(function, include_extras=True).items():
+        if name not in given:
+            continue
+        for condition in get_args(hint)[1:] if get_origin(hint) is Annotated else ():
+            if isinstance(condition, Above) and given[name] is not None and not given[name] > condition.bound:
+                said = _flag(parameters, name)
+                raise UsageError(f"{said} is {given[name]}; it must be above {condition.bound:g}")
+            if isinstance(condition, When):
+                values = {n: given.get(n, parameters[n].default) for n in condition.names}
+                if not any(map(condition.holds, values.values())):
+                    raise UsageError(_refusal(parameters, name, condition, values))
+
+
+def _refusal(parameters: Mapping[str, inspect.Parameter], name: str, condition: When, values: Mapping[str, Any]) -> str:
+    """Which flag means nothing, beside what it would, and what to do."""
+    first, value = next(iter(values.items()))
+    if not condition.values and not condition.other_than:
+        others = " or ".join(_flag(parameters, n) for n in values)
+        return f"{_flag(parameters, name)} means nothing without {others}: give that too, or leave it out"
+    if condition.values:
+        wanted = f"is for {_flag(parameters, first)} {' or '.join(map(str, condition.values))}"
+    else:
+        wanted = "means nothing"
+    return f"{_flag(parameters, name)} {wanted}: leave it out with {_flag(parameters, first)} {value}"
+
+
+def _flag(parameters: Mapping[str, inspect.Parameter], name: str) -> str:
+    placed = parameters[name].kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
+    return name.upper() if placed else f"--{name.replace('_', '-')}"
+
+
 def apply(function: Callable[..., T], given: dict[str, Any]) -> T:
     """Call a function with those of the given arguments that it has."""
+    check(function, given)
     parameters = inspect.signature(function).parameters
     placed = [n for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY and n in given]
     several = [n for n, p in parameters.items() if p.kind is p.VAR_POSITIONAL and n in given]
@@ -111,9 +184,10 @@ def read(hint: Any, text: str) -> Any:
     kind, _ = _annotated(hint)
     origin, inside = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        if type(None) in inside and text.lower() == "none":
+        own = next(k for k in inside if k is not type(None))
+        if type(None) in inside and text.lower() == "none" and text not in get_args(own):
             return None
-        return read(next(k for k in inside if k is not type(None)), text)
+        return read(own, text)
     if origin is Literal:
         known = {str(value): value for value in inside}
         if text not in known:
@@ -161,12 +235,15 @@ def build(kind: str, thing: Any, settings: Sequence[str], flag: str = "--set") -
             given[key] = read(hints[key], text)
         except ValueError as why:
             raise UsageError(f"{flag} {key}: {why}") from None
-    if not isinstance(thing, type):
-        return replace(thing, **given)
-    for name, f in known.items():
-        if name not in given and f.default is MISSING and f.default_factory is MISSING:
-            raise UsageError(f"this {kind} needs {flag} {name}=...")
-    return thing(**given)
+    if isinstance(thing, type):
+        for name, f in known.items():
+            if name not in given and f.default is MISSING and f.default_factory is MISSING:
+                raise UsageError(f"this {kind} needs {flag} {name}=...")
+    made = thing(**given) if isinstance(thing, type) else replace(thing, **given)
+    for name, reason in made.unused().items() if hasattr(made, "unused") else ():
+        if name in given:
+            raise UsageError(f"{flag} {name} changes nothing: {reason}")
+    return made
 
 
 def _guess(default: Any) -> Any:

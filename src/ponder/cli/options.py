@@ -30,7 +30,10 @@ Keep = Annotated[int, "checkpoints to keep, besides the best"]
 Recompute = Annotated[bool, "keep no activations inside layers: less memory, a third more time"]
 States = Annotated[Literal["float32", "int8", "cpu"], "how the optimiser's states are kept"]
 Strategy = Annotated[str | None, "chain, vote, best-of, beam, mcts ... or a preset (ponder strategies lists them)"]
-Effort = Annotated[str | None, "none, minimal, low, medium, high or max: bounds on answers and tokens"]
+Effort = Annotated[
+    Literal["none", "minimal", "low", "medium", "high", "max"] | None,
+    "bounds on answers and tokens; a server's chat is asked for it, too",
+]
 Guide = Annotated[
     str, "what guides a search: likelihood, p_true, reward:FOLDER, genrm:MODEL, module:object; oracle (eval only)"
 ]

@@ -125,14 +125,23 @@ def read(argv: Sequence[str]) -> tuple[Any, bool, int, int]:
     if name in ("train", "sft"):
         command: Callable[..., Launch] = work.train if name == "train" else work.sft
         given = flags.Parser(prog, command.__doc__ or "").add(command).add(looks).parse(rest)
+        _keeps_nothing(given)
         return flags.apply(command, given).job, given.get("json", False), *flags.apply(looks, given)
     if (Path(name) / "job.json").is_file():
         given = flags.Parser(prog, "Plan the job of this run directory.").add(work.again).add(looks).parse(rest)
         return work.kept_job(Path(name)), given.get("json", False), *flags.apply(looks, given)
     recipe = recipes.load(recipes.find(name))
     given = flags.Parser(prog, recipes.about(recipe)).add(recipe).add(work.common).add(looks).parse(rest)
+    _keeps_nothing(given)
     own = {k: v for k, v in given.items() if k not in ("run", "fresh", "json", "scan", "probe")}
+    flags.check(recipe, own)
     return recipes.job(recipe, own), given.get("json", False), *flags.apply(looks, given)
+
+
+def _keeps_nothing(given: dict[str, Any]) -> None:
+    for name in ("run", "fresh"):
+        if name in given:
+            raise UsageError(f"a plan keeps nothing and goes on with nothing: leave out --{name}")
 
 
 def chosen(job: Any) -> tuple[Any, str]:

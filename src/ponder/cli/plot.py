@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from ponder.cli.compare import Column, Select, Source
+from ponder.cli.flags import When
 from ponder.cli.progress import emit
+
+_PARETO = When("kind", "pareto")
 
 
 def plot(
@@ -18,11 +21,13 @@ def plot(
     *runs: Source,
     out: Annotated[Path | None, "where to write: PATH.png, PATH.svg and PATH.csv; default plots/KIND"] = None,
     title: str = "",
-    select: Select = None,
-    cost: Annotated[Literal["tokens", "flops", "seconds", "dollars"] | None, "what pareto pays in"] = None,
-    metric: Annotated[list[str], "a metric for training, in place of the usual ones; may be given again"] = [],  # noqa: B006
-    common: Annotated[bool, "where the problems differ, take those that all have"] = False,
-    column: Column = [],  # noqa: B006 (never changed)
+    select: Annotated[Select, _PARETO] = None,
+    cost: Annotated[Literal["tokens", "flops", "seconds", "dollars"] | None, "what pareto pays in", _PARETO] = None,
+    metric: Annotated[
+        list[str], "a metric for training, in place of the usual ones; may be given again", When("kind", "training")
+    ] = [],  # noqa: B006
+    common: Annotated[bool, "pareto: where the problems differ, take those that all have", _PARETO] = False,
+    column: Annotated[Column, When("kind", other_than=("training", "length"))] = [],  # noqa: B006 (never changed)
     json: Annotated[bool, "one JSON object"] = False,
 ) -> int:
     """Draw runs, or logs of other tools. Every number in a picture stands in the CSV file beside it.

@@ -7,8 +7,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ponder.cli.compare import By, Column, named, table
+from ponder.cli.flags import When
 from ponder.cli.options import Settings
 from ponder.cli.progress import emit, printable
+from ponder.errors import UsageError
 
 if TYPE_CHECKING:
     from ponder.pipelines.replay import Groups, Replayed
@@ -31,10 +33,11 @@ def replay(
     truth: Annotated[
         Literal["stored", "new"] | None,
         "whose verdicts are right; new where --score names a verifier, else stored",
+        When("score"),
     ] = None,
     sizes: Annotated[tuple[int, ...], "group sizes to show, up to the stored one"] = (),
-    advantage: Annotated[Literal["grpo", "dr-grpo", "rloo"], "whose advantages"] = "grpo",
-    set: Settings = [],  # noqa: B006 (never changed)
+    advantage: Annotated[Literal["grpo", "dr-grpo", "rloo"] | None, "whose advantages (grpo)"] = None,
+    set: Annotated[Settings, When("score")] = [],  # noqa: B006 (never changed)
     column: Column = [],  # noqa: B006 (never changed)
     json: Annotated[bool, "one JSON object"] = False,
 ) -> int:
@@ -44,21 +47,29 @@ def replay(
     from ponder.pipelines.replay import replay as again
 
     stored = Stored.of(run, Columns.of(column))
-    scorer, verifies = (None, False) if score is None else find_scorer(score, stored, _task(set))
+    made: list[Any] = []
+    scorer, verifies = (None, False) if score is None else find_scorer(score, stored, _task(set, made))
+    if set and not made:
+        raise UsageError(f"--set changes a task's settings, and --score {score} is no task: leave it out")
     whose = truth or ("new" if verifies else "stored")
-    found = again(stored, scorer, score or "", select, by, whose, sizes, advantage)
+    found = again(stored, scorer, score or "", select, by, whose, sizes, advantage or "grpo")
+    if not found.groups and (advantage or sizes):
+        raise UsageError("a group needs two attempts at a problem, and here is one: leave out --sizes and --advantage")
     if json:
         emit(plain(found))
     else:
-        print("\n".join(lines(found, advantage)))
+        print("\n".join(lines(found, advantage or "grpo")))
     return 0
 
 
-def _task(settings: Sequence[str]) -> Callable[[str], Any]:
+def _task(settings: Sequence[str], made: list[Any]) -> Callable[[str], Any]:
+    """A maker of tasks with these settings; `made` then has them."""
+
     def make(name: str) -> Any:
         from ponder.cli.work import find_task
 
-        return find_task(name, settings)
+        made.append(find_task(name, settings))
+        return made[-1]
 
     return make
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from ponder.cli import flags
 from ponder.cli import options as opt
 from ponder.cli.progress import emit
+from ponder.cli.served import served
 from ponder.cli.start import Launch
 from ponder.errors import UsageError
 
@@ -21,7 +22,9 @@ def reward(
     option: Annotated[list[str], "a setting of the objective, as key=value; may be given again"] = [],  # noqa: B006
     format: Annotated[str | None, "prm800k, shepherd, omega, stepwise, pairs, ranked, outcomes or traces"] = None,
     scorer: Annotated[str | None, "whose scores are the labels of a run's traces"] = None,
-    separator: Annotated[str | None, "cut what a model wrote into steps here, such as '\\n'"] = None,
+    separator: Annotated[
+        str | None, "cut what a model wrote into steps here, such as '\\n'", flags.When("kind", "prm", "value")
+    ] = None,
     skip_bad: Annotated[bool, "go on without rows of a file that cannot be used"] = False,
     held_out: Annotated[int, "tenths of the questions to measure on, and to fit the temperature"] = 1,
     include_held_out: Annotated[bool, "also an evaluation's problems, which are left out otherwise"] = False,
@@ -91,10 +94,19 @@ def label(
     rule: Annotated[
         Literal["shepherd", "first-error"], "every step, or a binary search for the first wrong one"
     ] = "shepherd",
-    kind: Annotated[Literal["soft", "hard"], "shepherd: the share of right completions, or whether any is"] = "soft",
-    width: Annotated[float, "shepherd, soft: draw until the 95 % interval is no wider; 0: always all"] = 0.0,
+    kind: Annotated[
+        Literal["soft", "hard"],
+        "shepherd: the share of right completions, or whether any is",
+        flags.When("rule", "shepherd"),
+    ] = "soft",
+    width: Annotated[
+        float,
+        "shepherd, soft: draw until the 95 % interval is no wider; 0: always all",
+        flags.When("rule", "shepherd"),
+        flags.When("kind", "soft"),
+    ] = 0.0,
     completions: Annotated[int, "drawn from each prefix, at most"] = 8,
-    n: Annotated[int, "answers per problem"] = 4,
+    n: Annotated[int, "new answers per problem", flags.When("data", [])] = 4,
     limit: Annotated[int, "the first so many training problems"] = 100,
     batch: Annotated[int, "problems at once"] = 32,
     separator: Annotated[str, "where a step ends; none: steps as they are"] = "\\n",
@@ -115,12 +127,11 @@ def label(
     from ponder.reason.strategies import Ensemble
     from ponder.types import Sampling
 
+    served(model, device=device, dtype=dtype)
     sampling = Sampling(temperature=temperature, max_tokens=max_tokens)
     first = min(2, completions)
     tried: Labelling = Shepherd(n=completions, first=first, sampling=sampling, kind=kind, width=width)
     if rule == "first-error":
-        if kind != "soft" or width:
-            raise UsageError("--kind and --width are of --rule shepherd: a search for the first error has neither")
         tried = FirstError(n=completions, first=first, sampling=sampling)
     job = Label(
         task=find_task(task, set), model=model, template=template, data=tuple(data),

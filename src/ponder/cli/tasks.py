@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Annotated, Any
 
+from ponder.cli.flags import When
 from ponder.cli.options import Settings
 from ponder.cli.progress import emit
 
@@ -16,7 +17,7 @@ def tasks(
     name: Annotated[str, "of which to say more"] = "",
     /,
     *,
-    set: Settings = [],  # noqa: B006  never changed
+    set: Annotated[Settings, When("name")] = [],  # noqa: B006  never changed
     json: Annotated[bool, "one JSON object"] = False,
 ) -> int:
     """All tasks; or one: its settings and levels, a problem, and what its verifier says of the gold answer."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from math import gcd
 from pathlib import Path
@@ -28,10 +28,14 @@ def strategy_named(
     temperature: float | None = None,
     settings: Sequence[str] = (),
     default: str = "vote",
+    usual: Mapping[str, float] | None = None,
+    flag: str = "--set",
 ) -> tuple[Strategy, str, Budget | None]:
     """The strategy, its own guide if it has one, and the effort's budget.
 
     What was given on the command line counts more than the effort's bounds, and those more than the defaults.
+    `usual`: how a command samples where nothing else is said (max_tokens, temperature). What was given and the
+    strategy has no use for is refused; `flag`: where its settings were given.
     """
     from ponder import names
     from ponder.reason.effort import effort_named
@@ -41,19 +45,54 @@ def strategy_named(
     level = None if effort is None else effort_named(effort)
     name = name or (level.strategy if level else default)
     kind, guide = strategy_of(names.find("strategy", name, {**STRATEGIES, **PRESETS}))
-    found = flags.build("strategy", kind, [s for s in settings if not s.startswith("cut=")])
+    found = flags.build("strategy", kind, [s for s in settings if not s.startswith("cut=")], flag)
     if not callable(found) or not is_dataclass(found):
         raise UsageError(f"{name} is no strategy: it must be a dataclass that is called with a trace and a policy")
     asked = {s.partition("=")[0] for s in settings}
     count = n if n is not None else level.answers if level and not asked & set(_COUNTS) else None
-    longest = max_tokens if max_tokens is not None else level.longest if level else None
+    usual = usual or {}
+    longest = max_tokens if max_tokens is not None else level.longest if level else usual.get("max_tokens")
+    drawn = temperature if temperature is not None else usual.get("temperature")
     if n is not None and not any(_has(found, c) for c in _COUNTS) and n != 1:
         raise UsageError(f"{name} takes no --n: its settings are {', '.join(f.name for f in fields(found))}")
     made: Any = _cut(found, name, settings)
     if n is None and count is not None and _has(found, "m") and "m" not in asked:  # as many children as divide that
         made = replace(made, m=gcd(count, made.m), n=count)
-    made = _bounded(made, count, longest, temperature)
+    _check(made, name, {"max_tokens": max_tokens, "temperature": temperature})
+    made = _bounded(made, count, None if longest is None else int(longest), drawn)
     return made, guide, level.budget if level else None
+
+
+def _check(strategy: Any, name: str, given: Mapping[str, float | None]) -> None:
+    """Refuse how to sample where the strategy does not sample so."""
+    unused = unused_by(strategy)
+    for what, value in given.items():
+        if value is None:
+            continue
+        if not _samples(strategy):
+            raise UsageError(f"{name} takes no --{_dashed(what)}: it says itself how it samples")
+        if what in unused:
+            raise UsageError(f"{name} takes no --{_dashed(what)}: {unused[what]}")
+
+
+def _samples(strategy: Any) -> bool:
+    inner = (getattr(strategy, name) for name in _INNER if _has(strategy, name))
+    return _has(strategy, "sampling") or any(is_dataclass(s) and _samples(s) for s in inner)
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def unused_by(strategy: Any) -> dict[str, str]:
+    """What a strategy has no use for as it stands, and why: settings, and `guide` where it would not ask one."""
+    return strategy.unused() if hasattr(strategy, "unused") else {}
+
+
+def check_guide(strategy: Any, guide: str) -> None:
+    """Refuse a guide that nobody would ask."""
+    if guide and (why := unused_by(strategy).get("guide")):
+        raise UsageError(f"--guide {guide} changes nothing: {why}")
 
 
 def _cut(strategy: Any, name: str, settings: Sequence[str]) -> Any:
@@ -62,6 +101,8 @@ def _cut(strategy: Any, name: str, settings: Sequence[str]) -> Any:
     from ponder.reason.operators.cut import cut_named
 
     named = [s.partition("=")[2] for s in settings if s.startswith("cut=")]
+    if named and (why := unused_by(strategy).get("cut")):
+        raise UsageError(f"{name} takes no cut: {why}")
     if named and not _has(strategy, "cut"):
         raise UsageError(f"{name} takes no cut: its settings are {', '.join(f.name for f in fields(strategy))}")
     if not named:

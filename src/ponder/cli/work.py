@@ -45,6 +45,7 @@ def recipe_job(name: str, argv: Sequence[str], prog: str, about: str = "") -> tu
     parser = flags.Parser(prog, "\n\n".join(filter(None, [about, recipes.about(recipe)])))
     given = parser.add(recipe).add(common).parse(argv)
     own = {k: v for k, v in given.items() if k not in ("run", "fresh", "json")}
+    flags.check(recipe, own)
     return recipes.job(recipe, own), *flags.apply(common, given)
 
 
@@ -94,12 +95,18 @@ def train(
     from ponder.train.optimiser import AdamW
     from ponder.types import Sampling
 
+    objective = find_objective(algorithm, option, beta, kl)
+    if passes * minibatches == 1 and (clips := [o for o in option if o.partition("=")[0] in ("clip", "clip_high")]):
+        raise UsageError(
+            f"--option {clips[0]} changes nothing: a step's samples are learned from once, so that every ratio is 1;"
+            " give --passes or --minibatches too"
+        )
     job = RL(
         task=find_task(task, set),
         model=model,
         template=template,
         strategy=Ensemble(n, Sampling(temperature=temperature, max_tokens=max_tokens)),
-        objective=find_objective(algorithm, option, beta, kl),
+        objective=objective,
         optimiser=AdamW(lr=lr, warmup=warmup, decay_steps=cosine * steps * passes * minibatches, states=states),
         steps=steps,
         prompts=prompts,
@@ -138,7 +145,10 @@ def find_objective(name: str, settings: Sequence[str], beta: float | None, kl: s
         raise UsageError(f"the algorithm {name} has no KL term: leave out --beta and --kl{own}")
     kind, _, where = (kl or "").partition(":")
     changes = {"beta": beta, "kind": kind or None, "where": where or None}
-    return replace(objective, kl=replace(objective.kl, **{k: v for k, v in changes.items() if v is not None}))
+    made = replace(objective, kl=replace(objective.kl, **{k: v for k, v in changes.items() if v is not None}))
+    if kl is not None and not made.kl.beta:
+        raise UsageError(f"--kl {kl} changes nothing, since the KL term has no weight: give --beta too")
+    return made
 
 
 def sft(
@@ -232,7 +242,8 @@ def evaluate(
     """Accuracy over all of a task's held-out problems, with its interval. A problem that failed or could not be judged
     is not right as far as is known, and widens the interval; where that is more than a fifth of them, the exit code is
     3. Every thought is kept in the run directory."""
-    from ponder.cli.thinking import budget_of, strategy_named
+    from ponder.cli.served import served
+    from ponder.cli.thinking import budget_of, check_guide, strategy_named
     from ponder.pipelines.evaluate import Evaluate
 
     if n is not None and n < 1:
@@ -240,16 +251,20 @@ def evaluate(
     if strategy == "chain" and (n or 1) > 1:
         raise UsageError(f"a chain is one sample per problem: --strategy ensemble for --n {n}")
     found, own, level = strategy_named(
-        strategy, effort, n=n, max_tokens=256 if max_tokens is None and effort is None else max_tokens,
-        temperature=temperature, settings=way, default="ensemble" if (n or 1) > 1 else "chain",
+        strategy, effort, n=n, max_tokens=max_tokens, temperature=temperature, settings=way,
+        default="ensemble" if (n or 1) > 1 else "chain", usual={"max_tokens": 256}, flag="--way",
     )  # fmt: skip
+    check_guide(found, guide)
+    bound = budget_of(level, budget, seconds, prices, model)
+    if together and (bound is None or (bound.tokens is None and bound.seconds is None)):
+        raise UsageError("--together shares out a budget: give --budget or --seconds too, or leave it out")
     job = Evaluate(
         task=find_task(task, set),
-        model=model,
+        model=served(model, effort, template, device, dtype, guide),
         template=template,
         strategy=found,
         guide=guide or own,
-        budget=budget_of(level, budget, seconds, prices, model),
+        budget=bound,
         together=together,
         limit=limit,
         seed=seed,

@@ -75,6 +75,13 @@ def over_text(sampling: Sampling, kind: Kind, seed: int, context: int, chat: boo
     return body
 
 
+def effort_of(effort: str, kind: Kind) -> dict[str, Any]:
+    """How hard to think, as a chat is told. OpenAI's field, which vLLM has too; llama.cpp hands it to the model's
+    template. `high` is the most that all know."""
+    level = "high" if effort == "max" else effort
+    return {"chat_template_kwargs": {"reasoning_effort": level}} if kind == "llama.cpp" else {"reasoning_effort": level}
+
+
 def in_process(sampling: Sampling, seed: int, eos: Iterable[int]) -> dict[str, Any]:
     """Fields of vLLM's SamplingParams."""
     _check(sampling, _VLLM, "vLLM")

@@ -2,8 +2,9 @@
 
 With `transformers:` or `vllm:` before it, a folder is run by that library instead of ponder's own networks.
 `openai:URL#MODEL` is a model behind a server, such as `openai:http://127.0.0.1:8000/v1`; one that serves a single model
-need not be told its name. That talks in text; `openai:URL?tokenizer=FOLDER#MODEL` talks in token ids, by the served
-model's own tokenizer from a local folder or GGUF file.
+need not be told its name. That talks in text, and with `?effort=high` asks for that reasoning effort;
+`openai:URL?tokenizer=FOLDER#MODEL` talks in token ids, by the served model's own tokenizer from a local folder or GGUF
+file.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ def load_any(
     """A policy to answer with, not to train: also "transformers:FOLDER", for architectures ponder has no network of,
     "vllm:FOLDER", and "openai:URL"."""
     if isinstance(model, str) and model.startswith(SERVED):
-        url, name, tokenizer = _address(model)
-        return OpenAI.connect(url, name, tokenizer, template, seed=seed)
+        url, name, tokenizer, effort = _address(model)
+        return OpenAI.connect(url, name, tokenizer, template, seed=seed, effort=effort)
     if isinstance(model, Fresh) or not model.startswith((FOREIGN, FAST)):
         return load_policy(model, template, device, dtype, seed)
     name = model.partition(":")[2]
@@ -104,16 +105,18 @@ def tokenizer_of(model: str) -> Tokenizer:
     return Tokenizer.from_gguf(path) if path.is_file() else Tokenizer.from_folder(path)
 
 
-def _address(model: str) -> tuple[str, str | None, Tokenizer | None]:
-    """Of "openai:URL?tokenizer=FOLDER#MODEL", all but the URL optional."""
+def _address(model: str) -> tuple[str, str | None, Tokenizer | None, str | None]:
+    """Of "openai:URL?tokenizer=FOLDER#MODEL" or "openai:URL?effort=high#MODEL", all but the URL optional."""
     parts = urlsplit(model.removeprefix(SERVED))
     asked = parse_qs(parts.query, keep_blank_values=True)
-    if set(asked) - {"tokenizer"} or any(len(found) > 1 or not found[0] for found in asked.values()):
+    if set(asked) - {"tokenizer", "effort"} or any(len(found) > 1 or not found[0] for found in asked.values()):
         raise UsageError(
-            f"{parts.query!r} is not understood; after a server's address comes ?tokenizer=FOLDER or nothing"
+            f"{parts.query!r} is not understood; after a server's address comes ?tokenizer=FOLDER, ?effort=high or"
+            " nothing"
         )
     url = urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
-    return url, parts.fragment or None, tokenizer_of(asked["tokenizer"][0]) if asked else None
+    (effort,), (folder,) = asked.get("effort", [None]), asked.get("tokenizer", [None])
+    return url, parts.fragment or None, None if folder is None else tokenizer_of(folder), effort
 
 
 def _compute(device: str, dtype: str) -> tuple[torch.device, torch.dtype]:

@@ -15,6 +15,8 @@ its `--logprobs-mode`: by default of the model's own distribution, before temper
 
 Each of a call's n continuations is a request of its own with a seed of its own, so the first of n does not depend on n.
 A seed fixes what is drawn as far as the server keeps its promise. Costs are what the server counts; FLOPs are unknown.
+
+An `effort` (`ponder.reason.effort`) goes with every request of a conversation, as the server's own reasoning effort.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from ponder.models.dialects import Kind
 from ponder.models.http import Http, Refused
 from ponder.models.local import Local
 from ponder.models.tokenizer import Tokenizer
+from ponder.reason.effort import effort_named
 from ponder.types import Completion, Cost, Ids, Message, ids
 
 _OWNERS: dict[str, Kind] = {"vllm": "vllm", "llamacpp": "llama.cpp"}
@@ -66,12 +69,13 @@ class OpenAI(Local):
         template: str | None = None,
         context: int | None = None,
         seed: int = 0,
+        effort: str | None = None,
     ) -> None:
         known = tokenizer or spoken.tokenizer()
         limit = context if tokenizer and context else sys.maxsize  # of text, the server counts the tokens
         super().__init__(known, known.vocab_size, limit, seed)
         self.http, self.model, self.kind, self.context = http, model, kind, context
-        self.by_tokens, self.template = tokenizer is not None, template
+        self.by_tokens, self.template, self.effort = tokenizer is not None, template, effort
 
     @classmethod
     def connect(
@@ -86,17 +90,23 @@ class OpenAI(Local):
         at_once: int = 64,
         timeout: float = 600.0,
         retries: int = 4,
+        effort: str | None = None,
     ) -> OpenAI:
         """Ask a server what it serves. `model`: None where it has one only. `at_once`: most requests in flight.
-        `timeout`: seconds of silence. The key is `api_key`, else OPENAI_API_KEY, which is not sent in the clear to
-        another machine."""
+        `timeout`: seconds of silence. `effort`: how hard the served model is to think. The key is `api_key`, else
+        OPENAI_API_KEY, which is not sent in the clear to another machine."""
+        if effort is not None:
+            effort_named(effort)  # says which there are
+            if tokenizer is not None or template is not None:
+                raise UsageError("a reasoning effort is for a server's chat: leave out the tokenizer and the template")
         url = url.rstrip("/") if urlsplit(url).path.strip("/") else url.rstrip("/") + "/v1"
         http = Http(url, _key(url, api_key), at_once, timeout, retries)
         name, told = _choose(http, model)
         kind = _OWNERS.get(str(told.get("owned_by", "")), "other")
         meta = told["meta"] if isinstance(told.get("meta"), dict) else {}
         context, size = told.get("max_model_len") or meta.get("n_ctx"), meta.get("n_vocab")
-        policy = cls(http, name, kind, tokenizer, template, context if isinstance(context, int) else None, seed)
+        room = context if isinstance(context, int) else None
+        policy = cls(http, name, kind, tokenizer, template, room, seed, effort)
         if tokenizer is not None:
             if isinstance(size, int):
                 if tokenizer.vocab_size > size:
@@ -226,6 +236,8 @@ class OpenAI(Local):
         limit = self.context or 1 << 16
         spoke = not isinstance(said, str)
         body |= dialects.over_text(sampling, self.kind, dialects.child(request.seed, number), limit, spoke)
+        if self.effort is not None and spoke:
+            body |= dialects.effort_of(self.effort, self.kind)
         path, body["messages" if spoke else "prompt"] = ("/chat/completions" if spoke else "/completions"), said
         if isinstance(said, list):
             if not said[-1]["content"]:
@@ -244,6 +256,10 @@ class OpenAI(Local):
         except Refused as reason:
             if reason.status == 404 and not spoke:
                 raise UsageError(f"{reason}; if it has a chat only, give no template") from None
+            if self.effort is not None and "effort" in reason.said:
+                raise UsageError(
+                    f"{reason}; to bound answers and tokens alone, give --n and --max-tokens in place of an effort"
+                ) from None
             raise
         except _NONSENSE as reason:
             raise self._strange("its stream", reason) from None

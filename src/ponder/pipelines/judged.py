@@ -40,6 +40,11 @@ def gather(
     of `scorer`; without, the ones called "label", or of the only scorer that there is. Not `scored`: no scores needed.
     Rows of files that `skip_bad` leaves out are counted in the funnel, and so are traces of held-out problems.
     """
+    if scorer is not None and not scored:
+        raise UsageError(f"what a search found below a step is nobody's score: leave out --scorer {scorer}")
+    if (format is not None or skip_bad) and all(Path(place).is_dir() for place in data):
+        given = f"--format {format}" if format is not None else "--skip-bad"
+        raise UsageError(f"{given} is for files, and run directories are read as they are: leave it out")
     sides = Funnel() if funnel is None else funnel
     traces: list[Trace] = []
     scores: dict[str, set[str]] = {}

@@ -93,6 +93,11 @@ class RL:
             raise UsageError("imitating one's own answers, right or wrong, teaches nothing: use RejectionSampling")
         if isinstance(self.objective, Distill) and self.teacher is None:
             raise UsageError("distillation needs a teacher: name a model that reads the same tokens (--teacher)")
+        if self.teacher is not None and not (self.objective.kl.beta or self.objective.teacher):
+            name = type(self.objective).__name__
+            raise UsageError(
+                f"{name} reads no teacher without a KL term: give it one (--beta), or leave out the teacher"
+            )
         if sampling.seed is not None:
             raise UsageError("a sampling seed would draw the same numbers at every step: set the job's seed instead")
         if sampling.truncated:
@@ -158,7 +163,7 @@ async def train(job: RL, run: Run, watch: Watch) -> Native:
                 keeper.record(state, metrics, asked)
             scores = (t.steps[i].scores.get(verifier.name) for t in asked for i in t.answers())
             verdicts.append(tally(s for s in scores if s is not None))
-            if why := too_many_undecided(verdicts):
+            if why := too_many_undecided(verdicts, last=step + 1 == job.steps):
                 raise VerifierError(why)
             if not isinstance(job.objective, Distill):  # who learns from a teacher needs no reward
                 flat.check(keeper, job.patience)

@@ -10,6 +10,7 @@
 | max     | vote     |      64 |       4,096 |       262,144 |
 
 Another strategy takes the same bounds: as many answers, branches or simulations, and never more tokens in all.
+A server that is talked to in conversations is asked for the level by its name, too, as its own reasoning effort.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Columns:
 
     ASKS: ClassVar[dict[str, str]] = {
         "data": "a .jsonl, .json, .csv or .parquet file whose rows have a `prompt`",
-        "rewards": "functions f(completions, **columns) as module:function, with commas between them",
+        "rewards": "functions f(completions, **columns) or scorers, as module:name, with commas between them",
     }
 
     data: Rows
@@ -61,6 +61,9 @@ class Columns:
         if self.limit is not None and self.limit < 1:
             raise UsageError(f"limit is {self.limit}; give at least 1, or leave it out to take all rows")
         object.__setattr__(self, "rewards", self.verifier.functions)  # by name where they have one
+
+    def unused(self) -> dict[str, str]:
+        return {} if self.test_data is None else {"held_out": "test_data brings all rows for testing"}
 
     @cached_property
     def verifier(self) -> RewardFunctions:

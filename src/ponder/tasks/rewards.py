@@ -7,7 +7,8 @@ does not take `**kwargs` gets what it names. A coroutine is awaited.
 
 One call holds the completions of one prompt; TRL's may hold those of several. A function that judges each completion
 by itself cannot tell. It runs in this process, as in TRL: text that nobody trusts belongs to the jailed scorers of
-`ponder.verify`.
+`ponder.verify`. Those can stand beside functions, or alone (`ponder.verify:Constraints`): a scorer judges by the
+column of its own name, else by the column `answer`, else by all columns.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import copy
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from ponder import foreign
 from ponder.errors import Interrupted, UsageError
 from ponder.names import load
+from ponder.protocols import Scorer
 from ponder.types import Score, Trace
 
 Function = Callable[..., Any]
@@ -60,10 +62,9 @@ class RewardFunctions:
         """Each function by its own name; a second one of that name is numbered."""
         found: dict[str, Function] = {}
         for given in self.functions:
-            function = load(given) if isinstance(given, str) else given
-            if not callable(function):
-                raise UsageError(f"{given!r} is {type(function).__name__}, not a reward function")
-            first = getattr(function, "__name__", type(function).__name__)
+            function = _usable(load(given) if isinstance(given, str) else given, given)
+            named = isinstance(function, Scorer)
+            first = function.name if named else getattr(function, "__name__", type(function).__name__)
             names = [first, *(f"{first}_{n}" for n in range(2, len(self.functions) + 2))]
             found[next(name for name in names if name not in found and name != self.name)] = function
         return found
@@ -77,6 +78,7 @@ class RewardFunctions:
                 if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in GIVEN
             ]
             for name, function in self.called.items()
+            if not isinstance(function, Scorer)
         }
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
@@ -85,7 +87,10 @@ class RewardFunctions:
             return [Score(None, "bad data: the problem holds no columns for reward functions")] * len(steps)
         columns: list[list[Score]] = []
         for name, function in self.called.items():
-            scores = await _judged(name, function, _arguments(trace, steps), len(steps))
+            if isinstance(function, Scorer):
+                scores = await _scored(function, trace, steps)
+            else:
+                scores = await _judged(name, function, _arguments(trace, steps), len(steps))
             for step, score in zip(steps, scores, strict=True):
                 trace.steps[step].scores[name] = score
             columns.append(scores)
@@ -105,6 +110,36 @@ class RewardFunctions:
 
 
 NOTHING = "the function returned None"
+
+
+def _usable(found: Any, given: str | Function) -> Any:
+    """A function as it is; of a class of scorers, one with its default settings."""
+    if isinstance(found, type):
+        try:
+            made = found()
+        except TypeError as why:
+            raise UsageError(f"{given!r} is a class that cannot be made without settings: {why}") from None
+        if not isinstance(made, Scorer):
+            raise UsageError(f"{given!r} is a class, neither a reward function nor a scorer: give a function")
+        return made
+    if not callable(found):
+        raise UsageError(f"{given!r} is {type(found).__name__}, not a reward function")
+    return found
+
+
+async def _scored(scorer: Scorer, trace: Trace, steps: Sequence[int]) -> list[Score]:
+    """What a scorer says, with the column that it judges by as the problem's answer."""
+    columns = trace.problem.answer["columns"]
+    gold = columns.get(scorer.name, columns.get("answer", columns))
+    seen = copy.copy(trace)
+    seen.problem = replace(trace.problem, answer=gold)
+    try:
+        scores = list(await scorer(seen, steps))
+    except Exception as error:  # a reward must never raise into the training loop
+        return [Score(None, f"crashed: {type(error).__name__}: {error}"[:300])] * len(steps)
+    if len(scores) != len(steps):
+        return [Score(None, f"{scorer.name} gave {len(scores)} scores for {len(steps)} completions")] * len(steps)
+    return scores
 
 
 def _by_name(given: str | Function) -> str | Function:

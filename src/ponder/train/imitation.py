@@ -141,6 +141,9 @@ class Distill(SFT):
         if self.kind not in ("forward", "reverse", "jsd") or not 0 < self.mix < 1:
             raise UsageError(f"distillation is forward, reverse or jsd with mix in (0, 1), not {self.kind} {self.mix}")
 
+    def unused(self) -> dict[str, str]:
+        return {} if self.kind == "jsd" else {"mix": f"the divergence is {self.kind}: give kind=jsd"}
+
     @property
     def teacher(self) -> bool:
         return True

@@ -69,6 +69,11 @@ class REINFORCE(OnSequences):
     decay: float = 0.9  # of the running mean
     kl: KL = NO_KL
 
+    def unused(self) -> dict[str, str]:
+        return (
+            {} if self.baseline == "running" else {"decay": f"the baseline is {self.baseline}: give baseline=running"}
+        )
+
     def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
         groups = [judged(t, scorer, self.kl) for t in traces]
         rewards = [w.reward for items in groups for w in items]
@@ -217,6 +222,9 @@ class DAPO(Clipped):
     buffer: int = 4096  # 0: no penalty
     mask_truncated: bool = False  # leave answers that met their budget out of the loss altogether
     refill: ClassVar[int] = 10  # dynamic sampling: rounds that may replace groups of equal rewards
+
+    def unused(self) -> dict[str, str]:
+        return {} if self.buffer else {"longest": "there is no penalty for overlong answers: give buffer"}
 
     def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
         lowest = 0.0

@@ -72,6 +72,9 @@ class PPO(Clipped):
         if self.adaptive and not (self.kl.beta and self.kl.where == "reward"):
             raise UsageError("an adaptive KL coefficient needs a KL term in the reward to start from")
 
+    def unused(self) -> dict[str, str]:
+        return {} if self.advantage == "gae" else {"lam": f"the advantage is {self.advantage}: give advantage=gae"}
+
     @property
     def reach(self) -> float:
         """lambda: Monte Carlo is GAE's 1, TD its 0."""

@@ -180,6 +180,11 @@ class Value(Judging):
             raise UsageError("x1's values lie between -1 and 1: leave out low and high")
         _ = self.head  # which knows what cannot be
 
+    def unused(self) -> dict[str, str]:
+        if self.kind == "two-hot":
+            return {}
+        return dict.fromkeys(("bins", "low", "high"), f"kind={self.kind} has no bins: give kind=two-hot")
+
     @classmethod
     def x1(cls) -> Value:
         return cls("x1", of="value", hidden=(1024, 256))

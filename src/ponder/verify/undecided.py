@@ -37,11 +37,13 @@ def tally(scores: Iterable[Score]) -> Tally:
     return Tally(verdicts, dict(reasons))
 
 
-def too_many_undecided(steps: Sequence[Tally], share: float = SHARE, enough: int = ENOUGH) -> str | None:
+def too_many_undecided(
+    steps: Sequence[Tally], share: float = SHARE, enough: int = ENOUGH, last: bool = False
+) -> str | None:
     """Why a run should stop, from its steps so far, oldest first; None where it may go on.
 
     It should where more than `share` of the latest verdicts (as few of the last steps as hold `enough`) are undecided,
-    or where all of the latest `NONE_AT_ALL` or more are.
+    or where all of the latest `NONE_AT_ALL` or more are. `last`: no more will come, so that fewer than that tell too.
     """
     total, reasons = 0, Counter[str]()
     for step in reversed(steps):
@@ -52,7 +54,7 @@ def too_many_undecided(steps: Sequence[Tally], share: float = SHARE, enough: int
             return _message(undecided, total, reasons)
         if total >= enough:
             return _message(undecided, total, reasons) if undecided > share * total else None
-    return None
+    return _message(total, total, reasons) if last and total and reasons.total() == total else None
 
 
 def _message(undecided: int, total: int, reasons: Counter[str]) -> str:

@@ -151,6 +151,11 @@ class Playouts:
     def name(self) -> str:
         return "playouts"
 
+    @property
+    def two_player(self) -> bool:
+        """Are its scores in the eyes of who moved? A search for two players asks."""
+        return self.game.players == 2
+
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
         return [Score(_began(self.game, trace, i, self._value(trace.token_ids(i)))) for i in steps]
 
@@ -178,6 +183,11 @@ class Valued:
     @property
     def name(self) -> str:
         return "value"
+
+    @property
+    def two_player(self) -> bool:
+        """Are its scores in the eyes of who moved? A search for two players asks."""
+        return self.game.players == 2
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
         states = [after(self.game, trace.token_ids(i).tolist()) for i in steps]

@@ -45,6 +45,12 @@ class BestOf(Stepwise):
         if self.by == "logprob" and self.reduce is not None:
             raise UsageError("a log-probability is of the whole answer: leave out reduce, or choose by score")
 
+    def unused(self) -> dict[str, str]:
+        out = Stepwise.unused(self)
+        if self.by == "logprob":
+            out |= dict.fromkeys(("guide", "reduce"), "the choice is by=logprob: give by=score")
+        return out
+
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         def rule(level: Level) -> dict[int, int]:
             return dict.fromkeys([*level.live, *level.ended], 1)

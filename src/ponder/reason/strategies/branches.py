@@ -27,6 +27,9 @@ class Branches:
         if not self.widths or min(self.widths) < 1:
             raise UsageError(f"widths are {self.widths}; give at least one level, each with at least one continuation")
 
+    def unused(self) -> dict[str, str]:
+        return {"guide": "branches are plain samples: beam and mcts are led by a guide"}
+
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         at = [0]
         cut = await settled_cut(self.cut, trace, 0, policy, self.sampling) if len(self.widths) > 1 else None

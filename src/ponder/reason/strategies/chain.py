@@ -19,6 +19,9 @@ class Chain:
     sampling: Sampling = Sampling(temperature=0.0)
     prompt: Prompt = PLAIN
 
+    def unused(self) -> dict[str, str]:
+        return {"guide": "a chain is written once, and nobody judges it: best-of chooses by a guide"}
+
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         root = self.prompt.root(trace, policy)
         if not trace.children(root):

@@ -23,6 +23,9 @@ class Ensemble:
         if self.n < 1:
             raise UsageError(f"n is {self.n}; an ensemble needs at least one sample")
 
+    def unused(self) -> dict[str, str]:
+        return {"guide": "an ensemble chooses nothing: best-of chooses by a guide, a vote may weigh by one"}
+
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         root = self.prompt.root(trace, policy)
         await complete(trace, [tip(trace, i) for i in trace.children(root)], policy, self.sampling)

@@ -59,6 +59,12 @@ class BudgetForcing:
         """Tokens that a thought may have."""
         return self.thinking * (1 + self.waits if self.rounds == "full" else 1)
 
+    def unused(self) -> dict[str, str]:
+        out = {"guide": "one chain is written, and nobody judges it"}
+        if not (self.waits or self.minimum):
+            out |= dict.fromkeys(("word", "rounds"), "a thought is made to go on only by waits or minimum: give one")
+        return out
+
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         root = self.prompt.root(trace, policy)
         if self.begin and not trace.children(root):

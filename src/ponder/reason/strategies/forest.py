@@ -41,6 +41,10 @@ class Forest:
         if self.weight not in get_args(Weight):
             raise UnknownName("weight", self.weight, get_args(Weight))
 
+    def unused(self) -> dict[str, str]:
+        within = getattr(self.of, "unused", dict[str, str])()
+        return {k: v for k, v in within.items() if k == "guide" and self.weight != "score"}
+
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         if self.weight == "score" and scorer is None:
             raise UsageError("a forest weighted by score needs a guide: give a scorer, or weight by count")

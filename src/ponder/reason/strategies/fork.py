@@ -50,6 +50,9 @@ class Fork:
         if self.ways < 2 or self.forks < 0 or self.answers < 1 or self.piece < 1:
             raise UsageError("a fork needs 2 or more ways, 0 or more forks, and at least 1 answer and 1 token a piece")
 
+    def unused(self) -> dict[str, str]:
+        return {} if self.measure == "variance" else {"vocabulary": "only measure=variance needs it"}
+
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         search = _Search(self, trace, self.prompt.root(trace, policy), policy)
         with until_spent(trace):

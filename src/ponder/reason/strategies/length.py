@@ -36,6 +36,9 @@ class TokenControl:
         if self.tokens < 1:
             raise UsageError(f"tokens is {self.tokens}; a thought needs at least 1")
 
+    def unused(self) -> dict[str, str]:
+        return {"guide": "one chain is written, and nobody judges it"}
+
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         await _answer(trace, policy, _told(self.prompt, fill(self.said, tokens=str(self.tokens))), self.sampling)
 
@@ -53,6 +56,10 @@ class ClassControl:
     def __post_init__(self) -> None:
         if self.length not in ("short", "long"):
             raise UnknownName("class of length", self.length, ("short", "long"))
+
+    def unused(self) -> dict[str, str]:
+        other = "long" if self.length == "short" else "short"
+        return {other: f"length is {self.length}", "guide": "one chain is written, and nobody judges it"}
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         said = self.short if self.length == "short" else self.long
@@ -85,6 +92,9 @@ class StepControl:
             raise UsageError(f"steps is {self.steps} and tokens {self.tokens}; both must be at least 1")
         if not self.end or not self.stop:
             raise UsageError("step control needs the text that ends a thought (end) and a step (stop)")
+
+    def unused(self) -> dict[str, str]:
+        return {"guide": "one chain is written, and nobody judges it"}
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         root = _told(self.prompt, fill(self.said, steps=str(self.steps))).root(trace, policy)
@@ -138,6 +148,12 @@ class Rejection:
             )
         if self.attempts < 1 or self.at_once < 1:
             raise UsageError(f"attempts is {self.attempts} and at_once {self.at_once}; both must be at least 1")
+
+    def unused(self) -> dict[str, str]:
+        return {
+            "max_tokens": "how long an answer may be is its setting most",
+            "guide": "an answer is taken by its length alone",
+        }
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         root = self.prompt.root(trace, policy)

@@ -66,7 +66,7 @@ class MCTS:
     widening: Widening | None = None  # up to `width`
     parallel: int = 1  # simulations under way at once
     virtual_loss: float | None = 0.0  # what one under way counts as; None: only as a visit
-    two_player: bool = False  # the guide's scores are in the eyes of who made the step, and 0 is a draw
+    two_player: bool = False  # of a game: the guide's scores are in the eyes of who made the step, and 0 is a draw
     best: Literal["visits", "value", "rule", "score"] = "visits"  # the way to the answer; or the best score anywhere
     ends: bool = False  # when selection comes to an answer that it has seen (x1)
     finish: bool = True  # write the best way on to an answer where it has none
@@ -84,7 +84,22 @@ class MCTS:
         if not self.prior_temperature > 0:
             raise UsageError(f"prior_temperature is {self.prior_temperature}; it must be positive")
 
+    def unused(self) -> dict[str, str]:
+        out = {} if self.rollouts else {"mix": "nothing is written to the end: give rollouts"}
+        if self.parallel == 1:
+            out["virtual_loss"] = "one simulation is under way at a time: give parallel"
+        if not isinstance(self.rule, PUCT):
+            out["prior_temperature"] = f"the rule {type(self.rule).__name__} has no priors"
+        if self.best == "score":
+            out["finish"] = "the best score of any answer is taken: give another best"
+        return out
+
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
+        if self.two_player and not getattr(scorer, "two_player", False):
+            raise UsageError(
+                "a search for two players needs a game and a guide that judges its positions (ponder.reason.games: "
+                "Moves with Playouts or Valued, from Python); for a question in words take mcts"
+            )
         if scorer is None:
             raise UsageError(
                 "a tree search needs a guide: a value or process reward model that judges steps, or, with rollouts, an "

@@ -10,7 +10,7 @@ import numpy as np
 
 from ponder.errors import Interrupted, PonderError, Spent, UsageError
 from ponder.protocols import Policy, Scorer, Strategy
-from ponder.reason.operators import expand, majority
+from ponder.reason.operators import evaluate, expand, majority
 from ponder.reason.operators.until import until_spent
 from ponder.reason.reading import answer, read
 from ponder.reason.strategies.ensemble import Ensemble
@@ -44,6 +44,9 @@ class Mutual:
         for i, at in looks.items():
             if (score := agreement(trace, i, trace.children(at))) is not None:
                 trace.steps[i].scores[AGREEMENT] = score
+        if scorer is not None:  # the strategy that found them may not have asked it
+            with until_spent(trace):
+                await evaluate(trace, [i for i in looks if scorer.name not in trace.steps[i].scores], scorer)
         guided = {i: 1.0 if scorer is None else trace.score(i, scorer.name) for i in looks}
         agreed = {i: trace.score(i, AGREEMENT) for i in looks}
         known = {i: s * g for i in looks if (s := agreed[i]) is not None and (g := guided[i]) is not None}

@@ -49,6 +49,9 @@ class Refine:
         needs("critique", self.critique, "question", "answer")
         needs("refine", self.template, "question", "answer", "feedback")
 
+    def unused(self) -> dict[str, str]:
+        return {} if self.feedback == "self" else {"critique": f"feedback is {self.feedback}: give feedback=self"}
+
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         if self.feedback == "guide" and scorer is None:
             raise UsageError(

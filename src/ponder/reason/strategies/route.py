@@ -54,6 +54,11 @@ class Route:
         if not 0 <= self.threshold <= 1:
             raise UsageError(f"threshold is {self.threshold}; how sure is sure enough lies between 0 and 1")
 
+    def unused(self) -> dict[str, str]:
+        within = [getattr(way, "unused", dict[str, str])() for way in (self.fast, self.hard)]
+        neither = all("guide" in known for known in within)
+        return {"guide": "neither the fast nor the hard strategy asks one"} if neither else {}
+
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         await self.fast(trace, policy, scorer)
         prompt, steps = trace.steps[0], trace.answers()

@@ -27,6 +27,9 @@ class STaR:
         if self.rationalise and "{answer}" not in self.hint:
             raise UsageError("the hint must say where the answer goes: write {answer} in it")
 
+    def unused(self) -> dict[str, str]:
+        return {} if self.rationalise else {"hint": "nothing is given away: give rationalise=true"}
+
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         if scorer is None or trace.problem.answer is None:
             raise UsageError("STaR keeps what reaches the gold answer: collect with guide='oracle'")

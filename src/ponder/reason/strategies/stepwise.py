@@ -80,6 +80,10 @@ class Stepwise:
         if self.choose not in get_args(Choice):
             raise UnknownName("way to choose", self.choose, get_args(Choice))
 
+    def unused(self) -> dict[str, str]:
+        """Settings that change nothing as the others stand, and why; also the guide, where it would not be asked."""
+        return {} if self.cut is not None else {"reduce": "an answer is one step, with one score: give a cut"}
+
     async def grow(self, trace: Trace, policy: Policy, guide: Scorer | None, width: int, rule: Rule) -> None:
         """Search from `width` first steps on, and answer by what was found, also where a budget ends it early."""
         search = _Search(trace, self.prompt.root(trace, policy), policy, guide)

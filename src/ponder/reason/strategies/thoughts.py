@@ -60,6 +60,13 @@ class TreeOfThoughts:
         if self.n < 0 or (self.n == 0 and self.generation == "sample"):
             raise UsageError(f"n is {self.n}; give the number of thoughts to sample after each")
 
+    def unused(self) -> dict[str, str]:
+        first = ("threshold", "answers", "most") if self.search == "bfs" else ("keep",)
+        out = dict.fromkeys(first, f"it is not of search={self.search}")
+        if self.generation == "propose":
+            out |= dict.fromkeys(("cut", "prompt"), "thoughts are proposed in one reply: give generation=sample")
+        return out
+
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         root = self.prompt.root(trace, policy)
         tree = _Tree(self, trace, root, policy, scorer, Inquiries(trace, policy))

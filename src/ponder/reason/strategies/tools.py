@@ -38,6 +38,9 @@ class ToolChain:
             if not tool.begin or not tool.end:
                 raise UsageError(f"{type(tool).__name__} needs the marks that a call begins and ends with")
 
+    def unused(self) -> dict[str, str]:
+        return {"guide": "one chain is written, and nobody judges it"}
+
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         told = " ".join(tool.about for tool in self.tools) if self.tell else ""
         instruction = "\n".join(filter(None, [self.prompt.instruction, told]))

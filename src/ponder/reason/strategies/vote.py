@@ -52,6 +52,14 @@ class Vote:
         if self.stop == "beta" and self.weight != "count":
             raise UsageError("the beta rule counts votes: take weight='count', or stop='settled'")
 
+    def unused(self) -> dict[str, str]:
+        out = {} if self.weight == "score" else {"guide": f"votes weigh by {self.weight}: give weight=score"}
+        if not self.stop:
+            out["round"] = "all chains are drawn at once: give stop=settled or stop=beta"
+        if self.stop != "beta":
+            out["sure"] = "it is of the stopping rule beta: give stop=beta"
+        return out
+
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         if self.weight == "score" and scorer is None:
             raise UsageError("a vote weighted by score needs a guide: give a scorer, or weight by count")

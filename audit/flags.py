@@ -1,0 +1,233 @@
+"""Every flag of every command, run for real on small models: does what comes out differ with it and without?
+
+Each line of audit/flags.txt is a flag of a command, with two command lines. Both are run, and what they said and wrote
+is compared: output, metrics, traces, weights, files. A flag that is only for memory or speed must leave the metrics as
+they are. A flag without a line there is a failure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import io
+import json
+import os
+import re
+import shlex
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from audit.finding import Finding
+
+RECIPE = '''
+"""A very small model imitates sums, then learns from rewards."""
+
+from ponder.models.load import Fresh
+from ponder.pipelines.sft import FineTune
+from ponder.tasks import Sums
+from ponder.train.optimiser import AdamW
+
+TASK = Sums(terms=3, limit=6, prompt="{sum}=", forms=("hash",), test_size=12)
+OTHER = Sums(terms=4, limit=4, prompt="{sum}=", forms=("hash",), test_size=24)
+
+
+def recipe(steps: int = 150, seed: int = 0, width: int = 48) -> FineTune:
+    letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.,:'-()\\\\{}<>/_*[]!\\"%"
+    model = Fresh("0123456789+=#\\n ?" + letters, width=width, layers=2, context=400, seed=seed)
+    return FineTune(TASK, model, "{{ bos_token }}{{ messages[-1].content }}", optimiser=AdamW(lr=4e-3), steps=steps,
+                    batch=32, save_every=steps, seed=seed)
+'''
+TABLE = Path(__file__).with_suffix(".txt")
+TASK = "small:TASK"
+# Of these every flag is really run in tests/cli/test_every_flag.py, which takes seconds.
+IN_TESTS = (
+    "compare", "plot", "replay", "reflect", "contamination", "strategies", "tasks", "doctor", "processbench", "demo",
+)  # fmt: skip
+
+
+class Shortest:
+    """A guide: the shorter the better."""
+
+    name = "shortest"
+
+    async def __call__(self, trace: Any, steps: Any) -> list[Any]:
+        from ponder.types import Score
+
+        return [Score(1 / (1 + len(trace.text(i)))) for i in steps]
+
+
+def none(question: str) -> list[str]:
+    return []
+
+
+def alike(texts: list[str]) -> list[list[float]]:
+    return [[1.0, 0.0] for _ in texts]
+
+
+def check() -> Iterator[Finding]:
+    with tempfile.TemporaryDirectory() as folder:
+        here = Path(folder)
+        with _within(here):
+            _set_up()
+        tried = table()
+        yield from _unlisted(tried)
+        for t in tried:
+            yield _tried(here, t)
+
+
+@dataclass(frozen=True)
+class Tried:
+    command: str
+    flag: str
+    without: str
+    given: str
+    same: bool = False  # no number may change
+
+
+def table() -> list[Tried]:
+    """What stands in audit/flags.txt."""
+    short: dict[str, str] = {}
+    out = []
+    for line in TABLE.read_text("utf-8").splitlines():
+        if line.startswith("$"):
+            name, _, what = line.partition(" = ")
+            short[name] = _long(what, short)
+        elif line and not line.startswith("#"):
+            named, _, lines = line.partition(": ")
+            same = lines.startswith("same ")
+            base, mark, more = re.split(r" (\||=>) ", lines.removeprefix("same "), maxsplit=1)
+            base, more = _long(base, short), _long(more, short)
+            out.append(Tried(*named.split(), base, more if mark == "=>" else f"{base} {more}", same))
+    return out
+
+
+def _long(line: str, short: dict[str, str]) -> str:
+    first, space, rest = line.partition(" ")
+    return short.get(first, first) + space + rest
+
+
+def _unlisted(tried: list[Tried]) -> Iterator[Finding]:
+    """A command or flag that nobody looks at."""
+    from ponder.cli import COMMANDS, harvest, plan, work
+    from ponder.names import load
+
+    own: dict[str, Callable[..., Any]] = {"harvest": harvest._flags, "plan": plan.looks, "run": work.common}
+    for name, command in COMMANDS.items():
+        if name in IN_TESTS:
+            continue
+        wanted = set(inspect.signature(own.get(name) or load(command.at)).parameters)
+        missing = wanted - {t.flag for t in tried if t.command == name}
+        yield Finding(
+            f"{name}: all flags", not missing, f"not tried: {', '.join(sorted(missing))}" if missing else "tried"
+        )
+
+
+def _tried(at: Path, tried: Tried) -> Finding:
+    """Both lines, each in a folder of its own that sees what was set up."""
+    name = f"{tried.command} --{tried.flag.replace('_', '-')}"
+    found = []
+    for line in (tried.without, tried.given):
+        with tempfile.TemporaryDirectory(dir=at) as folder:
+            for path in at.iterdir():
+                if not path.name.startswith("tmp"):
+                    (Path(folder) / path.name).symlink_to(path)
+            with _within(Path(folder)):
+                found.append(_run(line, Path(folder)))
+    (code, said, files), (code_with, said_with, files_with) = found
+    if tried.same:
+        kept = {k: v for k, v in files.items() if k.endswith("metrics.jsonl")}
+        kept_with = {k: v for k, v in files_with.items() if k.endswith("metrics.jsonl")}
+        passed = (code, kept) == (code_with, kept_with) and code == 0
+        return Finding(
+            name,
+            passed,
+            "the numbers stay the same, as they should" if passed else f"exit {code_with}: {said_with[-200:]}",
+        )
+    if code and code_with and said == said_with:
+        return Finding(name, False, f"both lines fail alike: {said_with.strip()[-200:]}")
+    changed = [k for k in {**files, **files_with} if files.get(k) != files_with.get(k)]
+    told = [f"{', '.join(sorted(changed)[:3])} differ"] if changed else []
+    told += ["what is said differs"] if said != said_with else []
+    if code_with and said != said_with:
+        told = [f"refused: {said_with.strip()[-160:]}"]
+    return Finding(
+        name, bool(told) or code != code_with, "; ".join(told) or f"nothing changes in `ponder {tried.given}`"
+    )
+
+
+@contextlib.contextmanager
+def _within(folder: Path) -> Iterator[None]:
+    import sys
+
+    sys.path.insert(0, str(folder))
+    try:
+        with contextlib.chdir(folder):
+            yield
+    finally:
+        sys.path.remove(str(folder))
+
+
+def _run(line: str, here: Path) -> tuple[int, str, dict[str, str]]:
+    """The exit code, what was said, and what was written, without what time and place change."""
+    from ponder.cli import main
+
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        try:
+            code = main(shlex.split(line))
+        except SystemExit as leave:
+            code = int(leave.code or 0)
+        except Exception as error:
+            code = 70
+            print(f"{type(error).__name__}: {error}")
+    files = {str(f.relative_to(here)): _seen(f) for f in sorted(_own(here))}
+    return code, _timeless(out.getvalue().replace(str(here), "")), files
+
+
+def _own(here: Path) -> Iterator[Path]:
+    for folder, _, names in os.walk(here):  # which does not go into links
+        yield from (Path(folder) / n for n in names if not (Path(folder) / n).is_symlink())
+
+
+def _seen(file: Path) -> str:
+    if file.suffix in (".jsonl", ".json", ".csv", ".txt"):
+        return _timeless(file.read_text("utf-8"))
+    return hashlib.blake2b(file.read_bytes(), digest_size=8).hexdigest()
+
+
+def _timeless(text: str) -> str:
+    text = re.sub(r'"(?:[a-z_/]*time[a-z_/]*|seconds|began|started|pid|host|at)": ?[^,}\n]+', "", text)
+    text = re.sub(r"[0-9.]+ ?(?:s|ms|min|tokens/s|tok/s|it/s|GiB|GB|MB)\b|[0-9:]{5,}", "", text)
+    return re.sub(r"[0-9]\.[0-9]{4,}(?:e-?[0-9]+)?", lambda m: f"{float(m[0]):.3g}", text)
+
+
+def _set_up() -> None:
+    """Two small models, and runs and files to work on."""
+    Path("small.py").write_text(RECIPE)
+    for line in (
+        "run small.py --run base", "export base model",
+        "run small.py --seed 1 --steps 100 --run base2", "export base2 other",
+        f"eval {TASK} --model model --n 4 --limit 24 --max-tokens 24 --temperature 1.3 --run drawn",
+        f"label {TASK} --model model --limit 12 --n 2 --completions 3 --max-tokens 24 --run labelled",
+        f"eval {TASK} --model model --strategy mcts --guide oracle --n 12 --way rollouts=1 --max-tokens 24 --limit 12"
+        " --temperature 1.3 --run searched",
+    ):  # fmt: skip
+        code, said, _ = _run(line, Path.cwd())
+        if code:
+            raise RuntimeError(f"`ponder {line}` failed: {said[-400:]}")
+    Path("begun").symlink_to("drawn")
+    rows = [{"prompt": f"{i}+{i}=", "completion": f"#### {2 * i}", "answer": str(2 * i)} for i in range(12)]
+    rows = [r | {"other": f"what is {r['prompt']}", "second": str(i)} for i, r in enumerate(rows)]
+    judged = [
+        {"prompt": r["prompt"], "completions": ["1\n", "2"], "labels": [True, i % 2 == 0]} for i, r in enumerate(rows)
+    ]
+    for name, some in (
+        ("said", rows), ("more", rows[:6]), ("asked", rows), ("fewer", rows[:4]), ("judged", judged),
+        ("torn", [*judged, {"prompt": 3}]),
+    ):  # fmt: skip
+        Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
+    Path("prices.json").write_text(json.dumps({"model": {"generated": 2.5}}))

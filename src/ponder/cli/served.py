@@ -1,0 +1,46 @@
+"""What flags mean for a model that another program runs: its reasoning effort, its device and its number type."""
+
+from __future__ import annotations
+
+import warnings
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from ponder.errors import UsageError
+
+SERVED, FAST = "openai:", "vllm:"  # as models.load has them, which imports torch; a test holds them equal
+
+
+def served(
+    model: str,
+    effort: str | None = None,
+    template: str | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    guide: str = "",
+) -> str:
+    """The model, which for a server carries the effort in its address: each request then asks for it.
+
+    A device and a number type are refused where nothing in this process would take them; a learned `guide` does.
+    """
+    learned = guide.removeprefix("oracle+").startswith(("reward:", "genrm"))
+    if model.startswith(FAST) and device not in ("auto", "cuda") and not learned:
+        raise UsageError(f"vLLM runs on the GPU that it finds: leave out --device {device}, or give the folder alone")
+    if not model.startswith(SERVED):
+        return model
+    for flag, value in (("device", device), ("dtype", dtype)):
+        if value != "auto" and not learned:
+            raise UsageError(f"a server chose its own {flag} when it was started: leave out --{flag} {value}")
+    if effort is None:
+        return model
+    parts = urlsplit(model.removeprefix(SERVED))
+    asked = dict(parse_qsl(parts.query))
+    if template is not None or "tokenizer" in asked:
+        warnings.warn(
+            f"--effort {effort} bounds answers and tokens only: a server that is given ready-made prompts (--template, "
+            "?tokenizer=) takes no reasoning effort",
+            stacklevel=2,
+        )
+        return model
+    if asked.setdefault("effort", effort) != effort:
+        raise UsageError(f"the address asks for effort {asked['effort']} and --effort for {effort}: give one of them")
+    return SERVED + urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(asked), parts.fragment))
