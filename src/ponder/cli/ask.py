@@ -49,7 +49,7 @@ def solve(
     *,
     model: opt.Model = "smollm2",
     strategy: opt.Strategy = None,
-    effort: opt.Effort = None,
+    effort: opt.Effort = "",
     n: Annotated[int | None, "answers, beams or simulations; 1 is one greedy chain (8)"] = None,
     max_tokens: Annotated[int | None, "longest answer (256)"] = None,
     temperature: Annotated[float | None, "0: greedy, which a chain is; a vote samples at 0.7"] = None,
@@ -71,9 +71,9 @@ def solve(
         raise UsageError("the question is empty")
     from ponder.cli.thinking import budget_of, guide_for, strategy_named
 
-    if strategy is None and effort is None and n == 1:
+    if strategy is None and not effort and n == 1:
         strategy = "chain"
-    bound = 256 if max_tokens is None and effort is None else max_tokens
+    bound = 256 if max_tokens is None and not effort else max_tokens
     if temperature is None and strategy in (None, "vote", "ensemble") and effort not in ("none", "minimal", "low"):
         temperature = 0.7
     way, own, level = strategy_named(
@@ -108,11 +108,12 @@ def think(
     asked: Question, way: Strategy, policy: Policy, guide: Scorer | None, budget: Budget | None, folder: Path | None
 ) -> Trace:
     """A trace about the question: a new one, or the one that is kept in the folder, gone on with."""
+    from ponder.pipelines.asked import question_in_style
     from ponder.pipelines.solve import solve
     from ponder.runs import Run, read_traces
-    from ponder.types import Problem, prompt_trace, user
+    from ponder.types import prompt_trace
 
-    problem = Problem("question", user(asked.question))
+    problem = question_in_style(asked.question, way, asked.template)
     trace = prompt_trace(problem, policy.encode(problem.messages))
     if folder is None:
         return asyncio.run(solve(problem, way, policy, guide=guide, budget=budget, trace=trace))

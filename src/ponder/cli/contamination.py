@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -100,10 +100,10 @@ def _text(value: Any) -> str:
 
 def _problems(source: str, side: str) -> Iterator[tuple[str, str]]:
     from ponder.cli.work import find_task
+    from ponder.pipelines.sieve import plain
 
     task, _, asked = source.partition(":")
     known = asked if asked in ("train", "test") else side
     found = find_task(source if asked and asked not in ("train", "test") else task, [])
-    if "{question}" in getattr(found, "prompt", ""):  # how to answer is the same for all, and no sign of anything
-        found = replace(found, prompt="{question}")
-    yield from ((p.id, p.question) for p in (found.train if known == "train" else found.test))
+    found = plain(found)  # how to answer is the same for all, and no sign of anything
+    yield from ((p.id, p.bare) for p in (found.train if known == "train" else found.test))

@@ -30,7 +30,8 @@ Keep = Annotated[int, "checkpoints to keep, besides the best"]
 Recompute = Annotated[bool, "keep no activations inside layers: less memory, a third more time"]
 States = Annotated[Literal["float32", "int8", "cpu"], "how the optimiser's states are kept"]
 Strategy = Annotated[str | None, "chain, vote, best-of, beam, mcts ... or a preset (ponder strategies lists them)"]
-Effort = Annotated[str | None, "none, minimal, low, medium, high or max: bounds on answers and tokens"]
+# No `| None`: "none" is an effort, and would be read as no effort at all.
+Effort = Annotated[str, "none, minimal, low, medium, high or max: bounds on answers and tokens"]
 Guide = Annotated[
     str, "what guides a search: likelihood, p_true, reward:FOLDER, genrm:MODEL, module:object; oracle (eval only)"
 ]

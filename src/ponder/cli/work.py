@@ -210,7 +210,7 @@ def evaluate(
     *,
     model: opt.Model = "smollm2",
     strategy: opt.Strategy = None,
-    effort: opt.Effort = None,
+    effort: opt.Effort = "",
     n: Annotated[int | None, "samples per problem, beams or simulations; more than 1 is an ensemble"] = None,
     limit: Annotated[int | None, "the first so many problems"] = None,
     temperature: Annotated[float | None, "0: greedy, which a chain is; an ensemble samples at 1"] = None,
@@ -238,7 +238,7 @@ def evaluate(
     if strategy == "chain" and (n or 1) > 1:
         raise UsageError(f"a chain is one sample per problem: --strategy ensemble for --n {n}")
     found, own, level = strategy_named(
-        strategy, effort, n=n, max_tokens=256 if max_tokens is None and effort is None else max_tokens,
+        strategy, effort, n=n, max_tokens=256 if max_tokens is None and not effort else max_tokens,
         temperature=temperature, settings=way, default="ensemble" if (n or 1) > 1 else "chain",
     )  # fmt: skip
     job = Evaluate(

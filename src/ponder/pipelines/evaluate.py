@@ -12,6 +12,7 @@ from typing import Any
 from ponder.errors import Interrupted, ModelError, TaskError, UsageError
 from ponder.models.load import load_any, pin
 from ponder.pipelines import unchanged
+from ponder.pipelines.asked import in_style
 from ponder.pipelines.guides import guide_named, sees_gold
 from ponder.pipelines.report import Report, report, so_far
 from ponder.pipelines.solve import attempt
@@ -43,6 +44,7 @@ class Evaluate:
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "task", in_style(self.task, self.strategy, self.template))
         if self.batch < 1 or (self.limit is not None and self.limit < 1) or self.seed < 0:
             raise UsageError("batch and limit must each be at least 1, seed at least 0")
 

@@ -12,6 +12,7 @@ from ponder.funnel import Funnel
 from ponder.models.load import load_any, pin
 from ponder.models.local import Local
 from ponder.pipelines import unchanged
+from ponder.pipelines.asked import in_style
 from ponder.pipelines.judged import same_tokens
 from ponder.pipelines.rollouts import Labelling, Shepherd, label_all
 from ponder.pipelines.rows import FUNNEL
@@ -48,6 +49,7 @@ class Label:
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "task", in_style(self.task, self.strategy, self.template))
         if min(self.limit, self.batch) < 1 or self.seed < 0:
             raise UsageError("limit and batch must be at least 1, seed at least 0")
 
