@@ -337,6 +337,14 @@ def test_a_problem_that_comes_without_a_style_is_asked_in_the_strategys() -> Non
     wait(solve(question_in_style("2 + 3?", Chain(prompt=STEP_BY_STEP)), Chain(prompt=STEP_BY_STEP), scribe))
     assert scribe.sent[0] == scribe.sent[1] and scribe.sent[0].count("step by step") == 1
     assert question_in_style("2 + 3?").question == "2 + 3?"
+    with pytest.raises(UsageError, match="in style direct, and the strategy in style cot"):
+        wait(solve(Addition(style="direct").test[0], Chain(prompt=STEP_BY_STEP), scribe))
+
+
+def test_a_strategy_that_thinks_adds_nothing_to_a_template_that_does() -> None:
+    job = Evaluate(Addition(), template="r1", strategy=PRESETS["cot"].strategy)
+    (sent,) = sent_by("cot", job.task, job.task.test[0])
+    assert "step by step" not in sent and "boxed" not in sent
 
 
 @pytest.mark.parametrize("way", ["chain", "direct", "cot", "token-control", "tools", "tot", "refine"])

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ponder.errors import UsageError
 from ponder.protocols import Policy
 from ponder.reason.operators.generate import ask
 from ponder.types import Message, Problem, Trace
-from ponder.verify.style import instruction, style_named
+from ponder.verify.style import THINKS, instruction, style_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,20 @@ class Prompt:
 
     def asking(self, problem: Problem) -> list[Message] | None:
         """The conversation that is sent in place of the problem's own; None where that is sent."""
-        said = instruction(style_named(self.style)) if self.style and problem.style != self.style else ""
+        said = self._said(problem.style)
         told = replace(self, instruction="\n".join(filter(None, [self.instruction, said])), style="")
         return None if told == PLAIN else told.messages(problem.messages)
+
+    def _said(self, asked: str) -> str:
+        """How to answer, where the problem does not say so."""
+        if not self.style or asked == self.style or {asked, self.style} <= set(THINKS):
+            return ""
+        if asked not in ("", "plain"):
+            raise UsageError(
+                f"the problem asks for its answer in style {asked}, and the strategy in style {self.style}: give the"
+                " task the strategy's style, as every job does"
+            )
+        return instruction(style_named(self.style))
 
 
 PLAIN = Prompt()
