@@ -103,10 +103,10 @@ def test_another_version_s_job_is_named() -> None:
 
 def test_differences_name_the_place() -> None:
     a = jobs.encode(RL(Addition(digits=3)))
-    b = jobs.encode(RL(Addition(digits=4), optimiser=AdamW(betas=(0.9, 0.99)), template="r1"))
+    b = jobs.encode(RL(Addition(digits=4), optimiser=AdamW(betas=(0.9, 0.99)), template="qa"))
     found = jobs.differences(a, b)
     assert sorted(found) == [
-        "optimiser.betas: [0.9, 0.999] -> [0.9, 0.99]", "task.digits: 3 -> 4", "template: None -> 'r1'"
+        "optimiser.betas: [0.9, 0.999] -> [0.9, 0.99]", "task.digits: 3 -> 4", "template: None -> 'qa'"
     ]  # fmt: skip
     assert jobs.differences(a, a) == []
 

@@ -45,12 +45,19 @@ class Problem:
     messages: tuple[Message, ...]
     answer: Any = None
     tags: Mapping[str, Any] = field(default_factory=dict)
+    style: str = ""  # in which the messages ask for an answer (`verify.style`); empty: nobody chose one
+    told: str = ""  # the end of the last message, which says how to answer
 
     @property
     def question(self) -> str:
         """The last thing a user said, for people to read."""
         said = [str(m["content"]) for m in self.messages if m["role"] == "user"]
         return said[-1] if said else ""
+
+    @property
+    def bare(self) -> str:
+        """The question without how to answer it: for whoever asks something about it."""
+        return self.question.removesuffix(self.told)
 
 
 def user(text: str, system: str | None = None) -> tuple[Message, ...]:
@@ -323,6 +330,7 @@ class Trace:
             "messages": [dict(m) for m in self.problem.messages],
             "answer": self.problem.answer,
             "tags": dict(self.problem.tags),
+            **{k: v for k in ("style", "told") if (v := getattr(self.problem, k))},
         }
         said: dict[str, Any] = {} if self.chosen is None else {"chosen": self.chosen}
         said |= {k: v for k, v in (("oracle", self.oracle), ("spent", self.spent), ("failed", self.failed)) if v}
@@ -331,7 +339,7 @@ class Trace:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Trace:
         p = data["problem"]
-        problem = Problem(p["id"], tuple(p["messages"]), p["answer"], p["tags"])
+        problem = Problem(p["id"], tuple(p["messages"]), p["answer"], p["tags"], p.get("style", ""), p.get("told", ""))
         ending = {k: data[k] for k in ("chosen", "oracle", "spent", "failed") if k in data}
         return cls(problem, [_step(s) for s in data["steps"]], Cost(**data["cost"]), **ending)
 

@@ -38,7 +38,7 @@ def test_what_is_given_counts_most() -> None:
     way, _, budget = strategy_named(None, "none")
     assert (
         isinstance(way, Chain)
-        and way.prompt.instruction
+        and way.prompt.style == "direct"
         and way.sampling.max_tokens == 64 == (budget or Budget()).tokens
     )
     way, _, budget = strategy_named("mcts", "medium")

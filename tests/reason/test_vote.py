@@ -22,6 +22,7 @@ from ponder.reason.prompts import STEP_BY_STEP
 from ponder.reason.scorers import StepScores
 from ponder.reason.strategies import BestOf, Vote
 from ponder.types import Completion, Ids, Sampling, Trace
+from ponder.verify.style import instruction
 
 from .scripted import LINES, Rated, Scripted, asked, drawn
 
@@ -174,7 +175,7 @@ def test_a_policy_that_breaks_later() -> None:
 
 
 def test_a_vote_may_ask_in_another_way() -> None:
-    trace = think(Vote(2, prompt=STEP_BY_STEP), Scripted({"\nLet's think step by step.": ["=1", "=1"]}))
+    trace = think(Vote(2, prompt=STEP_BY_STEP), Scripted({f"\n{instruction('cot')}": ["=1", "=1"]}))
     assert [s.parent for s in trace.steps] == [None, None, 1, 1] and said(trace) == "=1"
 
 

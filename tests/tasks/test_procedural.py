@@ -121,7 +121,7 @@ def test_prompt_system_and_forms_are_settings():
 
 
 def test_the_default_forms_take_an_equation():
-    assert set(Addition().forms) == set(FORMS)
+    assert set(Addition().reads) == set(FORMS)
     assert Addition().verifier.judge("27 + 58 = 85.", "85").value == 1.0
 
 

@@ -124,12 +124,13 @@ def think(
     asked: Question, way: Strategy, policy: Policy, guide: Scorer | None, budget: Budget | None, folder: Path | None
 ) -> Trace:
     """A trace about the question: a new one, or the one that is kept in the folder, gone on with."""
+    from ponder.pipelines.asked import question_in_style
     from ponder.pipelines.inputs import inputs_of
     from ponder.pipelines.solve import solve
     from ponder.runs import Run, read_traces
-    from ponder.types import Problem, prompt_trace, user
+    from ponder.types import prompt_trace
 
-    problem = Problem("question", user(asked.question))
+    problem = question_in_style(asked.question, way, asked.template)
     trace = prompt_trace(problem, policy.encode(problem.messages))
     if folder is None:
         return asyncio.run(solve(problem, way, policy, guide=guide, budget=budget, trace=trace))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -195,10 +195,9 @@ def _prompt(row: Mapping[str, Any]) -> Any:
 
 def _problems(source: str, side: str) -> Iterator[Problem]:
     from ponder.cli.work import find_task
+    from ponder.pipelines.sieve import plain
 
     task, _, named = source.partition(":")
     known = named if named in ("train", "test") else side
-    found = find_task(source if named and named not in ("train", "test") else task, [])
-    if "{question}" in getattr(found, "prompt", ""):  # how to answer is the same for all, and no sign of anything
-        found = replace(found, prompt="{question}")
+    found = plain(find_task(source if named and named not in ("train", "test") else task, []))  # not how to answer
     yield from found.train if known == "train" else found.test

@@ -174,12 +174,13 @@ def evaluation(job: Evaluate, folder: Path, result: Report) -> list[str]:
 
 
 def prompt(job: Evaluate, folder: Path) -> str:
-    """The first prompt of a run, from its tokens."""
+    """The first prompt of a run that was answered, from its tokens."""
     from ponder.models.load import tokenizer_of
     from ponder.runs import read_traces
 
     _, trace = next(read_traces(folder))
-    return tokenizer_of(job.model).decode(trace.steps[0].token_ids, keep_special=True)
+    sent = next((s for i, s in enumerate(trace.steps) if s.parent is None and trace.children(i)), trace.steps[0])
+    return tokenizer_of(job.model).decode(sent.token_ids, keep_special=True)
 
 
 def numbers(job: Any, folder: Path, result: Any) -> dict[str, Any]:

@@ -6,21 +6,30 @@ import asyncio
 import textwrap
 from collections.abc import Sequence
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from ponder.cli import options as opt
 from ponder.cli.flags import When
-from ponder.cli.options import Settings
 from ponder.cli.progress import emit
+
+if TYPE_CHECKING:
+    from ponder.types import Message
 
 
 def tasks(
     name: Annotated[str, "of which to say more"] = "",
     /,
     *,
-    set: Annotated[Settings, When("name")] = [],  # noqa: B006  never changed
+    strategy: Annotated[opt.Strategy, When("name")] = None,
+    effort: Annotated[opt.Effort, When("name")] = None,
+    template: Annotated[opt.Template, When("name")] = None,
+    set: Annotated[opt.Settings, When("name")] = [],  # noqa: B006  never changed
     json: Annotated[bool, "one JSON object"] = False,
 ) -> int:
-    """All tasks; or one: its settings and levels, a problem, and what its verifier says of the gold answer."""
+    """All tasks; or one: its settings and levels, a problem, and what its verifier says of the gold answer.
+
+    The problem is shown as it is sent: as a strategy or an effort asks it, where one is given.
+    """
     from ponder.tasks import TASKS
 
     if not name:
@@ -32,7 +41,7 @@ def tasks(
             print("\n".join(f"{known:<{width}}  {said}" for known, said in listed.items()))
             print("\n`ponder tasks NAME` shows a problem of one; your own task is module:object.")
         return 0
-    said = _asked(name, set) or asyncio.run(_one(name, set))
+    said = _asked(name, set) or asyncio.run(_one(name, set, strategy, effort, template))
     if json:
         emit(said)
     else:
@@ -61,12 +70,18 @@ def _asked(name: str, settings: Sequence[str]) -> dict[str, Any] | None:
     }
 
 
-async def _one(name: str, settings: Sequence[str]) -> dict[str, Any]:
+async def _one(
+    name: str, settings: Sequence[str], strategy: str | None, effort: str, template: str | None
+) -> dict[str, Any]:
+    from ponder.cli.thinking import strategy_named
     from ponder.cli.work import find_task
     from ponder.errors import TaskError
+    from ponder.pipelines.asked import in_style
+    from ponder.reason.first import first_messages
     from ponder.types import Step, ids, prompt_trace
 
-    task = find_task(name, settings)
+    way, _, _ = strategy_named(strategy, effort, default="chain")
+    task: Any = in_style(find_task(name, settings), way, template)
     try:
         problems = task.train
     except TaskError:  # a set to measure with only
@@ -81,11 +96,22 @@ async def _one(name: str, settings: Sequence[str]) -> dict[str, Any]:
         "about": _headline(type(task)),
         "settings": {f.name: _shown(getattr(task, f.name)) for f in fields(task) if f.default is not MISSING},
         "levels": [dict(level) for level in getattr(task, "LEVELS", ())],
-        "problem": problem.question,
+        "style": problem.style,
+        **_sent(await first_messages(way, problem), template),
         "gold": gold,
         "verifier": task.verifier.name,
         "verdict": {"value": score.value, "reason": score.reason},
     }
+
+
+def _sent(messages: Sequence[Message], template: str | None) -> dict[str, Any]:
+    """A conversation as it is sent; as text, where the template is known without a model."""
+    if template is not None:
+        from ponder.models.chat import render
+
+        return {"problem": render(template, messages), "messages": list(messages)}
+    told = [f"[{m['role']}] {m['content']}" for m in messages] if len(messages) > 1 else [messages[-1]["content"]]
+    return {"problem": "\n".join(told), "messages": list(messages)}
 
 
 def _lines(said: dict[str, Any]) -> list[str]:
@@ -105,7 +131,8 @@ def _lines(said: dict[str, Any]) -> list[str]:
         out += ["", "levels (--set level=N):"]
         for i, level in enumerate(said["levels"], 1):
             out.append(f"  {i}  " + ", ".join(f"{k}={v}" for k, v in level.items()))
-    out += ["", "a problem:", *("  " + line for line in said["problem"].splitlines())]
+    style = f", in style {said['style']}" if said["style"] else ""
+    out += ["", f"a problem, as it is sent{style}:", *("  " + line for line in said["problem"].splitlines())]
     out += ["", "its gold answer:", *("  " + line for line in said["gold"].splitlines())]
     value = "undecided" if verdict["value"] is None else f"{verdict['value']:g}"
     return [*out, "", f"the verifier ({said['verifier']}) gives it {value}: {verdict['reason']}"]

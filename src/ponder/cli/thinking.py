@@ -42,7 +42,7 @@ def strategy_named(
     from ponder.reason.presets import PRESETS, strategy_of
     from ponder.reason.strategies import STRATEGIES
 
-    level = None if effort is None else effort_named(effort)
+    level = effort_named(effort) if effort else None
     name = name or (level.strategy if level else default)
     kind, guide = strategy_of(names.find("strategy", name, {**STRATEGIES, **PRESETS}))
     found = flags.build("strategy", kind, [s for s in settings if not s.startswith("cut=")], flag)

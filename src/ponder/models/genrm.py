@@ -64,7 +64,7 @@ class GenRM:
         if len(said) > LONGEST:
             return Score(None, f"the answer has {len(said)} characters, of which a judge is shown at most {LONGEST}")
         try:
-            return await asyncio.wait_for(self._ask(trace.problem.question, said), self.seconds)
+            return await asyncio.wait_for(self._ask(trace.problem.bare, said), self.seconds)
         except (Interrupted, Spent):
             raise
         except TimeoutError:

@@ -10,6 +10,7 @@ from pathlib import Path
 from ponder import room
 from ponder.errors import UsageError
 from ponder.models.load import load_any, pin
+from ponder.pipelines.asked import in_style
 from ponder.pipelines.evaluate import think_about
 from ponder.pipelines.guides import guide_named, sees_gold
 from ponder.pipelines.inputs import inputs_of
@@ -41,6 +42,7 @@ class Collect:
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "task", in_style(self.task, self.strategy, self.template))
         if min(self.batch, self.problems) < 1 or min(self.seed, self.first) < 0:
             raise UsageError("batch and problems must each be at least 1, seed and first at least 0")
 

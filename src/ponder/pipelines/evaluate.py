@@ -13,6 +13,7 @@ from ponder import room
 from ponder.errors import Interrupted, ModelError, TaskError, UsageError
 from ponder.models.load import load_any, pin
 from ponder.pipelines import unchanged
+from ponder.pipelines.asked import in_style
 from ponder.pipelines.guides import guide_named, sees_gold
 from ponder.pipelines.inputs import inputs_of
 from ponder.pipelines.report import Report, report, so_far
@@ -45,6 +46,7 @@ class Evaluate:
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "task", in_style(self.task, self.strategy, self.template))
         if self.batch < 1 or (self.limit is not None and self.limit < 1) or self.seed < 0:
             raise UsageError("batch and limit must each be at least 1, seed at least 0")
 

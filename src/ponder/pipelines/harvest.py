@@ -297,7 +297,7 @@ def _verdicts(trace: Trace, scorer: str, funnel: Funnel, origin: Origin, job: Ha
             continue
         text, size = trace.text(end), reap.size(trace, end)
         first = trace.text(others[at % len(others)]) if job.what == "rationales" else None
-        row = lesson(trace.problem.question, text, score >= job.bar, first)
+        row = lesson(trace.problem.bare, text, score >= job.bar, first)
         row |= {"score": score, "tokens": size, "from": origin.of(trace, steps=trace.path(end))}
         yield Found(reap.key(trace.problem), text, size, row)
 

@@ -13,6 +13,7 @@ from ponder.funnel import Funnel
 from ponder.models.load import load_any, pin
 from ponder.models.local import Local
 from ponder.pipelines import unchanged
+from ponder.pipelines.asked import in_style
 from ponder.pipelines.held_out import none_left, training_traces
 from ponder.pipelines.inputs import inputs_of
 from ponder.pipelines.judged import same_tokens
@@ -51,6 +52,7 @@ class Label:
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "task", in_style(self.task, self.strategy, self.template))
         if min(self.limit, self.batch) < 1 or self.seed < 0:
             raise UsageError("limit and batch must be at least 1, seed at least 0")
         if self.include_held_out and not self.data:

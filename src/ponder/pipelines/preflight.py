@@ -73,7 +73,8 @@ def examine_given(
 async def _samples(job: RL, policy: Native, learner: Learner, sampling: Sampling) -> Evidence:
     tokenizer, scorer = policy.tokenizer, job.task.verifier.name
     policy.stream(job.seed)
-    drawn = await draw(policy, shortest(policy, pick(job.task.train, job.seed, 0, 8 * PROBLEMS)), sampling)
+    problems = shortest(policy, pick(job.task.train, job.seed, 0, 8 * PROBLEMS))
+    drawn = await draw(policy, problems, sampling, job.strategy)
     real = ended(drawn, end_token(tokenizer) if tokenizer.eos else None, scorer)
     traces = [trace for trace, _ in drawn]
     Witness(learner).note_reference(traces)

@@ -213,7 +213,7 @@ async def _make(job: MakeProblems, find: Find, run: Run, watch: Watch, funnel: F
     asking = Asking(run, watch, job.batch)
     problems = await _sourced(job, find, asking, funnel)
     if job.prompt is not None:
-        problems = [replace(p, messages=user(job.prompt.format(question=bare(p)))) for p in problems]
+        problems = [replace(p, messages=user(job.prompt.format(question=bare(p))), style="", told="") for p in problems]
     problems = job.sieve(problems, funnel, job.task)
     if exact is not None:
         problems = _by_solver(problems, exact, funnel)

@@ -17,6 +17,7 @@ from ponder.errors import UsageError
 from ponder.measure import mean_of
 from ponder.models.load import Fresh, load_policy, pinned
 from ponder.models.native import Native
+from ponder.pipelines.asked import in_style
 from ponder.pipelines.inputs import inputs_of
 from ponder.pipelines.keeping import Keeper
 from ponder.pipelines.sft import imitation
@@ -66,6 +67,7 @@ class QuietStar:
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "data", in_style(self.data, template=self.template))
         if min(self.steps, self.batch, self.length, self.ahead, self.limit, self.save_every, self.keep) < 1:
             raise UsageError("steps, batch, length, ahead, limit, save_every and keep must be at least 1")
         if min(self.seed, self.thoughts) < 0 or not self.beta >= 0:

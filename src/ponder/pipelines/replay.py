@@ -122,16 +122,23 @@ def find_scorer(name: str, stored: Stored, task: Callable[[str], Any]) -> tuple[
     if name in verify.REWARDS:
         return verify.REWARDS[name](), False
     if name.partition(":")[0] in TASKS:
-        return task(name).verifier, True
+        return as_asked(task(name), stored.traces).verifier, True
     if ":" not in name:
         raise UnknownName("scorer", name, [*VERIFIERS, *verify.REWARDS, *TASKS], "Or give 'module:object'.")
     found = names.load(name)
     made = found() if isinstance(found, type) else found
     if hasattr(made, "verifier"):
-        return made.verifier, True
+        return as_asked(made, stored.traces).verifier, True
     if not isinstance(made, Scorer):
         raise UsageError(f"{name} is a {type(made).__name__}, neither a scorer (name, async call) nor a task")
     return made, False
+
+
+def as_asked(task: Any, traces: Sequence[Trace]) -> Any:
+    """The task in the style in which these answers were asked for, where the traces say and the task knows styles."""
+    styles = {trace.problem.style for trace in traces if trace.problem.style}
+    alone = len(styles) == 1 and getattr(task, "style", "") is None
+    return task.styled(styles.pop()) if alone else task
 
 
 def _weighted(name: str, stored: Stored) -> Scorer:

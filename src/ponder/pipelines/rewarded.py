@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ponder.errors import UsageError
 from ponder.pipelines.guides import guide_named
 from ponder.protocols import Scorer, Task
+from ponder.tasks.styled import with_style
 from ponder.types import Problem, Score, Trace
 
 
@@ -60,6 +61,9 @@ class Rewarded:
 
     def gold(self, problem: Problem) -> str:
         return self.task.gold(problem)
+
+    def styled(self, style: str) -> Rewarded:
+        return replace(self, task=with_style(self.task, style))
 
 
 @lru_cache(maxsize=4)

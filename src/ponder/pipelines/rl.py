@@ -19,6 +19,7 @@ from ponder.models.native import Native
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
 from ponder.pipelines import flat
+from ponder.pipelines.asked import in_style
 from ponder.pipelines.curriculum import Curriculum, History, Uniform
 from ponder.pipelines.inputs import inputs_of
 from ponder.pipelines.keeping import Keeper, State
@@ -74,6 +75,7 @@ class RL:
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "task", in_style(self.task, self.strategy, self.template))
         counted = ("steps", "prompts", "passes", "minibatches", "save_every", "keep")
         if min(getattr(self, name) for name in counted) < 1 or min(self.seed, self.micro_tokens, self.patience) < 0:
             raise UsageError(f"{', '.join(counted)} must each be at least 1, seed, micro_tokens, patience at least 0")

@@ -18,6 +18,7 @@ from ponder.models.native import Native
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
+from ponder.pipelines.asked import in_style
 from ponder.pipelines.conversations import HELD_OUT, Written, read_conversations
 from ponder.pipelines.held_out import warn_of
 from ponder.pipelines.inputs import inputs_of
@@ -68,6 +69,8 @@ class FineTune:
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.data, str):
+            object.__setattr__(self, "data", in_style(self.data, template=self.template))
         if min(self.steps, self.batch, self.save_every, self.keep) < 1 or min(self.seed, self.micro_tokens) < 0:
             raise UsageError("steps, batch, save_every and keep must be at least 1, seed and micro_tokens at least 0")
         if type(self.objective) in ONLINE.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, is_dataclass, replace
+from typing import Any
 
 from ponder import names
 from ponder.errors import UnknownName, UsageError
@@ -12,6 +13,7 @@ from ponder.measure.contamination import contamination, words
 from ponder.protocols import Task
 from ponder.tasks.made.rows import bare
 from ponder.tasks.made.similar import alike, alike_by, distinct
+from ponder.tasks.styled import Styled
 from ponder.types import Problem
 from ponder.verify.form.language import consistency
 from ponder.verify.form.tongues import LANGUAGES
@@ -88,7 +90,8 @@ def plain(task: Task) -> Task:
     prompt = getattr(task, "prompt", None)
     if not is_dataclass(task) or isinstance(task, type) or not isinstance(prompt, str) or "{question}" not in prompt:
         return task
-    return replace(task, prompt="{question}")
+    style: Any = {"style": "plain"} if isinstance(task, Styled) else {}
+    return replace(task, prompt="{question}", **style)
 
 
 def _first(

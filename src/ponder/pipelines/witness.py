@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from ponder.models.native import Native
+from ponder.protocols import Strategy
+from ponder.reason.first import first_prompts
 from ponder.train.learner import Learner, OutOfMemory
 from ponder.train.objective import Tokens
 from ponder.train.pack import Batch, cut, pack
@@ -190,10 +192,14 @@ def shortest(policy: Native, problems: Sequence[Problem]) -> list[Problem]:
     return sorted(problems, key=lambda p: len(policy.encode(p.messages)))[:PROBLEMS]
 
 
-async def draw(policy: Native, problems: Sequence[Problem], sampling: Sampling) -> list[tuple[Trace, list[Completion]]]:
-    """Some short samples of the policy's own."""
+async def draw(
+    policy: Native, problems: Sequence[Problem], sampling: Sampling, strategy: Strategy | None = None
+) -> list[tuple[Trace, list[Completion]]]:
+    """Some short samples of the policy's own, after the prompts that the strategy sends."""
     sampling = replace(sampling, max_tokens=min(LONGEST, sampling.max_tokens))
-    traces = [prompt_trace(p, policy.encode(p.messages)) for p in problems]
+    own = [policy.encode(p.messages) for p in problems]
+    asked = own if strategy is None else await first_prompts(strategy, problems, policy)
+    traces = [prompt_trace(p, prompt) for p, prompt in zip(problems, asked, strict=True)]
     drawn = await asyncio.gather(*(policy.generate(t.steps[0].token_ids, sampling, COMPLETIONS) for t in traces))
     return list(zip(traces, drawn, strict=True))
 

@@ -41,7 +41,7 @@ PRESETS: dict[str, Preset] = {
     "direct": Preset(Chain(Sampling(temperature=0.0, max_tokens=64), DIRECT), "the answer alone, as a baseline"),
     "cot": Preset(
         Chain(Sampling(temperature=0.0, max_tokens=1024), STEP_BY_STEP),
-        "zero-shot chain of thought, Kojima et al. 2022 (arXiv 2205.11916)",
+        "zero-shot chain of thought, after Kojima et al. 2022 (arXiv 2205.11916): think step by step, then answer",
     ),
     "cot-sc": Preset(
         Vote(n=40, sampling=_WARM, prompt=STEP_BY_STEP), "self-consistency, Wang et al. 2023 (arXiv 2203.11171)"

@@ -1,22 +1,33 @@
-"""How a question is put: as it stands, with worked examples, with a request to think or not to."""
+"""How a question is put: as it stands, with worked examples, in a style that asks to think or not to."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ponder.errors import UsageError
 from ponder.protocols import Policy
 from ponder.reason.operators.generate import ask
-from ponder.types import Message, Trace
+from ponder.types import Message, Problem, Trace
+from ponder.verify.style import THINKS, instruction, style_named
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Changes the conversation that a problem is; with nothing set, it stays as it is."""
+    """Changes the conversation that a problem is; with nothing set, it stays as it is.
+
+    `style` says how the answer is asked for (`verify.style`). A job has its task ask in that style, which knows what
+    kind of answer it wants and reads it in that form. A problem that comes without a style is asked in it here.
+    """
 
     instruction: str = ""  # said after the question
     examples: tuple[tuple[str, str], ...] = ()  # questions and answers, before it
     system: str = ""
+    style: str = ""  # empty: the task's own
+
+    def __post_init__(self) -> None:
+        if self.style:
+            style_named(self.style)
 
     def messages(self, given: Sequence[Message]) -> list[Message]:
         out = [dict(m) for m in given]
@@ -34,15 +45,33 @@ class Prompt:
 
     def root(self, trace: Trace, policy: Policy) -> int:
         """The step that answers go on from: the problem's own prompt, or this one, which is added once."""
-        if self == Prompt():
+        messages = self.asking(trace.problem)
+        if messages is None:
             return 0
-        encoded = policy.encode(self.messages(trace.problem.messages))
+        encoded = policy.encode(messages)
         for i, step in enumerate(trace.steps):
             if step.parent is None and len(step.token_ids) == len(encoded) and (step.token_ids == encoded).all():
                 return i
-        return ask(trace, self.messages(trace.problem.messages), policy)
+        return ask(trace, messages, policy)
+
+    def asking(self, problem: Problem) -> list[Message] | None:
+        """The conversation that is sent in place of the problem's own; None where that is sent."""
+        said = self._said(problem.style)
+        told = replace(self, instruction="\n".join(filter(None, [self.instruction, said])), style="")
+        return None if told == PLAIN else told.messages(problem.messages)
+
+    def _said(self, asked: str) -> str:
+        """How to answer, where the problem does not say so."""
+        if not self.style or asked == self.style or {asked, self.style} <= set(THINKS):
+            return ""
+        if asked not in ("", "plain"):
+            raise UsageError(
+                f"the problem asks for its answer in style {asked}, and the strategy in style {self.style}: give the"
+                " task the strategy's style, as every job does"
+            )
+        return instruction(style_named(self.style))
 
 
 PLAIN = Prompt()
-STEP_BY_STEP = Prompt("Let's think step by step.")  # Kojima et al. 2022
-DIRECT = Prompt("Give only the final answer, without explanation.")
+STEP_BY_STEP = Prompt(style="cot")
+DIRECT = Prompt(style="direct")

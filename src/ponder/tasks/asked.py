@@ -8,13 +8,18 @@ from typing import Any
 
 from ponder.errors import UnknownName, UsageError
 from ponder.tasks.drawn.procedural import Item, Procedural
-from ponder.types import Problem, user
-from ponder.verify import EXPLICIT, FinalNumber, Form, state
+from ponder.tasks.styled import Styled
+from ponder.types import Problem
+from ponder.verify import FinalNumber, Form
+from ponder.verify.style import Wanted
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked(Procedural[Item]):
-    """`prompt` holds the field {question} and says how to answer: in `<answer> </answer>`."""
+class Asked(Styled, Procedural[Item]):
+    """`prompt` holds the field {question}; the style says how to answer, by default in `<answer> </answer>`."""
+
+    WANTED = Wanted(forms=("tag", "boxed"), bare=False)
+    STYLE = "answer"
 
     prompt: str = "{question}"
 
@@ -29,30 +34,27 @@ class Asked(Procedural[Item]):
         return {}
 
     def problem(self, item: Item, id: str) -> Problem:
-        text = self.prompt.format(question=self.question(item))
-        return Problem(id, user(text, self.system), self.answer(item), self.tags(item))
+        return self.posed(id, self.prompt.format(question=self.question(item)), self.answer(item), self.tags(item))
 
     def solution(self, problem: Problem) -> str:
-        """What stands in `<answer> </answer>`."""
+        """The answer, without the form in which it is given."""
         return str(problem.answer)
 
     def gold(self, problem: Problem) -> str:
-        return f"<answer>{self.solution(problem)}</answer>"
+        return self.stated(self.solution(problem))
 
 
 @dataclass(frozen=True, kw_only=True)
 class AskedNumber(Asked[Item]):
-    """The answer is one number; the first of `forms` is how gold is written."""
+    """The answer is one number."""
 
-    prompt: str = "{question}\nPut the final number in \\boxed{{}}."
-    forms: tuple[Form, ...] = EXPLICIT
+    WANTED = Wanted("the final number")
+
+    forms: tuple[Form, ...] = ()  # none: those of the style; the first is how gold is written
 
     @property
     def verifier(self) -> FinalNumber:
-        return FinalNumber(self.forms)
-
-    def gold(self, problem: Problem) -> str:
-        return state(self.solution(problem), self.forms[0])
+        return FinalNumber(self.reads)
 
 
 def known_kinds(given: tuple[str, ...], known: tuple[str, ...]) -> None:

@@ -36,7 +36,6 @@ class ReasoningGym(Asked[int]):
     dataset: str
     settings: str = "{}"
     pool: int = 10_000
-    prompt: str = "{question}\nGive the final answer in <answer> </answer>."
 
     def check(self) -> None:
         at_least(10, pool=self.pool)

@@ -9,6 +9,7 @@ from typing import overload
 
 from ponder.errors import TaskError, UsageError
 from ponder.protocols import Scorer, Task
+from ponder.tasks.styled import with_style
 from ponder.types import Problem, Score, Trace
 from ponder.verify.rewards import weighted
 
@@ -44,6 +45,9 @@ class Shaped:
 
     def gold(self, problem: Problem) -> str:
         return self.task.gold(problem)
+
+    def styled(self, style: str) -> Shaped:
+        return replace(self, task=with_style(self.task, style))
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,9 @@ class Mixed:
 
     def gold(self, problem: Problem) -> str:
         return self._of(problem).gold(problem)
+
+    def styled(self, style: str) -> Mixed:
+        return replace(self, tasks=tuple(with_style(task, style) for task in self.tasks))
 
     def _of(self, problem: Problem) -> Task:
         return next(t for t in self.tasks if t.name == problem.tags[_OF])

@@ -82,7 +82,7 @@ class Judge:
     async def _ask(self, trace: Trace, found: Found) -> Score:
         word = secrets.token_hex(4)
         reference = trace.problem.answer if self.reference else None
-        messages = prompt(trace.problem.question, found.answer or "", reference, self.rubric, word)
+        messages = prompt(trace.problem.bare, found.answer or "", reference, self.rubric, word)
         replies = await self.policy.generate(self.policy.encode(messages), self.sampling, self.samples)
         for reply in replies:
             trace.spend(reply.cost)

@@ -23,7 +23,7 @@ def merging(trace: Trace, steps: Sequence[int], template: str = AGGREGATE) -> Qu
     if not steps:
         raise UsageError("there is nothing to aggregate: give at least one step")
     thoughts = listed([said(trace, i) for i in steps])
-    return Question(reworded(trace.problem, template, thoughts=thoughts), tuple(steps))
+    return Question(reworded(trace.problem, template, answers=True, thoughts=thoughts), tuple(steps))
 
 
 async def aggregate(

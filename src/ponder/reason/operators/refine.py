@@ -22,6 +22,6 @@ async def refine(
     """A better answer than this step's, to a prompt that cites it: the one that there is, or `another`."""
     trace = inquiries.trace
     told = FAULTS.replace("{found}", feedback.strip()) if feedback.strip() else ""
-    messages = reworded(trace.problem, template, answer=said(trace, step), feedback=told)
+    messages = reworded(trace.problem, template, answers=not aside, answer=said(trace, step), feedback=told)
     asked = Question(messages, (step,))
     return (await inquiries.answer(asked, sampling, 1 + inquiries.had(asked) * another, aside=aside))[-1]

@@ -22,10 +22,15 @@ def needs(what: str, template: str, *slots: str) -> None:
         raise UsageError(f"the {what} prompt does not say where {{{lacking[0]}}} goes; write that into it")
 
 
-def reworded(problem: Problem, template: str, **slots: str) -> list[Message]:
-    """The problem's conversation with its last message said by this template, whose {question} is that message."""
+def reworded(problem: Problem, template: str, *, answers: bool = False, **slots: str) -> list[Message]:
+    """The problem's conversation with its last message said by this template, whose {question} is that message.
+
+    How to answer the problem is said only where the reply `answers` it, and at the end.
+    """
     given = [dict(m) for m in problem.messages] or [{"role": "user", "content": ""}]
-    given[-1]["content"] = fill(template, question=str(given[-1]["content"]), **slots)
+    question = str(given[-1]["content"]).removesuffix(problem.told)
+    how = f"\n{problem.told.strip()}" if answers and problem.told else ""
+    given[-1]["content"] = fill(template, question=question, **slots) + how
     return list(given)
 
 

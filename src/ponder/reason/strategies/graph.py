@@ -83,7 +83,11 @@ class Solve:
             raise UsageError(f"n is {self.n}; a part needs at least one solution")
 
     async def __call__(self, graph: Graph, thoughts: Sequence[Thought]) -> list[Thought]:
-        asked = [Question(reworded(graph.trace.problem, self.template, part=t.text), (t.step,)) for t in thoughts]
+        whole = not graph.aside
+        asked = [
+            Question(reworded(graph.trace.problem, self.template, answers=whole, part=t.text), (t.step,))
+            for t in thoughts
+        ]
         return await graph.best_each(await graph.ask(asked, self.n))
 
 
@@ -162,7 +166,7 @@ class GraphOfThoughts:
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         whole = max((i for i, o in enumerate(self.operations) if isinstance(o, Split | Merge)), default=0)
         graph = Graph(trace, scorer, self.sampling, Inquiries(trace, policy))
-        thoughts = [Thought(trace.problem.question, 0)]
+        thoughts = [Thought(trace.problem.bare, 0)]
         with until_spent(trace):
             for i, operation in enumerate(self.operations):
                 graph.aside = i < whole or isinstance(operation, Split)

@@ -64,8 +64,8 @@ class Thoughts:
         """Ask what to think next."""
         state = self.state_of(problem, thoughts)
         ready = state == self.final if self.final else last
-        slots = {"thoughts": thoughts.strip() or "(nothing yet)", "state": state, "n": str(n)}
-        return reworded(problem, self.answer if ready else self.propose, **slots)
+        so_far = thoughts.strip() or "(nothing yet)"
+        return reworded(problem, self.answer if ready else self.propose, thoughts=so_far, state=state, n=str(n))
 
     def rating(self, problem: Problem, thoughts: str) -> list[Message]:
         """Ask what the thinking so far is worth."""
@@ -88,7 +88,7 @@ class Thoughts:
         """What the last line leaves to work with; before the first thought, the question."""
         lines = thoughts.strip().splitlines()
         if not lines:
-            return problem.question.strip()
+            return problem.bare.strip()
         found = re.search(self.state, lines[-1]) if self.state else None
         return found[1] if found else lines[-1]
 

@@ -6,19 +6,22 @@ import random
 from dataclasses import dataclass
 
 from ponder.tasks.drawn.procedural import Procedural, at_least, at_most
-from ponder.types import Problem, user
-from ponder.verify import FORMS, FinalNumber, Form, state
+from ponder.tasks.styled import Styled
+from ponder.types import Problem
+from ponder.verify import FORMS, FinalNumber, Form
+from ponder.verify.style import Wanted
 
 
 @dataclass(frozen=True)
-class Addition(Procedural[tuple[int, int]]):
+class Addition(Styled, Procedural[tuple[int, int]]):
     """`a + b`, both with exactly so many digits (one digit: 0 to 9)."""
 
+    WANTED = Wanted("the final number", ("bare", *(f for f in FORMS if f != "bare")))
     LEVELS = tuple({"digits": digits} for digits in (1, 2, 3, 5, 8, 12))
 
     digits: int = 2
-    prompt: str = "What is {a} + {b}?"  # as the recipe `addition` was measured with
-    forms: tuple[Form, ...] = ("bare", *(f for f in FORMS if f != "bare"))  # the first is how gold is written
+    prompt: str = "What is {a} + {b}?"
+    forms: tuple[Form, ...] = ()  # none: those of the style; the first is how gold is written
 
     def check(self) -> None:
         at_least(1, digits=self.digits)
@@ -30,7 +33,7 @@ class Addition(Procedural[tuple[int, int]]):
 
     @property
     def verifier(self) -> FinalNumber:
-        return FinalNumber(self.forms)
+        return FinalNumber(self.reads)
 
     def draw(self, rng: random.Random) -> tuple[int, int]:
         lowest = 10 ** (self.digits - 1) if self.digits > 1 else 0
@@ -41,7 +44,7 @@ class Addition(Procedural[tuple[int, int]]):
 
     def problem(self, item: tuple[int, int], id: str) -> Problem:
         a, b = item
-        return Problem(id, user(self.prompt.format(a=a, b=b), self.system), str(a + b), {"digits": self.digits})
+        return self.posed(id, self.prompt.format(a=a, b=b), str(a + b), {"digits": self.digits})
 
     def gold(self, problem: Problem) -> str:
-        return state(problem.answer, self.forms[0])
+        return self.stated(problem.answer)

@@ -8,16 +8,21 @@ from dataclasses import dataclass
 
 from ponder.errors import TaskError
 from ponder.tasks.drawn.procedural import Procedural, at_least, at_most
-from ponder.types import Problem, user
-from ponder.verify import FORMS, FinalNumber, Form, evaluate, state
+from ponder.tasks.styled import Styled
+from ponder.types import Problem
+from ponder.verify import FORMS, FinalNumber, Form, evaluate
+from ponder.verify.style import Wanted
 
 MOST_TERMS = 12  # what `evaluate` reads in 200 characters, with room to spare
 
 
 @dataclass(frozen=True)
-class Arithmetic(Procedural[str]):
+class Arithmetic(Styled, Procedural[str]):
     """An expression of so many integers from 1 to `largest`, with at most one pair of brackets."""
 
+    WANTED = Wanted(
+        "the final number", ("bare", *(f for f in FORMS if f != "bare")), own="Answer with the number only.", joint=" "
+    )
     LEVELS = (
         {"terms": 2, "largest": 10, "brackets": False},
         {"terms": 3, "largest": 20, "brackets": True},
@@ -29,8 +34,8 @@ class Arithmetic(Procedural[str]):
     terms: int = 3
     largest: int = 20
     brackets: bool = True
-    prompt: str = "What is {expression}? Answer with the number only."
-    forms: tuple[Form, ...] = ("bare", *(f for f in FORMS if f != "bare"))  # the first is how gold is written
+    prompt: str = "What is {expression}?"
+    forms: tuple[Form, ...] = ()  # none: those of the style; the first is how gold is written
 
     def check(self) -> None:
         at_least(2, terms=self.terms, largest=self.largest)
@@ -43,7 +48,7 @@ class Arithmetic(Procedural[str]):
 
     @property
     def verifier(self) -> FinalNumber:
-        return FinalNumber(self.forms)
+        return FinalNumber(self.reads)
 
     def draw(self, rng: random.Random) -> str:
         words = [str(rng.randint(1, self.largest)) for _ in range(self.terms)]
@@ -66,7 +71,7 @@ class Arithmetic(Procedural[str]):
         if value is None:
             raise TaskError(f"arithmetic drew {item!r}, which cannot be evaluated; please report this")
         text = self.prompt.format(expression=item)
-        return Problem(id, user(text, self.system), str(value), {"terms": self.terms, "expression": item})
+        return self.posed(id, text, str(value), {"terms": self.terms, "expression": item})
 
     def gold(self, problem: Problem) -> str:
-        return state(problem.answer, self.forms[0])
+        return self.stated(problem.answer)

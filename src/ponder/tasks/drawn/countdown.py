@@ -11,8 +11,10 @@ from itertools import permutations
 from ponder import verify
 from ponder.errors import TaskError
 from ponder.tasks.drawn.procedural import Procedural, at_least, at_most
-from ponder.types import Problem, user
-from ponder.verify import Form, state
+from ponder.tasks.styled import Styled
+from ponder.types import Problem
+from ponder.verify import Form
+from ponder.verify.style import Wanted
 
 Puzzle = tuple[tuple[int, ...], int]  # numbers, target
 
@@ -20,9 +22,11 @@ MOST_NUMBERS = 6  # the solver's work grows about thirtyfold with each number
 
 
 @dataclass(frozen=True)
-class Countdown(Procedural[Puzzle]):
+class Countdown(Styled, Procedural[Puzzle]):
     """Numbers from 1 to `largest` and a target from 1 to `highest` that an expression over all of them reaches."""
 
+    WANTED = Wanted("the expression", ("tag", "boxed", "line"), joint=" ")
+    STYLE = "answer"
     LEVELS = (
         {"numbers": 2, "largest": 20, "highest": 50},
         {"numbers": 3, "largest": 20, "highest": 100},
@@ -34,11 +38,8 @@ class Countdown(Procedural[Puzzle]):
     largest: int = 20
     highest: int = 100
     use_all: bool = True
-    prompt: str = (
-        "Use the numbers {numbers} {times} with + - * / and brackets to make {target}."
-        " Give the expression in <answer> </answer>."
-    )
-    forms: tuple[Form, ...] = ("tag", "boxed")
+    prompt: str = "Use the numbers {numbers} {times} with + - * / and brackets to make {target}."
+    forms: tuple[Form, ...] = ()  # none: those of the style; the first is how gold is written
 
     def check(self) -> None:
         at_least(2, numbers=self.numbers, largest=self.largest, highest=self.highest)
@@ -51,7 +52,7 @@ class Countdown(Procedural[Puzzle]):
 
     @property
     def verifier(self) -> verify.Countdown:
-        return verify.Countdown(self.use_all, self.forms)
+        return verify.Countdown(self.use_all, self.reads)
 
     def draw(self, rng: random.Random) -> Puzzle:
         while True:  # a good part of all draws will do, 1 * 1 * 1 = 1 at the least
@@ -69,7 +70,7 @@ class Countdown(Procedural[Puzzle]):
         times = "exactly once each" if self.use_all else "at most once each"
         text = self.prompt.format(numbers=", ".join(map(str, numbers)), target=target, times=times)
         answer = {"numbers": list(numbers), "target": target}
-        return Problem(id, user(text, self.system), answer, {"numbers": self.numbers})
+        return self.posed(id, text, answer, {"numbers": self.numbers})
 
     def solution(self, problem: Problem) -> str:
         """One expression over all the numbers that solves it."""
@@ -79,7 +80,7 @@ class Countdown(Procedural[Puzzle]):
         return found
 
     def gold(self, problem: Problem) -> str:
-        return state(self.solution(problem), self.forms[0])
+        return self.stated(self.solution(problem))
 
 
 def _reached(rng: random.Random, numbers: Sequence[int]) -> Fraction:

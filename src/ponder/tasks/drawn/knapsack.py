@@ -12,6 +12,7 @@ from ponder.tasks.asked import Asked
 from ponder.tasks.drawn.procedural import at_least, at_most
 from ponder.tasks.drawn.vocabulary import WORDS
 from ponder.types import Problem
+from ponder.verify.style import Wanted
 
 
 class Item(NamedTuple):
@@ -25,6 +26,7 @@ class Item(NamedTuple):
 class Knapsack(Asked[Item]):
     """`things` things with values and weights from 1 to `largest`, about half of which the bag holds."""
 
+    WANTED = Wanted("what you take", ("tag", "boxed"), ", separated by commas", bare=False)
     LEVELS = (
         {"things": 3, "largest": 10},
         {"things": 5, "largest": 20},
@@ -36,7 +38,6 @@ class Knapsack(Asked[Item]):
     things: int = 5
     largest: int = 20
     partial: bool = False  # a choice that fits earns its share of the best
-    prompt: str = "{question}\nList what you take in <answer> </answer>, separated by commas."
 
     def check(self) -> None:
         at_least(2, things=self.things, largest=self.largest)

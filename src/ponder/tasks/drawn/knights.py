@@ -12,6 +12,7 @@ from ponder.tasks.asked import Asked
 from ponder.tasks.drawn.procedural import at_least, at_most
 from ponder.tasks.drawn.vocabulary import NAMES
 from ponder.types import Problem
+from ponder.verify.style import Wanted
 from ponder.verify.text import FinalList
 
 Kinds = tuple[bool, ...]  # of each person: True for a knight
@@ -34,13 +35,13 @@ class Item(NamedTuple):
 class Knights(Asked[Item]):
     """`people` islanders, each of whom says one thing; only one answer fits."""
 
+    WANTED = Wanted(
+        "what each of them is, knight or knave, in the order in which they are named,", ("tag", "boxed", "line"),
+        ", separated by commas",
+    )  # fmt: skip
     LEVELS = tuple({"people": people} for people in (3, 4, 5, 6, 8))
 
     people: int = 3
-    prompt: str = (
-        "{question}\nGive what each of them is, knight or knave, in the order in which they are named, in"
-        " <answer> </answer>, separated by commas."
-    )
 
     def check(self) -> None:
         at_least(3, people=self.people)
@@ -52,7 +53,7 @@ class Knights(Asked[Item]):
 
     @property
     def verifier(self) -> FinalList:
-        return FinalList()
+        return FinalList(self.reads)
 
     def draw(self, rng: random.Random) -> Item:
         while True:

@@ -13,6 +13,7 @@ from ponder.errors import TaskError
 from ponder.tasks.asked import Asked
 from ponder.tasks.drawn.procedural import at_least, at_most
 from ponder.types import Problem
+from ponder.verify.style import Wanted
 
 Lines = tuple[str, ...]
 
@@ -23,6 +24,7 @@ MOVES = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 class Maze(Asked[Lines]):
     """`side` x `side` rooms; so many more walls than needed are `opened`, which makes several ways."""
 
+    WANTED = Wanted("the moves", ("tag", "boxed"), " as letters: U (up), D (down), L (left), R (right)", bare=False)
     LEVELS = (
         {"side": 2, "opened": 0, "shortest": False},
         {"side": 3, "opened": 0, "shortest": False},
@@ -35,7 +37,6 @@ class Maze(Asked[Lines]):
     side: int = 4
     opened: int = 0
     shortest: bool = False
-    prompt: str = "{question}\nGive the moves in <answer> </answer> as letters: U (up), D (down), L (left), R (right)."
 
     def check(self) -> None:
         at_least(2, side=self.side)

@@ -18,6 +18,7 @@ from ponder.tasks.drawn.procedural import at_least, at_most
 from ponder.tasks.split import digest
 from ponder.types import Problem
 from ponder.verify.code.verdicts import CallTests
+from ponder.verify.style import Wanted
 
 ENTRY = "solve"
 TYPES: dict[Type, str] = {"list": "a list of integers", "text": "a text", "integer": "an integer"}
@@ -38,6 +39,7 @@ class Case(NamedTuple):
 class Programs(Asked[Item]):
     """Functions of so many `steps`, with `examples` shown in the specification and `tests` hidden."""
 
+    WANTED = Wanted("the function", place="in a ```python block", bare=False)
     LEVELS = tuple({"steps": steps} for steps in (1, 2, 3, 4, 6, 8))
 
     steps: int = 2
@@ -45,7 +47,6 @@ class Programs(Asked[Item]):
     tests: int = 12
     test_size: int = 100  # each is drawn some thirty times over
     share: bool = False  # the share of tests passed, in place of all or nothing
-    prompt: str = "{question}\nGive the function in a ```python block."
 
     def check(self) -> None:
         at_least(1, steps=self.steps)
@@ -92,7 +93,7 @@ class Programs(Asked[Item]):
         return {"steps": self.steps, "reference": source(item)}
 
     def gold(self, problem: Problem) -> str:
-        return f"```python\n{problem.tags['reference']}```"
+        return self.stated(f"```python\n{problem.tags['reference']}```")
 
     def _cases(self, item: Item) -> Sequence[Case]:
         return cases(item, self.examples, self.tests)

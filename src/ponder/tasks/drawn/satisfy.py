@@ -13,6 +13,7 @@ from ponder.errors import UsageError
 from ponder.tasks.asked import Asked
 from ponder.tasks.drawn.procedural import at_least, at_most
 from ponder.types import Problem
+from ponder.verify.style import Wanted
 
 Clause = tuple[int, ...]
 Formula = tuple[Clause, ...]  # as in DIMACS: 3 is x3, -3 is not x3
@@ -26,6 +27,10 @@ class Satisfy(Asked[Formula]):
     numbers of clauses, about half can.
     """
 
+    WANTED = Wanted(
+        "the value of each variable", ("tag", "boxed"),
+        ", as x1 = true, x2 = false, ...; or the one word unsatisfiable", bare=False,
+    )  # fmt: skip
     LEVELS = (
         {"variables": 3, "clauses": 6, "width": 2},
         {"variables": 4, "clauses": 17, "width": 3},
@@ -37,10 +42,6 @@ class Satisfy(Asked[Formula]):
     variables: int = 4
     clauses: int = 17
     width: int = 3
-    prompt: str = (
-        "{question}\nGive the value of each variable in <answer> </answer>, as x1 = true, x2 = false, ...;"
-        " or the one word unsatisfiable."
-    )
 
     def check(self) -> None:
         at_least(1, width=self.width, clauses=self.clauses)

@@ -12,6 +12,7 @@ from ponder.tasks.asked import Asked, known_kinds
 from ponder.tasks.drawn.procedural import at_least, at_most
 from ponder.tasks.drawn.vocabulary import WORDS
 from ponder.types import Problem
+from ponder.verify.style import Wanted
 from ponder.verify.text import FinalList
 
 Kind = Literal["ascending", "descending", "alphabet", "last-letter", "digit-sum", "length"]
@@ -36,6 +37,7 @@ class Item(NamedTuple):
 class Sorting(Asked[Item]):
     """Lists of `length` different numbers (with up to `digits` digits) or words."""
 
+    WANTED = Wanted("the sorted list", ("tag", "boxed", "line"), ", separated by commas")
     LEVELS = (
         {"length": 4, "digits": 2, "kinds": ("ascending", "descending", "alphabet")},
         {"length": 6, "digits": 2, "kinds": KINDS},
@@ -47,7 +49,6 @@ class Sorting(Asked[Item]):
     length: int = 6
     digits: int = 2
     kinds: tuple[Kind, ...] = KINDS
-    prompt: str = "{question}\nGive the sorted list in <answer> </answer>, separated by commas."
 
     def check(self) -> None:
         at_least(2, length=self.length, digits=self.digits)
@@ -62,7 +63,7 @@ class Sorting(Asked[Item]):
 
     @property
     def verifier(self) -> FinalList:
-        return FinalList()
+        return FinalList(self.reads)
 
     def draw(self, rng: random.Random) -> Item:
         kind = rng.choice(self.kinds)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ponder.tasks.asked import Asked
 from ponder.tasks.drawn.procedural import at_least, at_most
+from ponder.verify.style import Wanted
 from ponder.verify.text import FinalText
 
 Rule = tuple[str, str]  # its name, and what it takes: a letter, two letters, a number; empty for none
@@ -26,6 +27,7 @@ class Item(NamedTuple):
 class Strings(Asked[Item]):
     """A text of `length` letters, changed by so many `steps`."""
 
+    WANTED = Wanted("the text that comes out", ("tag", "boxed", "line"))
     LEVELS = (
         {"length": 4, "steps": 1},
         {"length": 6, "steps": 2},
@@ -36,7 +38,6 @@ class Strings(Asked[Item]):
 
     length: int = 6
     steps: int = 2
-    prompt: str = "{question}\nGive the text that comes out in <answer> </answer>."
 
     def check(self) -> None:
         at_least(3, length=self.length)
@@ -50,7 +51,7 @@ class Strings(Asked[Item]):
 
     @property
     def verifier(self) -> FinalText:
-        return FinalText()
+        return FinalText(self.reads)
 
     def draw(self, rng: random.Random) -> Item:
         while True:

@@ -14,6 +14,7 @@ from ponder.errors import TaskError, UsageError
 from ponder.tasks.asked import Asked
 from ponder.tasks.split import digest
 from ponder.types import Problem
+from ponder.verify.style import Wanted
 
 Cells = tuple[int, ...]  # row by row, 0 for an empty one
 
@@ -34,6 +35,7 @@ class Item(NamedTuple):
 class Sudoku(Asked[Item]):
     """Grids with `side` cells to a side and at least so many `clues`."""
 
+    WANTED = Wanted("the whole grid", ("tag", "boxed"), ", one row per line", bare=False)
     LEVELS = (
         {"side": 4, "clues": 11},
         {"side": 4, "clues": 7},
@@ -45,10 +47,7 @@ class Sudoku(Asked[Item]):
 
     side: int = 4
     clues: int = 8
-    prompt: str = (
-        "Solve this sudoku. Empty cells are dots; each row, column and box of {question}\n"
-        "Give the whole grid in <answer> </answer>, one row per line."
-    )
+    prompt: str = "Solve this sudoku. Empty cells are dots; each row, column and box of {question}"
 
     def check(self) -> None:
         if self.side not in FEWEST:

@@ -6,14 +6,22 @@ import random
 from dataclasses import dataclass
 
 from ponder.tasks.drawn.procedural import Procedural, at_least, at_most
-from ponder.types import Problem, user
-from ponder.verify import FORMS, FinalNumber, Form, state
+from ponder.tasks.styled import Styled
+from ponder.types import Problem
+from ponder.verify import FORMS, FinalNumber, Form
+from ponder.verify.style import Wanted
 
 
 @dataclass(frozen=True)
-class Sums(Procedural[tuple[int, ...]]):
+class Sums(Styled, Procedural[tuple[int, ...]]):
     """So many numbers below `limit`. Gold has a line for each addition, `12+47=59`, and the sum at the end."""
 
+    WANTED = Wanted(
+        "the final number",
+        ("hash", *(f for f in FORMS if f != "hash")),
+        own="Add one number at a time, and write the sum after #### at the end.",
+        joint=" ",
+    )
     LEVELS = (
         {"terms": 2, "limit": 10},
         {"terms": 3, "limit": 10},
@@ -24,8 +32,8 @@ class Sums(Procedural[tuple[int, ...]]):
 
     terms: int = 3
     limit: int = 100
-    prompt: str = "What is {sum}? Add one number at a time, and write the sum after #### at the end."
-    forms: tuple[Form, ...] = ("hash", *(f for f in FORMS if f != "hash"))  # the first is how gold is written
+    prompt: str = "What is {sum}?"
+    forms: tuple[Form, ...] = ()  # none: those of the style; the first is how gold is written
 
     def check(self) -> None:
         at_least(2, terms=self.terms, limit=self.limit)
@@ -37,7 +45,7 @@ class Sums(Procedural[tuple[int, ...]]):
 
     @property
     def verifier(self) -> FinalNumber:
-        return FinalNumber(self.forms)
+        return FinalNumber(self.reads)
 
     def draw(self, rng: random.Random) -> tuple[int, ...]:
         return tuple(rng.randrange(self.limit) for _ in range(self.terms))
@@ -47,11 +55,11 @@ class Sums(Procedural[tuple[int, ...]]):
 
     def problem(self, item: tuple[int, ...], id: str) -> Problem:
         asked = self.prompt.format(sum="+".join(map(str, item)))
-        return Problem(id, user(asked, self.system), str(sum(item)), {"terms": list(item)})
+        return self.posed(id, asked, str(sum(item)), {"terms": list(item)})
 
     def gold(self, problem: Problem) -> str:
         lines, total = [], problem.tags["terms"][0]
         for term in problem.tags["terms"][1:]:
             lines.append(f"{total}+{term}={total + term}")
             total += term
-        return "\n".join([*lines, state(problem.answer, self.forms[0])])
+        return self.stated(problem.answer, "\n".join(lines))

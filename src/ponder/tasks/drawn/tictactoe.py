@@ -12,6 +12,7 @@ from ponder import verify
 from ponder.errors import UsageError
 from ponder.tasks.asked import Asked
 from ponder.types import Problem
+from ponder.verify.style import Wanted
 
 LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
 TURNED = (6, 3, 0, 7, 4, 1, 8, 5, 2)  # where each cell of the board turned by 90 degrees comes from
@@ -22,6 +23,7 @@ FLIPPED = (2, 1, 0, 5, 4, 3, 8, 7, 6)
 class TicTacToe(Asked[str]):
     """Positions with `fewest` to `most` empty cells, in which not every move is as good as the best."""
 
+    WANTED = Wanted("the number of the cell", ("tag", "boxed"), bare=False)
     LEVELS = (
         {"fewest": 2, "most": 3},
         {"fewest": 3, "most": 5},
@@ -30,7 +32,6 @@ class TicTacToe(Asked[str]):
 
     fewest: int = 2
     most: int = 8
-    prompt: str = "{question}\nGive the number of the cell in <answer> </answer>."
 
     def check(self) -> None:
         if not 2 <= self.fewest <= self.most <= 8:

@@ -13,6 +13,7 @@ from ponder.tasks.asked import Asked
 from ponder.tasks.drawn.countdown import solve
 from ponder.tasks.drawn.procedural import at_least, at_most
 from ponder.types import Problem
+from ponder.verify.style import Wanted
 
 TARGET = 24
 
@@ -21,12 +22,11 @@ TARGET = 24
 class TwentyFour(Asked[tuple[int, ...]]):
     """Four numbers from 1 to `largest`."""
 
+    WANTED = Wanted("the expression", ("tag", "boxed", "line"), joint=" ")
     LEVELS = tuple({"largest": largest} for largest in (6, 9, 13))
 
     largest: int = 13
-    prompt: str = (
-        "{question} Use each number exactly once, with + - * / and brackets. Give the expression in <answer> </answer>."
-    )
+    prompt: str = "{question} Use each number exactly once, with + - * / and brackets."
 
     def check(self) -> None:
         at_least(6, largest=self.largest)
@@ -38,7 +38,7 @@ class TwentyFour(Asked[tuple[int, ...]]):
 
     @property
     def verifier(self) -> verify.Countdown:
-        return verify.Countdown()
+        return verify.Countdown(forms=self.reads)
 
     def draw(self, rng: random.Random) -> tuple[int, ...]:
         while True:

@@ -15,6 +15,7 @@ from ponder.tasks.asked import Asked
 from ponder.tasks.drawn.procedural import at_least, at_most
 from ponder.tasks.drawn.vocabulary import NAMES
 from ponder.types import Problem
+from ponder.verify.style import Wanted
 
 VALUES: dict[str, tuple[str, ...]] = {
     "name": NAMES,
@@ -51,6 +52,10 @@ class Item(NamedTuple):
 class Zebra(Asked[Item]):
     """`houses` houses with so many `attributes`; no clue can be left out."""
 
+    WANTED = Wanted(
+        "the whole grid", ("tag", "boxed"),
+        ' as JSON, as in {"1": {"name": "...", "colour": "..."}, "2": ...}', bare=False,
+    )  # fmt: skip
     LEVELS = (
         {"houses": 2, "attributes": 2},
         {"houses": 3, "attributes": 3},
@@ -62,10 +67,6 @@ class Zebra(Asked[Item]):
     houses: int = 3
     attributes: int = 3
     partial: bool = False  # each cell earns its share
-    prompt: str = (
-        "{question}\nGive the whole grid in <answer> </answer> as JSON,"
-        ' as in {{"1": {{"name": "...", "colour": "..."}}, "2": ...}}.'
-    )
 
     def check(self) -> None:
         at_least(2, houses=self.houses, attributes=self.attributes)

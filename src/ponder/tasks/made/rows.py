@@ -10,8 +10,9 @@ from ponder.errors import TaskError
 from ponder.tables import parse
 from ponder.types import Message, Problem, user
 from ponder.verify import MathAnswer, state
+from ponder.verify.style import Style, asked
 
-PROMPT = "{question}\nPut the final answer in \\boxed{{}}."
+STYLE: Style = "answer"  # in which made problems are asked
 ANSWERED = MathAnswer()  # who judges made problems
 
 
@@ -29,12 +30,14 @@ def made(
 ) -> Problem:
     """A problem with its lineage."""
     lineage = {"source": source, "operator": operator, "parents": list(parents), "seed": seed, "model": model}
-    return Problem(id, user(PROMPT.format(question=question)), answer, {**lineage, "question": question, **more})
+    said = asked(question, STYLE)
+    tags = {**lineage, "question": question, **more}
+    return Problem(id, user(said), answer, tags, STYLE, said.removeprefix(question))
 
 
 def bare(problem: Problem) -> str:
     """The question without how to answer it."""
-    return str(problem.tags.get("question") or problem.question)
+    return str(problem.tags.get("question") or problem.bare)
 
 
 def domain(problem: Problem) -> str:
@@ -45,15 +48,15 @@ def domain(problem: Problem) -> str:
 def to_row(problem: Problem, **more: Any) -> dict[str, Any]:
     """`gold`: an answer that the reward function below accepts, for `gold_column`."""
     answer = str(problem.answer)
-    asked: Any = problem.question if len(problem.messages) == 1 else [dict(m) for m in problem.messages]
-    row = {"prompt": asked, "answer": answer, "gold": state(answer, "boxed"), "id": problem.id}
+    sent: Any = problem.question if len(problem.messages) == 1 else [dict(m) for m in problem.messages]
+    row = {"prompt": sent, "answer": answer, "gold": state(answer, "boxed"), "id": problem.id}
     return {**row, **more, "tags": dict(problem.tags)}
 
 
 def from_row(row: Mapping[str, Any], where: str, question: str, answer: str) -> Problem:
     """`question` and `answer` name the columns."""
-    asked, gold = row[question], row[answer]
-    messages: tuple[Message, ...] = tuple(asked) if isinstance(asked, list) else user(_text(asked, question))
+    given, gold = row[question], row[answer]
+    messages: tuple[Message, ...] = tuple(given) if isinstance(given, list) else user(_text(given, question))
     if not messages or not all(
         isinstance(m, Mapping) and all(isinstance(m.get(k), str) for k in ("role", "content")) for m in messages
     ):

@@ -13,7 +13,8 @@ from ponder.errors import UnknownName
 from ponder.tasks.sets.files import Files, Row
 from ponder.tasks.sets.loaded import Loaded
 from ponder.types import Problem
-from ponder.verify import EXPLICIT, Choice, Form, state
+from ponder.verify import Choice, Form
+from ponder.verify.style import Wanted
 
 Part = Literal["Challenge", "Easy"]
 
@@ -22,9 +23,11 @@ Part = Literal["Challenge", "Easy"]
 class ARC(Loaded):
     """Official split. `part="Challenge"` holds what retrieval and co-occurrence got wrong."""
 
+    WANTED = Wanted("the letter of the right option")
+    STYLE = "cot"
+
     part: Part = "Challenge"
-    prompt: str = "{question}\nThink step by step, then put the letter of the right option in \\boxed{{}}."
-    forms: tuple[Form, ...] = EXPLICIT
+    forms: tuple[Form, ...] = ()  # none: those of the style; the first is how gold is written
 
     def __post_init__(self) -> None:
         if self.part not in get_args(Part):
@@ -37,14 +40,14 @@ class ARC(Loaded):
 
     @property
     def verifier(self) -> Choice:
-        return Choice(self.forms)
+        return Choice(self.reads)
 
     def rows(self, files: Files) -> tuple[list[Row], list[Row]]:
         base = f"ARC-{self.part}/ARC-{self.part}"
         return files.lines(f"{base}-Train.jsonl", _question), files.lines(f"{base}-Test.jsonl", _question)
 
     def gold(self, problem: Problem) -> str:
-        return state(problem.answer["choice"], self.forms[0])
+        return self.stated(problem.answer["choice"])
 
 
 def _question(record: dict[str, Any], number: int) -> Row:

@@ -9,14 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import lru_cache
+from typing import Any, ClassVar, Self
 
-from ponder.errors import UnknownName
+from ponder.errors import UnknownName, UsageError
 from ponder.tasks.sets.files import Files, Make, Row, read
 from ponder.tasks.sets.loaded import Loaded
 from ponder.types import Problem, Score
 from ponder.verify import Choice, FinalList, FinalNumber, FinalText, Form
 from ponder.verify.scoring import TextScorer, bad_data, shown
+from ponder.verify.style import Wanted
 
 TASKS = (
     "boolean_expressions", "causal_judgement", "date_understanding", "disambiguation_qa", "dyck_languages",
@@ -35,23 +37,28 @@ FORMS: tuple[Form, ...] = ("tag", "boxed", "line")  # the line: "So the answer i
 class BigBenchAnswer(TextScorer):
     """Each problem by its kind: `{"kind": "choice", "right": "(B)"}`, or a number, a word, a list, brackets."""
 
+    forms: tuple[Form, ...] = FORMS
+
     @property
     def name(self) -> str:
         return "accuracy"
 
     def verdict(self, text: str, gold: Any) -> Score:
-        if not isinstance(gold, Mapping) or gold.get("kind") not in _KINDS:
+        kinds = _kinds(self.forms)
+        if not isinstance(gold, Mapping) or gold.get("kind") not in kinds:
             bad_data(f"{shown(gold)} does not say which kind of answer is right")
-        return _KINDS[gold["kind"]].judge(text, gold["right"])
+        return kinds[gold["kind"]].judge(text, gold["right"])
 
 
-_KINDS: dict[str, Choice | FinalNumber | FinalText | FinalList] = {
-    "choice": Choice(FORMS),
-    "number": FinalNumber(FORMS),
-    "word": FinalText(FORMS, ignore_case=True),
-    "brackets": FinalText(FORMS, ignore_spaces=True),
-    "list": FinalList(FORMS),
-}
+@lru_cache(maxsize=8)
+def _kinds(forms: tuple[Form, ...]) -> dict[str, Choice | FinalNumber | FinalText | FinalList]:
+    return {
+        "choice": Choice(forms),
+        "number": FinalNumber(forms),
+        "word": FinalText(forms, ignore_case=True),
+        "brackets": FinalText(forms, ignore_spaces=True),
+        "list": FinalList(forms),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,14 +75,17 @@ class BBH(Loaded):
 
     PART: ClassVar[str] = "part"  # bbh:NAME
 
+    WANTED = Wanted("the answer", FORMS, "; where there are options, the letter of the right one")
+    STYLE = "cot"
+
     part: str = "all"
     cot: bool = False
-    prompt: str = (
-        "{question}\nThink step by step, then give the answer in <answer> </answer>;"
-        " where there are options, the letter of the right one."
-    )
 
     def __post_init__(self) -> None:
+        if self.cot and self.style is not None:
+            raise UsageError(
+                f"bbh's worked examples (cot=true) show how to answer, so style {self.style} cannot: leave one out"
+            )
         if self.part != "all" and self.part not in TASKS:
             raise UnknownName("part of bbh", self.part, ("all", *TASKS))
         super().__post_init__()
@@ -86,7 +96,7 @@ class BBH(Loaded):
 
     @property
     def verifier(self) -> BigBenchAnswer:
-        return BigBenchAnswer()
+        return BigBenchAnswer(FORMS if self.cot else self.reads)
 
     def rows(self, files: Files) -> tuple[list[Row], list[Row]]:
         test: list[Row] = []
@@ -95,15 +105,20 @@ class BBH(Loaded):
             test += files.records(f"bbh/{part}.json", _example(part, worked), under="examples")
         return [], test
 
-    def ask(self, row: Row) -> str:
-        if not self.cot:
-            return super().ask(row)
-        return f"{row.tags['worked']}\n\nQ: {row.question}\nA: Let's think step by step."
+    def put(self, row: Row) -> str:
+        return f"{row.tags['worked']}\n\nQ: {row.question}\nA:" if self.cot else super().put(row)
+
+    def ask(self, question: str) -> str:
+        return f"{question} Let's think step by step." if self.cot else super().ask(question)
+
+    def styled(self, style: str) -> Self:
+        """The worked examples are a chain of thought already."""
+        return self if self.cot and style == "cot" else super().styled(style)
 
     def gold(self, problem: Problem) -> str:
         right = problem.answer["right"]
         said = " ".join(right) if isinstance(right, list) else right
-        return f"So the answer is {said}." if self.cot else f"<answer>{said}</answer>"
+        return f"So the answer is {said}." if self.cot else self.stated(said)
 
 
 def _worked(files: Files, part: str) -> str:

@@ -18,11 +18,14 @@ from ponder.tasks.sets.loaded import Loaded
 from ponder.types import Problem
 from ponder.verify.code.rows import from_humaneval, from_mbpp
 from ponder.verify.code.verdicts import AssertTests
+from ponder.verify.style import Wanted
 
 
 @dataclass(frozen=True, kw_only=True)
 class Coding(Loaded):
     """The program is the one code block after the thinking. `share`: the share of tests passed, not all or nothing."""
+
+    STYLE = "answer"
 
     share: bool = False
 
@@ -35,7 +38,7 @@ class Coding(Loaded):
         """The set's own program."""
 
     def gold(self, problem: Problem) -> str:
-        return f"```python\n{self.reference(problem).rstrip()}\n```"
+        return self.stated(f"```python\n{self.reference(problem).rstrip()}\n```")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +47,9 @@ class HumanEval(Coding):
 
     NO_TRAIN = "HumanEval is a test set; train on mbpp or on programs, which needs no data, and measure on humaneval"
 
-    prompt: str = "Complete this function.\n```python\n{question}\n```\nGive the whole function in a ```python block."
+    WANTED = Wanted("the whole function", place="in a ```python block", bare=False)
+
+    prompt: str = "Complete this function.\n```python\n{question}\n```"
 
     @property
     def name(self) -> str:
@@ -69,8 +74,9 @@ class MBPP(Coding):
     The authors' split. `sanitized` reads the file that was checked by hand, in which 257 are for testing.
     """
 
+    WANTED = Wanted("the function", place="in a ```python block", bare=False)
+
     sanitized: bool = False
-    prompt: str = "{question}\nGive the function in a ```python block."
 
     @property
     def name(self) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from ponder.tasks.sets.files import Files, Row
 from ponder.tasks.sets.loaded import Loaded
 from ponder.types import Problem
-from ponder.verify import EXPLICIT, Form, state
+from ponder.verify import Form
 from ponder.verify.maths import MathAnswer
 
 
@@ -24,8 +24,9 @@ class MATH500(Loaded):
         "MATH-500 is a test set; put MATH's other 12,000 problems beside it as math500/train.jsonl, or train on gsm8k"
     )
 
-    prompt: str = "{question}\nThink step by step, then put the final answer in \\boxed{{}}."
-    forms: tuple[Form, ...] = EXPLICIT
+    STYLE = "cot"
+
+    forms: tuple[Form, ...] = ()  # none: those of the style; the first is how gold is written
 
     @property
     def name(self) -> str:
@@ -33,7 +34,7 @@ class MATH500(Loaded):
 
     @property
     def verifier(self) -> MathAnswer:
-        return MathAnswer(self.forms)
+        return MathAnswer(self.reads)
 
     def rows(self, files: Files) -> tuple[list[Row], list[Row]]:
         train = files.lines("train.jsonl", _problem) if (files.folder / "train.jsonl").exists() else []
@@ -42,8 +43,8 @@ class MATH500(Loaded):
     def gold(self, problem: Problem) -> str:
         """The set's own solution, where the strict verifier finds one plain answer in it, else the answer alone."""
         worked = str(problem.tags["solution"])
-        taken = self.forms[0] == "boxed" and self.verifier.judge(worked, problem.answer).value == 1.0
-        return worked if taken else state(problem.answer, self.forms[0])
+        taken = self.reads[0] == "boxed" and self.verifier.judge(worked, problem.answer).value == 1.0
+        return worked if taken else self.stated(problem.answer)
 
 
 def _problem(record: dict[str, Any], number: int) -> Row:

@@ -19,6 +19,7 @@ from ponder.verify.code.verdicts import CallTests
 from ponder.verify.reading import read_one
 from ponder.verify.sandbox.codec import NotPlain, encode
 from ponder.verify.scoring import TextScorer, bad_data, shown
+from ponder.verify.style import Wanted
 
 Direction = Literal["output", "input"]
 LONGEST = 2_000  # characters of an answer
@@ -27,9 +28,11 @@ _ASK: dict[Direction, str] = {
     "output": "What does f({input}) return?",
     "input": "With which arguments does f return {output}? Any that do are right.",
 }
-_HOW: dict[Direction, str] = {
-    "output": "Give the value as a Python literal in <answer> </answer>.",
-    "input": "Give the arguments in <answer> </answer> as they stand between the brackets of the call, as literals.",
+_WANTED: dict[Direction, Wanted] = {
+    "output": Wanted("the value as a Python literal", ("tag", "boxed"), bare=False),
+    "input": Wanted(
+        "the arguments", ("tag", "boxed"), " as they stand between the brackets of the call, as literals", bare=False
+    ),
 }
 
 
@@ -81,6 +84,8 @@ class CRUXEval(Loaded):
 
     NO_TRAIN = "CRUXEval is a test set; train on programs, which needs no data, and measure on cruxeval"
 
+    STYLE = "answer"
+
     direction: Direction = "output"
 
     def __post_init__(self) -> None:
@@ -99,13 +104,17 @@ class CRUXEval(Loaded):
     def rows(self, files: Files) -> tuple[list[Row], list[Row]]:
         return [], files.lines("cruxeval.jsonl", _problem)
 
-    def ask(self, row: Row) -> str:
+    @property
+    def wanted(self) -> Wanted:
+        return _WANTED[self.direction]
+
+    def put(self, row: Row) -> str:
         asked = _ASK[self.direction].format(**row.answer)
-        return self.prompt.format(question=f"```python\n{row.question}\n```\n{asked}\n{_HOW[self.direction]}")
+        return self.prompt.format(question=f"```python\n{row.question}\n```\n{asked}")
 
     def gold(self, problem: Problem) -> str:
         said = f"f({problem.answer['input']})" if self.direction == "input" else problem.answer["output"]
-        return f"<answer>{said}</answer>"
+        return self.stated(said)
 
 
 def _problem(record: dict[str, Any], number: int) -> Row:

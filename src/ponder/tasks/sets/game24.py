@@ -14,6 +14,7 @@ from ponder.tasks.drawn.countdown import solve
 from ponder.tasks.sets.files import Files, Row
 from ponder.tasks.sets.loaded import Loaded
 from ponder.types import Problem
+from ponder.verify.style import Wanted
 
 TEST_RANKS = range(901, 1001)
 
@@ -22,10 +23,10 @@ TEST_RANKS = range(901, 1001)
 class Game24(Loaded):
     """Each number once, + - * / and brackets, exactly 24. `twenty-four` draws such puzzles without a file."""
 
-    prompt: str = (
-        "Make 24 from the numbers {question}. Use each number exactly once, with + - * / and brackets."
-        " Give the expression in <answer> </answer>."
-    )
+    WANTED = Wanted("the expression", ("tag", "boxed", "line"), joint=" ")
+    STYLE = "answer"
+
+    prompt: str = "Make 24 from the numbers {question}. Use each number exactly once, with + - * / and brackets."
 
     @property
     def name(self) -> str:
@@ -33,7 +34,7 @@ class Game24(Loaded):
 
     @property
     def verifier(self) -> verify.Countdown:
-        return verify.Countdown()
+        return verify.Countdown(forms=self.reads)
 
     def rows(self, files: Files) -> tuple[list[Row], list[Row]]:
         rows = files.table("24.csv", _puzzle)
@@ -46,7 +47,7 @@ class Game24(Loaded):
         found = solve(problem.answer["numbers"], problem.answer["target"])
         if found is None:
             raise TaskError(f"problem {problem.id!r} has no solution: {problem.answer}; leave it out")
-        return f"<answer>{found}</answer>"
+        return self.stated(found)
 
 
 def _puzzle(record: dict[str, Any], number: int) -> Row:

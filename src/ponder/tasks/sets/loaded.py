@@ -17,13 +17,14 @@ from ponder.errors import TaskError, UsageError
 from ponder.protocols import Scorer
 from ponder.tasks.sets.files import BadRows, Files, Row
 from ponder.tasks.split import held_out
-from ponder.types import Problem, user
+from ponder.tasks.styled import Styled
+from ponder.types import Problem
 
 HELD_OUT_TENTHS = 3  # of a set that comes without a split
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loaded(ABC):
+class Loaded(Styled, ABC):
     """`limit` keeps the first so many problems of each split."""
 
     NO_TRAIN: ClassVar[str] = ""  # of a set made for testing only: why there is nothing to train on, and what to do
@@ -92,11 +93,12 @@ class Loaded(ABC):
 
     def _problems(self, split: str, rows: list[Row]) -> list[Problem]:
         return [
-            Problem(f"{self.name}/{split}/{row.id}", user(self.ask(row), self.system), row.answer, row.tags)
+            self.posed(f"{self.name}/{split}/{row.id}", self.put(row), row.answer, row.tags)
             for row in rows[: self.limit]
         ]
 
-    def ask(self, row: Row) -> str:
+    def put(self, row: Row) -> str:
+        """The question in words, without how to answer it."""
         return self.prompt.format(question=row.question)
 
 

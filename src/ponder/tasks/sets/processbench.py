@@ -13,7 +13,8 @@ from ponder.errors import UnknownName, UsageError
 from ponder.tasks.sets.files import Files, Row
 from ponder.tasks.sets.loaded import Loaded
 from ponder.types import Problem
-from ponder.verify import EXPLICIT, FinalNumber, Form, state
+from ponder.verify import FinalNumber, Form
+from ponder.verify.style import Wanted
 
 PARTS = ("gsm8k", "math", "olympiadbench", "omnimath")
 NO_ERROR = -1
@@ -25,12 +26,14 @@ class ProcessBench(Loaded):
 
     NO_TRAIN = "ProcessBench is a test set; train step scorers on other labelled steps"
 
+    WANTED = Wanted("its number", note=", or -1 where all steps are right", joint=" ")
+    STYLE = "cot"
+
     parts: tuple[str, ...] = ("gsm8k", "math")
     prompt: str = (
         "Here is a problem and a solution, cut into numbered steps.\n\n{question}\n\nFind the first step that is wrong."
-        " Think step by step, then put its number in \\boxed{{}}, or -1 where all steps are right."
     )
-    forms: tuple[Form, ...] = EXPLICIT
+    forms: tuple[Form, ...] = ()  # none: those of the style; the first is how gold is written
 
     def __post_init__(self) -> None:
         if not self.parts or isinstance(self.parts, str):
@@ -46,13 +49,13 @@ class ProcessBench(Loaded):
 
     @property
     def verifier(self) -> FinalNumber:
-        return FinalNumber(self.forms)
+        return FinalNumber(self.reads)
 
     def rows(self, files: Files) -> tuple[list[Row], list[Row]]:
         return [], [row for part in self.parts for row in files.records(f"{part}.json", _solution)]
 
     def gold(self, problem: Problem) -> str:
-        return state(str(problem.answer), self.forms[0])
+        return self.stated(str(problem.answer))
 
 
 def _solution(record: dict[str, Any], number: int) -> Row:

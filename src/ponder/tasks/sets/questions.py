@@ -17,8 +17,9 @@ from ponder.protocols import Scorer
 from ponder.tasks.columns import read_parquet
 from ponder.tasks.sets.files import BadRows, Files, Row
 from ponder.tasks.sets.loaded import asked
-from ponder.types import Problem, user
-from ponder.verify import EXPLICIT, Choice, FinalNumber, FinalText, Form, MathAnswer, state
+from ponder.tasks.styled import Styled
+from ponder.types import Problem
+from ponder.verify import Choice, FinalNumber, FinalText, Form, MathAnswer
 
 Judge = Literal["math", "number", "choice", "text"]
 QUESTION = ("problem", "question", "Problem", "Question", "prompt", "input")
@@ -27,9 +28,10 @@ ID = ("id", "ID", "problem_id", "unique_id", "url")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Questions:
+class Questions(Styled):
     """A file of questions and answers to measure with; `train_data` names another to train on."""
 
+    STYLE = "cot"
     ASKS: ClassVar[dict[str, str]] = {"data": "a .jsonl, .json, .csv or .parquet file of questions and answers"}
 
     data: str
@@ -38,9 +40,9 @@ class Questions:
     judge: Judge = "math"
     train_data: str | None = None
     limit: int | None = None
-    prompt: str = "{question}\nThink step by step, then put the final answer in \\boxed{{}}."
+    prompt: str = "{question}"
     system: str | None = None
-    forms: tuple[Form, ...] = EXPLICIT
+    forms: tuple[Form, ...] = ()  # none: those of the style; the first is how gold is written
     bad_rows: BadRows = "refuse"
 
     def __post_init__(self) -> None:
@@ -61,7 +63,7 @@ class Questions:
     @property
     def verifier(self) -> Scorer:
         judges: dict[str, Any] = {"math": MathAnswer, "number": FinalNumber, "choice": Choice, "text": FinalText}
-        made: Scorer = judges[self.judge](self.forms)
+        made: Scorer = judges[self.judge](self.reads)
         return made
 
     @cached_property
@@ -79,16 +81,11 @@ class Questions:
         return self._problems("train", rows)
 
     def gold(self, problem: Problem) -> str:
-        return state(str(problem.answer), self.forms[0])
+        return self.stated(str(problem.answer))
 
     def _problems(self, split: str, rows: list[Row]) -> list[Problem]:
         return [
-            Problem(
-                f"{self.name}/{split}/{row.id}",
-                user(self.prompt.format(question=row.question), self.system),
-                row.answer,
-                row.tags,
-            )
+            self.posed(f"{self.name}/{split}/{row.id}", self.prompt.format(question=row.question), row.answer, row.tags)
             for row in rows[: self.limit]
         ]
 

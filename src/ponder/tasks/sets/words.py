@@ -16,25 +16,26 @@ from typing import Any
 from ponder.tasks.sets.files import Files, Row
 from ponder.tasks.sets.loaded import Loaded, normal, parted
 from ponder.types import Problem
-from ponder.verify import EXPLICIT, FinalNumber, Form, parse, state
+from ponder.verify import FinalNumber, Form, parse
+from ponder.verify.style import Wanted
 
 
 @dataclass(frozen=True, kw_only=True)
 class WordProblems(Loaded):
-    """The answer is one number; the first of `forms` is how gold is written."""
+    """The answer is one number."""
 
-    prompt: str = "{question}\nThink step by step, then put the final number in \\boxed{{}}."
-    forms: tuple[Form, ...] = EXPLICIT
+    WANTED = Wanted("the final number")
+    STYLE = "cot"
+
+    forms: tuple[Form, ...] = ()  # none: those of the style; the first is how gold is written
 
     @property
     def verifier(self) -> FinalNumber:
-        return FinalNumber(self.forms)
+        return FinalNumber(self.reads)
 
     def gold(self, problem: Problem) -> str:
-        """The set's own worked solution where it has one, then the answer."""
-        said = state(problem.answer, self.forms[0])
-        worked = problem.tags.get("solution")
-        return f"{worked}\n{said}" if worked and self.forms[0] != "bare" else said
+        """The set's own worked solution, where it has one and the style has room for it, then the answer."""
+        return self.stated(problem.answer, problem.tags.get("solution", ""))
 
 
 @dataclass(frozen=True, kw_only=True)

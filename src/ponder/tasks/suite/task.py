@@ -13,11 +13,13 @@ from typing import Any, Literal, get_args
 
 from ponder.errors import TaskError, UnknownName, UsageError
 from ponder.tasks.split import digest
+from ponder.tasks.styled import Styled
 from ponder.tasks.suite import arithmetic, common_sense, deduction, spatial
 from ponder.tasks.suite.item import EACH, Item
 from ponder.types import Problem, Score, user
-from ponder.verify import EXPLICIT, Choice, FinalNumber, Form, state
+from ponder.verify import EXPLICIT, Choice, FinalNumber, Form
 from ponder.verify.scoring import TextScorer, bad_data
+from ponder.verify.style import Style, Wanted, asked
 
 Category = Literal["arithmetic", "deduction", "spatial", "common-sense"]
 CATEGORIES: tuple[Category, ...] = get_args(Category)
@@ -28,8 +30,7 @@ DRAWN: dict[str, Sequence[Callable[[random.Random], Item]]] = {
 }
 VERSIONS = (1,)  # raised whenever a question or its answer changes: results of two versions are not compared
 
-THINK = "Think step by step, then put the {what} in \\boxed{{}}."
-AT_ONCE = "Give the answer at once, without any working: only the {what} in \\boxed{{}}."
+NUMBER, LETTER = Wanted("the final number"), Wanted("the letter of the right option")
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,11 @@ class NumberOrChoice(TextScorer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Suite:
-    """Arithmetic, deduction, spatial and common sense, sixty questions each; with or without a chain of thought."""
+class Suite(Styled):
+    """Arithmetic, deduction, spatial and common sense, sixty questions each; with or without a chain of thought.
+
+    `think=False` says the same as `style="direct"`.
+    """
 
     categories: tuple[str, ...] = CATEGORIES
     think: bool = True
@@ -80,7 +84,11 @@ class Suite:
 
     @property
     def verifier(self) -> NumberOrChoice:
-        return NumberOrChoice(EXPLICIT if self.think else (*EXPLICIT, "bare"))
+        return NumberOrChoice(self.reads)
+
+    @property
+    def asks(self) -> Style:
+        return super().asks if self.style is not None else "cot" if self.think else "direct"
 
     @property
     def train(self) -> Sequence[Problem]:
@@ -91,13 +99,13 @@ class Suite:
         return [self._problem(c, i, item) for c in self.categories for i, item in enumerate(questions(c))]
 
     def gold(self, problem: Problem) -> str:
-        return state(problem.answer.get("number") or problem.answer["choice"], "boxed")
+        return self.stated(problem.answer.get("number") or problem.answer["choice"])
 
     def _problem(self, category: str, place: int, item: Item) -> Problem:
-        what = "final number" if "number" in item.answer else "letter of the right option"
-        asked = f"{item.question}\n{(THINK if self.think else AT_ONCE).format(what=what)}"
+        text = asked(item.question, self.asks, NUMBER if "number" in item.answer else LETTER)
         tags = {"category": category, "kind": item.kind, "version": self.version}
-        return Problem(f"suite/{category}/{place}", user(asked, self.system), item.answer, tags)
+        told = text.removeprefix(item.question)
+        return Problem(f"suite/{category}/{place}", user(text, self.system), item.answer, tags, self.asks, told)
 
 
 @lru_cache(maxsize=len(CATEGORIES))

@@ -1,0 +1,242 @@
+"""Prompts as they are sent, against prompts as they are shown; and whether any says twice, or against itself, how to
+answer. With SmolLM2's own tokenizer and templates, and over HTTP against a server on this machine that records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from audit.finding import Finding
+from ponder.cli import main
+from ponder.cli.thinking import strategy_named
+from ponder.errors import PonderError
+from ponder.models import chat
+from ponder.models.load import load_policy, tokenizer_of
+from ponder.models.tokenizer import Tokenizer
+from ponder.pipelines.evaluate import Evaluate
+from ponder.pipelines.rl import RL
+from ponder.pipelines.solve import attempt
+from ponder.reason.budget import Budget
+from ponder.tasks import TASKS, Addition, Loaded
+from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, ids
+
+MODEL = "smollm2"
+WAYS = ("chain", "direct", "cot", "vote", "refine", "tot", "got", "token-control", "tools")
+TEMPLATES = (None, "plain", "qa", "r1")
+NEEDY = ("questions", "columns", "reasoning-gym")  # tasks that are nothing without the user's own data or an extra
+PLACES = ("\\boxed", "<answer>", "begins with ####", 'begins with "Answer:"', "in a ```python block")
+R1_SAYS = chat.render("r1", []).partition("Assistant:")[0]
+
+
+def check() -> Iterator[Finding]:
+    tokenizer = tokenizer_of(MODEL)
+    for name in TASKS:
+        if name in NEEDY:
+            yield Finding(f"task {name}", None, "needs data or an extra of the user's own")
+            continue
+        try:
+            yield _task(name, tokenizer)
+        except PonderError as why:
+            yield Finding(f"task {name}", None, str(why))
+    with recording() as server:
+        yield from _over_http(server)
+    yield _plan()
+
+
+def _task(name: str, tokenizer: Tokenizer) -> Finding:
+    """Each strategy and template: what `ponder tasks` shows is what the policy is sent first, and nothing that it is
+    sent contradicts itself."""
+    looked, refused, wrong = 0, 0, []
+    base = TASKS[name]()
+    loaded = isinstance(base, Loaded)  # a file is read anew by every command
+    ways, templates = (WAYS[:3], (None, "r1")) if loaded else (WAYS, TEMPLATES)
+    for template in templates:
+        known = tokenizer if template is None else chat.adopt(tokenizer, template)
+        for way in ways:
+            strategy, _, _ = strategy_named(way)
+            flags = [] if template is None else ["--template", template]
+            said, why = _command("tasks", name, "--strategy", way, *flags, "--json")
+            try:
+                task = Evaluate(base, strategy=strategy, template=template).task
+            except PonderError:
+                refused += 1
+                wrong += [] if why else [f"{way} with {template} is refused by eval, and shown by tasks"]
+                continue
+            problem = _first(task)
+            scribe = Scribe(known)
+            asyncio.run(attempt(problem, strategy, scribe, budget=Budget(200)))
+            looked += len(scribe.sent)
+            if why or not scribe.sent:
+                wrong.append(f"{way} with {template}: {why or 'nothing was sent'}")
+                continue
+            shown = json.loads(said)
+            if known.decode(chat.encode(known, shown["messages"]), keep_special=True) != scribe.sent[0]:
+                wrong.append(f"{way} with {template} shows another prompt than it sends")
+            wrong += [f"{way} with {template}: {f}" for sent in scribe.sent for f in faults(sent, problem)]
+    told = f"{looked} prompts by {len(ways)} strategies and {len(templates)} templates; {refused} pairs refused"
+    return Finding(f"task {name}", not wrong, "; ".join([told, *dict.fromkeys(wrong)][:4]))
+
+
+def _first(task: Any) -> Problem:
+    try:
+        found: Problem = task.train[0]
+    except PonderError:  # a set to measure with only
+        found = task.test[0]
+    return found
+
+
+def faults(sent: str, problem: Problem) -> list[str]:
+    """What a prompt says twice or against itself, the question aside."""
+    said = sent.replace(problem.bare, "").replace(R1_SAYS, "")
+    found = ["to think is said twice"] if said.count("tep by step") > 1 else []
+    found += ["to think, and not to"] if "without explanation" in said and "tep by step" in said else []
+    places = [place for place in PLACES if place in said]
+    if R1_SAYS in sent and "<answer>" not in places and [p for p in places if "python" not in p and "Answer:" not in p]:
+        found.append("the template and the question name different places for the answer")
+    return found + (["several places for the answer"] if len(places) > 1 else [])
+
+
+@dataclass
+class Scribe:
+    """A policy with a real tokenizer and no model: it keeps what it is sent and says 42."""
+
+    tokenizer: Tokenizer
+    sent: list[str] = field(default_factory=list)
+
+    def encode(self, messages: Sequence[Message]) -> Ids:
+        return chat.encode(self.tokenizer, messages)
+
+    def tokens(self, text: str) -> Ids:
+        return self.tokenizer.encode(text, special=False)
+
+    def text(self, tokens: Ids) -> str:
+        return self.tokenizer.decode(tokens.tolist(), keep_special=True)
+
+    async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+        self.sent.append(self.text(prefix))
+        tokens = self.tokens("Answer: 42")
+        cost = Cost(generated_tokens=len(tokens))
+        return [Completion("Answer: 42", ids(tokens), np.zeros(len(tokens), np.float32), "eos", cost=cost)] * n
+
+
+class Recorder(ThreadingHTTPServer):
+    """Enough of OpenAI's protocol to be asked, on this machine only. It keeps what it is sent, and says 42."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.heard: list[dict[str, Any]] = []
+
+    @property
+    def model(self) -> str:
+        return f"openai:http://127.0.0.1:{self.server_address[1]}/v1"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Recorder
+    timeout = 10
+
+    def do_GET(self) -> None:
+        self._reply("application/json", json.dumps({"data": [{"id": "recorder"}]}))
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(min(int(self.headers.get("Content-Length", 0)), 1 << 22))
+        asked = json.loads(body)
+        self.server.heard.append(asked)
+        chats = "messages" in asked
+        said = [
+            {"choices": [{"delta": {"content": "42"}} if chats else {"text": "42"}]},
+            {"choices": [{"delta": {}, "finish_reason": "stop"} if chats else {"text": "", "finish_reason": "stop"}]},
+        ]
+        events = [*map(json.dumps, said), "[DONE]"]
+        self._reply("text/event-stream", "".join(f"data: {event}\n\n" for event in events))
+
+    def _reply(self, kind: str, text: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(text.encode())))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@contextmanager
+def recording() -> Iterator[Recorder]:
+    server = Recorder()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
+
+
+def _over_http(server: Recorder) -> Iterator[Finding]:
+    """`ponder eval` and `ponder solve` against a server: what it heard, what was shown, how 42 was judged."""
+    for name, way in ((n, w) for n in ("addition", "sorting", "gsm8k") for w in ("chain", "direct", "cot")):
+        title = f"eval {name} --strategy {way} over HTTP"
+        with tempfile.TemporaryDirectory(prefix="ponder-audit-") as folder:
+            server.heard.clear()
+            run = ["--run", str(Path(folder) / "run"), "--limit", "1", "--max-tokens", "8", "--json"]
+            said, why = _command("eval", name, "--model", server.model, "--strategy", way, *run)
+            if why:
+                missing = "PONDER_DATA" in why
+                yield Finding(title, None if missing else False, why)
+                continue
+            heard = server.heard[0]["messages"][-1]["content"]
+            done = next(row for row in map(json.loads, said.splitlines()) if "prompt" in row)
+            task = Evaluate(TASKS[name](), strategy=strategy_named(way)[0]).task
+            same = heard == task.test[0].question and heard in done["prompt"]
+            yield Finding(title, same and not faults(heard, task.test[0]), f"heard: {heard[-90:]!r}")
+    for way in ("chain", "direct", "cot"):
+        server.heard.clear()
+        said, why = _command(
+            "solve", "What is 6 x 7?", "--model", server.model, "--strategy", way, "--show", "tree", "--json"
+        )
+        heard = server.heard[0]["messages"][-1]["content"] if server.heard else ""
+        shown = [json.loads(line) for line in said.splitlines()]
+        trace = next((row["trace"] for row in shown if "trace" in row), {"steps": [{"text": None}]})
+        fine = not why and heard == trace["steps"][0]["text"] and shown[-1].get("answer") == "42"
+        yield Finding(f"solve --strategy {way} over HTTP", fine, why or f"heard: {heard!r}")
+
+
+def _plan() -> Finding:
+    """The prompt that `ponder plan train` shows is the one that the run's first problems are asked with."""
+    flags = ["--model", MODEL, "--n", "2", "--prompts", "2", "--max-tokens", "8", "--scan", "0", "--probe", "0"]
+    said, why = _command("plan", "train", "--task", "addition", *flags, "--json")
+    if not said:
+        return Finding("plan train --task addition", False, why)
+    shown = "".join(run["text"] for run in json.loads(said.splitlines()[-1])["prompt"] if run["kind"] == "prompt")
+    policy = load_policy(MODEL)
+    task = RL(Addition()).task
+    sent = {policy.tokenizer.decode(policy.encode(task.train[i].messages), keep_special=True) for i in range(20_000)}
+    return Finding("plan train --task addition", shown in sent, f"shown: {shown[-90:]!r}")
+
+
+def _command(*argv: str) -> tuple[str, str]:
+    """What a command prints, and why it failed."""
+    out, err = StringIO(), StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            code = main(list(argv))
+        except SystemExit as leave:
+            code = int(leave.code or 0)
+    return out.getvalue(), "" if code == 0 else (err.getvalue().strip() or f"exit code {code}")

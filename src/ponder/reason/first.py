@@ -1,0 +1,62 @@
+"""The prompt that a strategy sends first, found by having it think until it does: for whoever shows a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from ponder.errors import PonderError, Spent
+from ponder.protocols import Policy, Scorer, Strategy, Through
+from ponder.types import Completion, Ids, Message, Problem, Sampling, ids, prompt_trace
+
+
+class _Listening(Through):
+    """Notes the first prefix that it should go on from, and writes nothing."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy, self.heard = policy, list[Ids]()
+
+    async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+        self.heard.append(prefix)
+        raise Spent("only the first prompt was asked for")
+
+
+async def first_prompt(strategy: Strategy, problem: Problem, policy: Policy, guide: Scorer | None = None) -> Ids:
+    """Its tokens. The problem's own prompt, where the strategy does not come so far without its guide."""
+    own = policy.encode(problem.messages)
+    listening = _Listening(policy)
+    with suppress(PonderError):
+        await strategy(prompt_trace(replace(problem, answer=None, tags={}), own), listening, guide)
+    return listening.heard[0] if listening.heard else own
+
+
+async def first_prompts(strategy: Strategy, problems: Sequence[Problem], policy: Policy) -> list[Ids]:
+    return [await first_prompt(strategy, problem, policy) for problem in problems]
+
+
+class _Noting:
+    """A policy without a model: a conversation is one token, its number among those that were encoded."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[Message]] = []
+
+    def encode(self, messages: Sequence[Message]) -> Ids:
+        self.asked.append([dict(m) for m in messages])
+        return ids([len(self.asked) - 1])
+
+    def tokens(self, text: str) -> Ids:
+        return ids(text.encode())
+
+    def text(self, tokens: Ids) -> str:
+        return bytes(int(t) for t in tokens).decode(errors="replace")
+
+    async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+        raise Spent("nobody writes here")
+
+
+async def first_messages(strategy: Strategy, problem: Problem) -> list[Message]:
+    """The conversation that the strategy sends first, whatever the model."""
+    noting = _Noting()
+    prompt = await first_prompt(strategy, problem, noting)
+    return noting.asked[int(prompt[0])]

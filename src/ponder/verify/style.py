@@ -1,0 +1,105 @@
+"""How an answer is asked for: the one place that says it, and so the one that knows in which form to read it.
+
+A task gives the bare question and what it wants (`Wanted`). A style makes the instruction of that, says which forms
+the verifier reads, and writes a gold answer:
+
+    plain    nothing is said                                   any form that the task reads
+    answer   "Put the final number in \\boxed{}."               that form; working may come before it
+    cot      "Think step by step, then put the ... "            the same
+    direct   "Give only the final number, without ..."          the answer alone, where the task can read that
+    r1       said by the template r1: <think>, then <answer>    <answer>; the prompt has opened the thinking
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ponder.errors import UnknownName
+from ponder.verify.answer import EXPLICIT, Form, state
+
+Style = Literal["plain", "answer", "cot", "direct", "r1"]
+STYLES: tuple[Style, ...] = get_args(Style)
+THINKS: tuple[Style, ...] = ("cot", "r1")
+
+_IN: dict[Form, str] = {
+    "boxed": "in \\boxed{}",
+    "tag": "in <answer> </answer>",
+    "hash": "on a last line that begins with ####",
+    "line": 'on a last line that begins with "Answer:"',
+}
+_VERB: dict[Form, str] = {"boxed": "put"}
+_OBVIOUS = ("the final answer", "the final number")  # what any question asks for
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a task wants for an answer, and in which forms its verifier can read that."""
+
+    what: str = "the final answer"
+    forms: tuple[Form, ...] = EXPLICIT  # read where nothing is asked for; the first that is not bare is asked for
+    note: str = ""  # how it is written, said after its place: ", separated by commas"
+    place: str = ""  # where it stands, if that is no form: "in a ```python block"
+    bare: bool = True  # the verifier can read it where it is all that is said
+    own: str = ""  # what the task says itself in the plain style
+    joint: str = "\n"  # between the question and what is said
+
+    @property
+    def form(self) -> Form:
+        """The form to ask for, where the answer is not to stand alone."""
+        return next((form for form in self.forms if form in _IN), "boxed")
+
+
+ANY = Wanted(forms=(*EXPLICIT, "bare"))
+
+
+def style_named(name: str) -> Style:
+    for style in STYLES:
+        if style == name:
+            return style
+    raise UnknownName("style of answers", name, STYLES)
+
+
+def instruction(style: Style, wanted: Wanted = ANY) -> str:
+    """What is said after the question; empty where nothing is."""
+    if style == "plain":
+        return wanted.own
+    where, what = wanted.place or _IN[wanted.form], wanted.what
+    if style == "r1":
+        plain = what in _OBVIOUS and not wanted.note and not wanted.place
+        return "" if plain else f"{_joined('The answer is', what.rstrip(','), wanted.place)}{wanted.note}."
+    if style == "direct":
+        alone = wanted.bare and not wanted.place
+        told = _joined("Give only", what.rstrip(","), "") if alone else _joined("Give only", what, where)
+        return f"{told}{wanted.note}, without explanation."
+    verb = "give" if wanted.place else _VERB.get(wanted.form, "give")
+    told = f"{_joined(verb, what, where)}{wanted.note}."
+    return f"Think step by step, then {told}" if style == "cot" else told[0].upper() + told[1:]
+
+
+def asked(question: str, style: Style, wanted: Wanted = ANY) -> str:
+    """The question, and how to answer it."""
+    said = instruction(style, wanted)
+    return f"{question}{wanted.joint}{said}" if said else question
+
+
+def forms(style: Style, wanted: Wanted = ANY) -> tuple[Form, ...]:
+    """What the verifier reads, the form that was asked for first: gold is written in that one."""
+    if style == "plain":
+        return wanted.forms
+    first: Form = "tag" if style == "r1" else wanted.form
+    delimited = (first, *(form for form in wanted.forms if form not in (first, "bare")))
+    return ("bare", *delimited) if style == "direct" and wanted.bare else delimited
+
+
+def gold(answer: str, style: Style, form: Form, worked: str = "") -> str:
+    """A completion with this answer, after its working where the style has room for that."""
+    if style == "r1":
+        edge = "\n" if "\n" in answer else ""  # a code block begins and ends with its line
+        return f"{worked and f' {worked}'} </think> <answer>{edge}{answer}{edge}</answer>"
+    said = state(answer, form)
+    return f"{worked}\n{said}" if worked and style != "direct" and form != "bare" else said
+
+
+def _joined(*words: str) -> str:
+    return " ".join(filter(None, words))
