@@ -71,7 +71,7 @@ def _asked(name: str, settings: Sequence[str]) -> dict[str, Any] | None:
 
 
 async def _one(
-    name: str, settings: Sequence[str], strategy: str | None, effort: str, template: str | None
+    name: str, settings: Sequence[str], strategy: str | None, effort: str | None, template: str | None
 ) -> dict[str, Any]:
     from ponder.cli.thinking import strategy_named
     from ponder.cli.work import find_task
