@@ -119,7 +119,9 @@ def own_reads(kind: type) -> set[str]:
 SETS_OTHERS = {"level"}  # of a task: its `__post_init__` sets the others by it
 
 
-@pytest.mark.parametrize("kind", CALLED, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", sorted(CALLED, key=lambda kind: f"{kind.__module__}:{kind.__qualname__}"), ids=lambda kind: kind.__name__
+)
 def test_every_setting_is_read(kind: Any) -> None:
     own, known = own_reads(kind), reads()
     names = [f.name for f in fields(kind) if f.name not in SETS_OTHERS]

@@ -153,8 +153,13 @@ class Keeper:
 
 
 def _shortest(learner: Learner, traces: Sequence[Trace], count: int = 2) -> list[Trace]:
-    """Of the traces that have something to learn."""
-    live = plan(traces, learner.objective.weigh, learner.objective.dense)
+    """Of the traces that have something to learn. A KL term alone is not enough: where the policy is its reference,
+    its gradient is nothing but rounding.
+    """
+    objective = learner.objective
+    live = plan(traces, objective.weigh, dense=False)
+    if not live and not objective.kl.beta:
+        live = plan(traces, objective.weigh, objective.dense)
     return sorted((w.trace for w in live), key=lambda t: sum(len(s.token_ids) for s in t.steps))[:count]
 
 
