@@ -17,7 +17,7 @@ from ponder.models.load import Fresh, load_policy
 from ponder.nets import decoder
 from ponder.nets.decoder import Block, Decoder
 from ponder.nets.lora import LoRA
-from ponder.pipelines import checks
+from ponder.pipelines import checks, keeping
 from ponder.pipelines.checks import PreflightFailed
 from ponder.pipelines.preflight import preflight
 from ponder.pipelines.reward import RewardModel
@@ -161,3 +161,15 @@ def test_a_step_that_misses_a_parameter_is_not_taken(fused: list[int]) -> None:
     with pytest.raises(NotReached, match=r"layers\.1"):
         learner.step(traces)
     assert all(torch.equal(p, before[n]) for n, p in policy.net.named_parameters())
+
+
+def test_a_kl_term_alone_is_no_gradient_to_prove_anything_by() -> None:
+    """Where the policy is its reference, what is left of it is rounding, which differs from kernel to kernel."""
+    policy = load_policy(MODEL, template=ASK, device="cpu", dtype="float32")
+    learner, _ = build(JOB, policy)
+    first, second = traces = _credited(policy, learner)
+    assert keeping._shortest(learner, traces) == sorted(traces, key=lambda t: sum(len(s.token_ids) for s in t.steps))
+    for step in first.steps[1:]:
+        step.advantages = step.advantages * 0
+    assert learner.objective.dense and keeping._shortest(learner, traces) == [second]
+    assert keeping._shortest(learner, [first]) == []
