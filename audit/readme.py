@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 SECONDS = 900.0  # for one command
 SHORTER = {
     "demo": "--steps 1 --prompts 4",
-    "solve": "--max-tokens 24",
+    "solve": "--max-tokens 24 --budget 600",
     "eval": "--limit 8 --max-tokens 24",
     "train": "--steps 1 --prompts 2 --n 2 --max-tokens 16",
     "sft": "--steps 1 --batch 2",
