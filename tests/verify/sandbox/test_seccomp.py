@@ -82,6 +82,14 @@ def test_arguments_are_looked_at(machine):
     assert call("clone3") == refused(errno.ENOSYS)
     assert call("sendto", 3, 1, 1, 0, 0, 0) == ALLOW
     assert call("sendto", 3, 1, 1, 0, 0x7000, 110) == refused() == call("sendto", 3, 1, 1, 0, 1 << 40, 110)
+    assert call("sendto", 3, 1, 1, 0x4000 | 0x40, 0, 0) == ALLOW == call("recvfrom", 3, 1, 1, 0x2 | 0x100)
+    assert {call(name, 3, 1, 1, flags) for name in ("sendto", "recvfrom") for flags in (1, 0x4001, 0x20000000)} == {
+        refused()
+    }  # MSG_OOB, beside others or not, and MSG_FASTOPEN
+    done = refused(0)  # the kernel does nothing, and the caller hears of success
+    assert {call("fcntl", 0, lock) for lock in (6, 7, 37, 38)} == {done} == {call("flock", 0, how) for how in (1, 2, 8)}
+    assert call("fcntl", 0, 5) == ALLOW == call("fcntl", 0, 36)
+    assert call("fcntl", 0, 1024) == refused(errno.EINVAL)  # a lease
     assert call("fcntl", 0, 1) == ALLOW and call("fcntl", 0, 8) == call("fcntl", 0, 10) == refused(errno.EINVAL)
     assert call("ioctl", 0, 0x5401) == ALLOW and call("ioctl", 0, 0x5412) == refused(errno.ENOTTY)
     assert call("prctl", 15) == ALLOW and {call("prctl", o) for o in (1, 4, 22, 28, 36)} == {refused()}

@@ -260,6 +260,27 @@ def program(environment: dict[str, str]) -> None:
     os.execve(command[0], command, environment)
 
 
+class _Nowhere(io.RawIOBase):
+    """A file that takes everything and keeps nothing."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return len(memoryview(data).cast("B"))
+
+    def fileno(self) -> int:
+        return 1
+
+
+def print_nowhere() -> None:
+    """For runs whose output nobody reads: what they print is dropped here and fills no file."""
+    for name in ("stdout", "stderr"):
+        stream = io.TextIOWrapper(io.BufferedWriter(_Nowhere()), "utf-8", "backslashreplace")
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
 def _open_streams() -> None:
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "r", closefd=False)), "utf-8", "surrogateescape")
     sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)), "utf-8", "surrogateescape")
