@@ -121,7 +121,8 @@ SHARED = {
     "shared memory, queues and semaphores": """
         libc = ctypes.CDLL(None, use_errno=True)
         seen = [libc.shmget(4242, 4096, 0o1666), libc.msgget(4242, 0o1666), libc.semget(4242, 1, 0o1666)]
-        seen += [libc.shm_open(b"/left", 0o102, 0o600), libc.mq_open(b"/left", 0o102, 0o600, None) if hasattr(libc, "mq_open") else -1]
+        seen += [libc.shm_open(b"/left", 0o102, 0o600)]
+        seen += [libc.mq_open(b"/left", 0o102, 0o600, None) if hasattr(libc, "mq_open") else -1]
     """,
     "sockets with names": """
         seen = []
