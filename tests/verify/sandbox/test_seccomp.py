@@ -119,6 +119,18 @@ def test_the_numbers_are_this_machines():
     assert [int(found[name]) for name in ("clone", "pivot_root", "capset")] == [arm.clone, arm.pivot_root, arm.capset]
 
 
+def test_the_numbers_of_x86_64_are_the_kernels():
+    header = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
+    if not header.exists():
+        pytest.skip("needs the kernel's headers of x86-64")
+    found = dict(re.findall(r"#define __NR_(\w+)\s+(\d+)", header.read_text()))
+    for listed in (seccomp.ALWAYS, seccomp.PRIVATE, seccomp.PROGRAMS, seccomp.SESSIONS, seccomp.EXAMINED):
+        for name, number in seccomp.numbers(listed, "x86_64").items():
+            assert found[name] == str(number), name
+    x86 = kernel.MACHINES["x86_64"]
+    assert [int(found[name]) for name in ("clone", "pivot_root", "capset")] == [x86.clone, x86.pivot_root, x86.capset]
+
+
 def test_no_call_stands_in_two_lists_and_none_twice():
     lists = (seccomp.ALWAYS, seccomp.PRIVATE, seccomp.PROGRAMS, seccomp.SESSIONS, seccomp.EXAMINED)
     for machine in kernel.MACHINES:
