@@ -708,9 +708,10 @@ def f(x):
     try: os.mknod("d", 0o20666, os.makedev(1, 1)); return EV("mknod")
     except OSError: return x
 ### touch_devices breach
-import os
+import os, stat
 def f(x):
     for at in ("/dev/null", "/dev/zero", "/dev/urandom", 0, 1, 2):
+        if not stat.S_ISCHR(os.stat(at).st_mode): continue
         try: os.utime(at); return EV("touch", at)
         except OSError: pass
         try: os.chmod(at, 0o666); return EV("mode", at)
@@ -957,6 +958,23 @@ import os
 def f(x):
     try: import ctypes; return EV("name") if ctypes.CDLL(None).sethostname(b"owned", 5) == 0 else x
     except OSError: return x
+### urgent_byte breach
+import socket
+def f(x):
+    a, b = socket.socketpair()
+    for flags in (socket.MSG_OOB, socket.MSG_OOB | socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT):
+        try: a.send(b"!", flags); return EV("urgent", flags)
+        except OSError: pass
+    a.send(b"ab")
+    try: return EV("urgent read", b.recv(1, socket.MSG_OOB))
+    except OSError as e: return x if e.errno == 1 else EV("urgent read", e)
+### lease_on_a_shared_file breach
+import fcntl, os
+def f(x):
+    for path in ("/dev/null", os.__file__, "."):
+        try: fcntl.fcntl(os.open(path, os.O_RDONLY), 1024, fcntl.F_RDLCK); return EV("lease", path)
+        except OSError: pass
+    return x
 ### signal_parent_by_owner breach
 import os, fcntl, signal
 def f(x):

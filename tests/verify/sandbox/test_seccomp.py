@@ -82,6 +82,14 @@ def test_arguments_are_looked_at(machine):
     assert call("clone3") == refused(errno.ENOSYS)
     assert call("sendto", 3, 1, 1, 0, 0, 0) == ALLOW
     assert call("sendto", 3, 1, 1, 0, 0x7000, 110) == refused() == call("sendto", 3, 1, 1, 0, 1 << 40, 110)
+    assert call("sendto", 3, 1, 1, 0x4000 | 0x40, 0, 0) == ALLOW == call("recvfrom", 3, 1, 1, 0x2 | 0x100)
+    assert {call(name, 3, 1, 1, flags) for name in ("sendto", "recvfrom") for flags in (1, 0x4001, 0x20000000)} == {
+        refused()
+    }  # MSG_OOB, beside others or not, and MSG_FASTOPEN
+    done = refused(0)  # the kernel does nothing, and the caller hears of success
+    assert {call("fcntl", 0, lock) for lock in (6, 7, 37, 38)} == {done} == {call("flock", 0, how) for how in (1, 2, 8)}
+    assert call("fcntl", 0, 5) == ALLOW == call("fcntl", 0, 36)
+    assert call("fcntl", 0, 1024) == refused(errno.EINVAL)  # a lease
     assert call("fcntl", 0, 1) == ALLOW and call("fcntl", 0, 8) == call("fcntl", 0, 10) == refused(errno.EINVAL)
     assert call("ioctl", 0, 0x5401) == ALLOW and call("ioctl", 0, 0x5412) == refused(errno.ENOTTY)
     assert call("prctl", 15) == ALLOW and {call("prctl", o) for o in (1, 4, 22, 28, 36)} == {refused()}
@@ -109,6 +117,18 @@ def test_the_numbers_are_this_machines():
             assert found[name] == str(number), name
     arm = kernel.MACHINES["aarch64"]
     assert [int(found[name]) for name in ("clone", "pivot_root", "capset")] == [arm.clone, arm.pivot_root, arm.capset]
+
+
+def test_the_numbers_of_x86_64_are_the_kernels():
+    header = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
+    if not header.exists():
+        pytest.skip("needs the kernel's headers of x86-64")
+    found = dict(re.findall(r"#define __NR_(\w+)\s+(\d+)", header.read_text()))
+    for listed in (seccomp.ALWAYS, seccomp.PRIVATE, seccomp.PROGRAMS, seccomp.SESSIONS, seccomp.EXAMINED):
+        for name, number in seccomp.numbers(listed, "x86_64").items():
+            assert found[name] == str(number), name
+    x86 = kernel.MACHINES["x86_64"]
+    assert [int(found[name]) for name in ("clone", "pivot_root", "capset")] == [x86.clone, x86.pivot_root, x86.capset]
 
 
 def test_no_call_stands_in_two_lists_and_none_twice():

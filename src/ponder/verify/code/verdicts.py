@@ -1,7 +1,8 @@
 """Does a program do what it should? By calls, by its output, by assert-style tests, by properties.
 
 The program is the one code block after the thinking. It runs in a jail (`sandbox`), and no verdict is computed there:
-expected values never enter its process, answers come out as plain data, and tests run in a jail of their own.
+expected values never enter its process, answers come out as plain data, and tests run in a jail of their own, where
+objects of the program are proxies.
 
 What a program does wrong is a 0 with the reason (wrong, raised, timed out, out of memory, crashed, malformed); what
 the jail could not decide is None. `share=True` gives the share of tests passed instead of all or nothing.
@@ -21,7 +22,7 @@ from ponder.types import Score, Trace
 from ponder.verify.code import languages
 from ponder.verify.code.equal import RELATIVE, same
 from ponder.verify.code.text import PYTHON, program
-from ponder.verify.sandbox import Limits, Ran, Reply, Rung, Sandbox, SandboxError, shared
+from ponder.verify.sandbox import Limits, Ran, Reply, Rung, Sandbox, SandboxError, Tested, shared
 from ponder.verify.sandbox.codec import NotPlain, encode
 from ponder.verify.sandbox.outcome import legible
 from ponder.verify.scoring import TextScorer, bad_data, safely, shown
@@ -87,6 +88,16 @@ class Code(TextScorer):
             raise TaskError(f"problem {id or '?'} cannot be judged: {score.reason}")
         if score.value < 1:
             raise TaskError(f"problem {id or '?'}: its tests fail on its own reference ({score.reason}); leave it out")
+
+    def _unless_tested(self, tested: Tested) -> Score | None:
+        """The score where tests did not come to an end, or could not tell."""
+        if tested.end == "lost":
+            return Score(None, f"crashed: {tested.detail}")
+        if tested.end != "done":
+            return Score(0.0, f"{tested.end}: {tested.detail}" if tested.detail else tested.end)
+        if tested.undecided and (self.share or not tested.failed):
+            return Score(None, f"undecided: {tested.undecided}")
+        return None
 
     def _score(self, passed: int, total: int, why: str) -> Score:
         if passed == total:
@@ -221,25 +232,45 @@ def _not_built(ran: Ran) -> Score:
 class AssertTests(Code):
     """Test code with asserts, as in HumanEval and MBPP: `{"tests": ["assert f(1) == 2", ...]}` or one text.
 
-    Optional: `entry`, the function that must exist; `setup`, code before the tests; `prefix`, code that a program goes
-    on from, put before it. The tests run in a jail of their own, where every name that they do not define stands for
-    the program's; only plain data goes between the two. `share` counts tests, or, where there is one, its asserts: one
-    in a loop counts once, and has to hold every time.
+    Optional: `entry`, the function or class that must exist; `names`, more that the program supplies; `setup`, code
+    before the tests; `prefix`, code that a program goes on from, put before it. `share` counts tests, or, where there
+    is one, its asserts: one in a loop counts once, and has to hold every time.
+
+    The tests run in a jail of their own. Of the names that they do not define, the program supplies the entry, `names`
+    and classes; without an entry, functions too. Helpers such as `isclose` come from the standard library, never from
+    the program, and what nobody supplies leaves a test undecided (sandbox/names.py).
+
+    Plain data crosses by value and is compared beside the tests. Objects of the program stand there as proxies, with
+    their class, attributes and special methods. Two of them compare by their own `__eq__`, since that is under test; an
+    object never decides that it equals plain data (sandbox/fairness.py has the whole rule). What does not cross, such
+    as a patched module or a seed, leaves a test undecided and never fails it. Where tests passed that a wrong program
+    could have passed too, the reason says "by weak tests" and why.
     """
 
     def run(self, source: str, row: Mapping[str, Any]) -> Score:
         tests = [row["tests"]] if isinstance(row["tests"], str) else list(row["tests"])
         setup, entry = str(row.get("setup") or ""), str(row.get("entry") or "")
         whole = complete(str(row.get("prefix") or ""), source)
-        tested = self.jail.tests(whole, tests, entry, setup, self.share and len(tests) == 1, self.limits)
-        if tested.end == "lost":
-            return Score(None, f"crashed: {tested.detail}")
-        if tested.end != "done":
-            return Score(0.0, f"{tested.end}: {tested.detail}" if tested.detail else tested.end)
+        names = _listed(row.get("names"))
+        tested = self.jail.tests(whole, tests, entry, setup, self.share and len(tests) == 1, self.limits, names)
+        score = self._unless_tested(tested)
+        if score is not None:
+            return score
         if tested.passed < 0:
             bad_data(f"the tests cannot be used: {tested.detail}")
         why = "wrong" if tested.detail.startswith("AssertionError") else f"wrong: {tested.detail}"
-        return self._score(tested.passed, tested.total, why)
+        score = self._score(tested.passed, tested.total, why)
+        if score.value == 1 and tested.weak:
+            return Score(1.0, f"{score.reason}, by weak tests: {'; '.join(tested.weak)}")
+        return score
+
+
+def _listed(names: Any) -> list[str]:
+    if names is None:
+        return []
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        bad_data(f"the problem's 'names' are {shown(names)}; they must be a list of names")
+    return list(names)
 
 
 def complete(prefix: str, source: str) -> str:
@@ -275,10 +306,9 @@ class PropertyTests(Code):
             bad_data("the property defines no function 'draw', or none 'holds'")
         setup = row["property"] + _DRAWING.format(seed=self.seed)
         tested = self.jail.tests(source, [_CASE] * self.cases, row["entry"], setup, False, self.limits)
-        if tested.end == "lost":
-            return Score(None, f"crashed: {tested.detail}")
-        if tested.end != "done":
-            return Score(0.0, f"{tested.end}: {tested.detail}" if tested.detail else tested.end)
+        score = self._unless_tested(tested)
+        if score is not None:
+            return score
         if tested.passed < 0 or tested.detail.startswith("tests.Draw"):  # no error of the program's can be called so
             bad_data(f"the property cannot be used: {tested.detail}")
         return self._score(tested.passed, tested.total, f"wrong: {tested.detail}")

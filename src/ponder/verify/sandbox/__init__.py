@@ -4,6 +4,10 @@
         jail.script("print(int(input()) + 1)", stdin="41")     # Ran(end="done", stdout="42\\n", ...)
         await jail.later(jail.script, "print(1)")              # the same from any event loop
 
+Nothing that a run does is seen by the next one, by another jail or by the host: streams that nobody reads are a file of
+the run alone, and file locks are answered by the filter of system calls without locking anything, since the files that
+every run can see (/dev/null, the library) are the host's own.
+
 A `Sandbox` keeps warm interpreters, each inside its own jail; one run is one clone of one of them. It may be used from
 any thread and any event loop, many runs at once. A worker that dies is replaced, and what it ran is run again once.
 

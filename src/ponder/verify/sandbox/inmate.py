@@ -13,7 +13,6 @@ import builtins
 import contextlib
 import importlib
 import io
-import itertools
 import linecache
 import os
 import sys
@@ -24,10 +23,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ponder.verify.sandbox.codec import NotPlain, Tree, decode, dumps, encode, loads
+from ponder.verify.sandbox.operations import ANYTHING
+from ponder.verify.sandbox.peer import Peer
+from ponder.verify.sandbox.values import library_name
 
 CHANNEL = 3
-LONGEST_ITERATOR = 10_000
-MUTABLE = (list, dict, set, bytearray)
 
 
 def frame(letter: str, tree: Tree) -> bytes:
@@ -97,17 +97,24 @@ def candidate() -> None:
     source, entry = receive()
     try:
         module = execute(source, "solution")
-        if entry:
-            _find(module, entry)
-        send("r", ["ok"])
+        tested = _find(module, entry) if entry else None
+        send("r", ["ok", "function" if isinstance(tested, types.FunctionType) else ""])
     except BaseException as error:
         send("r", _raised(error))
         os._exit(1)
-    handles = _Handles()
+    peer: Peer | None = None
     while True:
         request = receive()
+        if request[0] != "plain":  # of tests, which speak as peers do
+            if peer is None:
+                sys.setrecursionlimit(3 * sys.getrecursionlimit())  # each call back and forth takes several frames
+                peer = Peer(lambda tree: send("a", tree), receive, {**ANYTHING, "names": _names(module)})
+                if isinstance(tested, types.FunctionType):
+                    peer.introduce(tested)
+            peer.serve(request)
+            continue
         try:
-            answer = ["ok", *_OPERATIONS[request[0]](module, handles, *request[1:])]
+            answer = ["ok", _call_plain(module, *request[1:])]
         except NotPlain as error:
             answer = ["not plain", str(error)]
         except BaseException as error:
@@ -148,63 +155,30 @@ def _find(module: types.ModuleType, path: str) -> Any:
     return found
 
 
-class _Handles:
-    """Things that cannot leave: each gets a number, by which the tests can hand it back."""
-
-    def __init__(self) -> None:
-        self.objects: list[Any] = []
-
-    def out(self, value: Any) -> Tree:
-        if hasattr(value, "__next__"):
-            items = list(itertools.islice(value, LONGEST_ITERATOR + 1))
-            if len(items) > LONGEST_ITERATOR:
-                raise NotPlain(f"an iterator of more than {LONGEST_ITERATOR} items")
-            return ["g", *[encode(item, 1, self.out) for item in items]]
-        self.objects.append(value)
-        return ["h", len(self.objects) - 1]
-
-    def back(self, tree: Tree) -> Any:
-        return _builtin_type(tree[1]) if tree[0] == "y" else self.objects[tree[1]]
-
-
-def _builtin_type(name: str) -> type:
-    found = getattr(builtins, name, None)
-    if not isinstance(found, type):
-        raise NotPlain(f"no builtin type is called {name!r}")
-    return found
-
-
-def _call_plain(module: types.ModuleType, handles: _Handles, name: str, arguments: Tree, named: Tree) -> list[Tree]:
+def _call_plain(module: types.ModuleType, name: str, arguments: Tree, named: Tree) -> Tree:
     """A call whose answer must be plain data."""
-    return [encode(_find(module, name)(*decode(arguments, safe=False), **decode(named, safe=False)))]
+    return encode(_find(module, name)(*decode(arguments, safe=False), **decode(named, safe=False)))
 
 
-def _call(module: types.ModuleType, handles: _Handles, target: Tree, arguments: Tree, named: Tree) -> list[Tree]:
-    """A call whose answer may stay here; it also gives back the arguments, if the call changed them."""
-    given = decode(arguments, 0, handles.back, safe=False)
-    function = handles.back(target) if isinstance(target, list) else _find(module, target)
-    value = function(*given, **decode(named, 0, handles.back, safe=False))
-    answer = encode(value, 0, handles.out)
-    after = encode(given, 0, handles.out) if any(isinstance(g, MUTABLE) for g in given) else arguments
-    return [answer, None if after == arguments else after]
+def _names(module: types.ModuleType) -> Callable[..., Any]:
+    """For the tests: what a program has under the names that they ask for."""
+
+    def find(peer: Peer, wanted: tuple[str, ...]) -> tuple[tuple[str, Any], ...]:
+        return tuple(_kind(module, name) for name in wanted)
+
+    return find
 
 
-def _attribute(module: types.ModuleType, handles: _Handles, target: Tree, name: str) -> list[Tree]:
-    return [encode(getattr(handles.back(target), name), 0, handles.out), None]
-
-
-def _assign(module: types.ModuleType, handles: _Handles, target: Tree, name: str, value: Tree) -> list[Tree]:
-    setattr(handles.back(target), name, decode(value, 0, handles.back, safe=False))
-    return [None, None]
-
-
-def _truth(module: types.ModuleType, handles: _Handles, target: Tree) -> list[Tree]:
-    return [bool(handles.back(target)), None]
-
-
-_OPERATIONS: dict[str, Callable[..., list[Tree]]] = {
-    "plain": _call_plain, "call": _call, "attribute": _attribute, "assign": _assign, "truth": _truth,
-}  # fmt: skip
+def _kind(module: types.ModuleType, name: str) -> tuple[str, Any]:
+    try:
+        found = _find(module, name)
+    except NameError:
+        return "missing", None
+    if not isinstance(found, type) and not callable(found):
+        return "other", found
+    if library_name(found) is not None:  # f = str: the tests must ask here, not use one of their own
+        return "function", lambda *arguments, **named: found(*arguments, **named)
+    return "class" if isinstance(found, type) else "function", found
 
 
 def script() -> None:
@@ -258,6 +232,27 @@ def program(environment: dict[str, str]) -> None:
             file.write(data)
     os.set_inheritable(CHANNEL, False)
     os.execve(command[0], command, environment)
+
+
+class _Nowhere(io.RawIOBase):
+    """A file that takes everything and keeps nothing."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return len(memoryview(data).cast("B"))
+
+    def fileno(self) -> int:
+        return 1
+
+
+def print_nowhere() -> None:
+    """For runs whose output nobody reads: what they print is dropped here and fills no file."""
+    for name in ("stdout", "stderr"):
+        stream = io.TextIOWrapper(io.BufferedWriter(_Nowhere()), "utf-8", "backslashreplace")
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
 
 
 def _open_streams() -> None:

@@ -65,12 +65,19 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Tested:
-    """What tests found: how many of them passed (-1: they cannot be run), and how the program or the tests ended."""
+    """What tests found: how many of them passed (-1: they cannot be run), and how the program or the tests ended.
+
+    `undecided` says why some of them could not tell; `failed`, whether others failed all the same. `weak` says what a
+    wrong program could have passed them by.
+    """
 
     end: End
     passed: int = 0
     total: int = 0
     detail: str = ""
+    undecided: str = ""
+    failed: bool = False
+    weak: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

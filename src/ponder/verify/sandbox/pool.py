@@ -138,12 +138,14 @@ class Sandbox:
         setup: str = "",
         count_each: bool = False,
         limits: Limits | None = None,
+        names: Sequence[str] = (),
     ) -> Tested:
-        """Run trusted tests against an untrusted program: each in a jail of its own, and only plain data between them.
+        """Run trusted tests against an untrusted program: each in a jail of its own, with proxies between them.
 
-        Names that the tests do not define stand for the program's. `count_each` counts every assert on its own.
+        The program supplies `entry`, `names` and classes (names.py says which exactly), and no helpers; what its
+        objects may decide is said in fairness.py. `count_each` counts every assert on its own.
         """
-        request = [setup, list(tests), entry, count_each]
+        request = [setup, list(tests), entry, list(names), count_each]
 
         def work(fresh: bool) -> Tested:
             with self._worker("python", fresh) as worker, self._worker("python", fresh) as other:

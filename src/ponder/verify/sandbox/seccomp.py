@@ -35,9 +35,9 @@ read 0 63, write 1 64, open 2 -, close 3 57, stat 4 -, fstat 5 80, lstat 6 -, po
 mprotect 10 226, munmap 11 215, brk 12 214, rt_sigaction 13 134, rt_sigprocmask 14 135, rt_sigreturn 15 139,
 pread64 17 67, pwrite64 18 68, readv 19 65, writev 20 66, access 21 -, pipe 22 -, select 23 -, sched_yield 24 124,
 mremap 25 216, msync 26 227, mincore 27 232, madvise 28 233, dup 32 23, dup2 33 -, pause 34 -, nanosleep 35 101,
-getitimer 36 102, alarm 37 -, setitimer 38 103, getpid 39 172, sendfile 40 71, recvfrom 45 207, shutdown 48 210,
+getitimer 36 102, alarm 37 -, setitimer 38 103, getpid 39 172, sendfile 40 71, shutdown 48 210,
 getsockname 51 204, getpeername 52 205, socketpair 53 199, getsockopt 55 209, exit 60 93, wait4 61 260, uname 63 160,
-flock 73 32, fsync 74 82, fdatasync 75 83, ftruncate 77 46, getdents 78 -, getcwd 79 17, chdir 80 49,
+fsync 74 82, fdatasync 75 83, ftruncate 77 46, getdents 78 -, getcwd 79 17, chdir 80 49,
 fchdir 81 50, rename 82 -, mkdir 83 -, rmdir 84 -, creat 85 -, link 86 -, unlink 87 -, symlink 88 -, readlink 89 -,
 umask 95 166, gettimeofday 96 169, getrlimit 97 163, getrusage 98 165, sysinfo 99 179,
 times 100 153, getuid 102 174, getgid 104 176, geteuid 107 175, getegid 108 177, getppid 110 173, getpgrp 111 -,
@@ -66,8 +66,8 @@ lgetxattr 192 9, fgetxattr 193 10, listxattr 194 11, llistxattr 195 12, flistxat
 PROGRAMS = "fork 57 -, vfork 58 -, execve 59 221"  # more, where the jail runs something else than Python
 SESSIONS = "setpgid 109 154, setsid 112 157"  # harmless only where killing the first process kills them all
 EXAMINED = """
-ioctl 16 29, sendto 44 206, clone 56 220, kill 62 129, fcntl 72 25, prctl 157 167, tgkill 234 131, prlimit64 302 261,
-clone3 435 435
+ioctl 16 29, sendto 44 206, recvfrom 45 207, clone 56 220, kill 62 129, fcntl 72 25, flock 73 32, prctl 157 167,
+tgkill 234 131, prlimit64 302 261, clone3 435 435
 """
 OWN = 0x7FFFFEED  # stands for the process's own id, which no process has: ids end at 1 << 22
 NEWEST = 424  # calls from here up are refused as unknown, so that libraries fall back to older ones
@@ -82,8 +82,15 @@ NAMESPACES = (
 )  # fmt: skip
 # Terminal and descriptor queries; nothing that pushes input, sets an owner to be signalled or reaches a device.
 IOCTLS = (0x5401, 0x802C542A, 0x5413, 0x540F, 0x541B, 0x5421, 0x5450, 0x5451)
-# F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, the locks, F_DUPFD_CLOEXEC, F_GETPIPE_SZ: no F_SETOWN, which signals.
-FCNTLS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1032)
+# F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_GETLK, F_OFD_GETLK, F_DUPFD_CLOEXEC, F_GETPIPE_SZ: no F_SETOWN, which
+# signals, and no lease.
+FCNTLS = (0, 1, 2, 3, 4, 5, 36, 1030, 1032)
+# F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW. A lock belongs to the file, and files such as /dev/null or the library
+# are the host's own and every other jail's. So the filter answers "locked" itself, and the kernel locks nothing: within
+# a run, which nobody shares files with, a lock keeps nobody out.
+LOCKS = (6, 7, 37, 38)
+# MSG_DONTWAIT, _EOR, _NOSIGNAL, _MORE; MSG_PEEK, _TRUNC, _DONTWAIT, _WAITALL. No MSG_OOB, whose bytes leave the stream.
+SENDING, RECEIVING = 0x40 | 0x80 | 0x4000 | 0x8000, 0x02 | 0x20 | 0x40 | 0x100
 # PR_GET_DUMPABLE, _SET/GET_NAME, _GET_SECCOMP, _CAPBSET_READ, _SET/GET_TIMERSLACK, _SET/GET_NO_NEW_PRIVS, _SET_VMA
 PRCTLS = (3, 15, 16, 21, 23, 29, 30, 38, 39, 0x53564D41)
 
@@ -118,9 +125,11 @@ def program(programs: bool, alone: bool, machine: str) -> bytes:
     free = programs and alone
     blocks |= {
         n["ioctl"]: _only(1, IOCTLS, errno.ENOTTY),
-        n["fcntl"]: _only(1, FCNTLS, errno.EINVAL),
+        n["fcntl"]: _only(1, FCNTLS, errno.EINVAL, pretended=LOCKS),
+        n["flock"]: _refuse(0),
         n["prctl"]: _only(0, PRCTLS),
-        n["sendto"]: _no_address(4),
+        n["sendto"]: _flags(3, SENDING) + _no_address(4),
+        n["recvfrom"]: _flags(3, RECEIVING) + ALLOW,
         n["kill"]: ALLOW if free else _only(0, (OWN,)),
         n["tgkill"]: ALLOW if free else _only(0, (OWN,)),
         n["prlimit64"]: _only(0, (0, OWN)),
@@ -143,15 +152,25 @@ def filtered(code: bytes) -> Call:
 
 
 def _refuse(number: int = errno.EPERM) -> list[Instruction]:
+    """The kernel does nothing and returns this error; with 0, it does nothing and returns success."""
     return [(RETURN, 0, 0, 0x00050000 | number)]
 
 
-def _only(argument: int, values: Iterable[int], refusal: int = errno.EPERM) -> list[Instruction]:
-    """Allowed where this argument is one of these."""
+def _only(
+    argument: int, values: Iterable[int], refusal: int = errno.EPERM, pretended: Iterable[int] = ()
+) -> list[Instruction]:
+    """Allowed where this argument is one of these values; only said to have been done where it is a pretended one."""
     code: list[Instruction] = [(LOAD, 0, 0, 16 + 8 * argument)]
     for value in values:
         code += [(EQUAL, 0, 1, value), *ALLOW]
+    for value in pretended:
+        code += [(EQUAL, 0, 1, value), *_refuse(0)]
     return code + _refuse(refusal)
+
+
+def _flags(argument: int, allowed: int) -> list[Instruction]:
+    """Refused where this argument has any other bit; else what follows decides."""
+    return [(LOAD, 0, 0, 16 + 8 * argument), (ANY_BIT, 0, 1, ~allowed & 0xFFFFFFFF), *_refuse()]
 
 
 def _no_address(argument: int) -> list[Instruction]:

@@ -68,7 +68,9 @@ def tests(worker: Worker, other: Worker, source: str, entry: str, request: Tree,
     try:
         run.send([source, entry])
         loaded = _reply(run.receive()[1])
-        tested = _relay(run, judge, request) if loaded.end == "done" else Tested(loaded.end, detail=loaded.detail)
+        tested = Tested(loaded.end, detail=loaded.detail)
+        if loaded.end == "done":
+            tested = _relay(run, judge, [*request, loaded.value == "function"])
         run.leave()
     except Ended as ended:
         last = _ended(ended, run.finish(stop=ended.end is not None))
@@ -94,8 +96,8 @@ def _relay(run: Run, judge: Run, request: Tree) -> Tested:
             return Tested(ended.end or "crashed", detail=f"the tests ended: {ended}")
     if letter != "v":
         return Tested("lost", detail=f"the tests broke: {legible(str(read_tree(body)))}")
-    passed, total, why = read_tree(body)
-    return Tested("done", passed, total, legible(why))
+    passed, total, why, undecided, failed, weaknesses = read_tree(body)
+    return Tested("done", passed, total, legible(why), legible(undecided), failed, tuple(map(legible, weaknesses)))
 
 
 def stream(

@@ -1,146 +1,107 @@
-"""Trusted tests of an untrusted program, each in a jail of its own. Runs inside; only plain data goes between the two.
+"""Trusted tests of an untrusted program, each in a jail of its own. Runs inside.
 
-What the program defines stands in the tests as a `Remote`: to call it is to ask the program, over the host.
+What the program defines stands in the tests as a proxy (proxies.py): to use it is to ask the program, over the host. A
+test fails, passes, or is undecided, where it does something that does not cross the wall.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
-import contextlib
-import importlib
 import itertools
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from ponder.verify.sandbox.codec import NotPlain, Tree, decode, encode
+from ponder.verify.sandbox import fairness, operations, weak
 from ponder.verify.sandbox.inmate import receive, send
+from ponder.verify.sandbox.names import Names, imported, sort_names
+from ponder.verify.sandbox.peer import Peer
 
-# What a candidate raises must not end the tests, nor a loop in them: all(map(f, xs)) is true where f raises this.
-ENDS = (StopIteration, StopAsyncIteration)
-_asked = False  # whether the tests have asked the candidate anything
-
-
-class Remote:
-    """Stands in the tests for something of the candidate, which runs elsewhere. It never compares itself."""
-
-    def __init__(self, target: Tree) -> None:
-        object.__setattr__(self, "_target", target)
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        answer, after = _ask("call", self._target, encode(list(arguments), 0, _own), encode(named, 0, _own))
-        if after is not None:
-            for old, new in zip(arguments, decode(after, 0, _foreign, safe=False), strict=True):
-                _become(old, new)
-        return decode(answer, 0, _foreign, safe=False)
-
-    def __getattr__(self, name: str) -> Any:
-        if not isinstance(self._target, list) or name.startswith("__"):
-            raise AttributeError(name)
-        return decode(_ask("attribute", self._target, name)[0], 0, _foreign, safe=False)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        _ask("assign", self._target, name, encode(value, 0, _own))
-
-    def __bool__(self) -> bool:
-        return not isinstance(self._target, list) or _ask("truth", self._target)[0] is True
-
-    def __eq__(self, other: object) -> bool:
-        if other is self:
-            return True
-        raise TypeError("the tests compare plain data only, and this is an object of the candidate")
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def _ask(*request: Tree) -> list[Tree]:
-    global _asked
-    _asked = True
-    send("c", list(request))
-    status, *rest = receive()
-    if status == "ok":
-        return list(rest)
-    kind = getattr(builtins, rest[0], RuntimeError) if status == "raised" else TypeError
-    if not (isinstance(kind, type) and issubclass(kind, Exception)) or issubclass(kind, ENDS):
-        kind = RuntimeError
-    error = kind.__new__(kind, rest[-1])
-    with contextlib.suppress(TypeError):  # a message alone is too little for UnicodeDecodeError
-        kind.__init__(error, rest[-1])
-    raise error
-
-
-def _own(value: Any) -> Tree:
-    if isinstance(value, Remote):
-        return value._target
-    if isinstance(value, type) and value.__module__ == "builtins":
-        return ["y", value.__name__]
-    raise NotPlain(f"the tests pass a value of type {type(value).__name__!r}, which cannot cross to the candidate")
-
-
-def _foreign(tree: Tree) -> Any:
-    if tree[0] == "g":
-        return iter([decode(item, 1, _foreign, safe=False) for item in tree[1:]])
-    if tree[0] == "h" and len(tree) == 2 and type(tree[1]) is int:
-        return Remote(tree)
-    raise NotPlain("an unknown tag")
-
-
-def _become(old: Any, new: Any) -> None:
-    """What the candidate did to an argument, done to the tests' own."""
-    if isinstance(old, list) and isinstance(new, list):
-        old[:] = new
-    elif isinstance(old, dict | set) and type(old) is type(new):
-        old.clear()
-        old.update(new)
+DEEPEST_CALLS = 10_000  # a function of the tests that the program calls, which calls the program, takes many frames
 
 
 def tests() -> None:
-    """Run trusted tests, in which every name that they do not define stands for something of the candidate."""
-    setup, sources, entry, count_each = receive()
+    """Run trusted tests, in which names under test stand for the program's."""
+    setup, sources, entry, listed, count_each, introduced = receive()
     try:
         trees = [ast.parse(source) for source in (setup, *sources)]
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         _verdict(-1, 0, f"not Python: {error}")
-    space: dict[str, Any] = {"__name__": "tests", **{name: Remote(name) for name in _free(trees)}}
-    space.update({name: importlib.import_module(name) for name in _modules(trees) if name in space and name != entry})
     nodes = list(itertools.chain.from_iterable(map(ast.walk, trees)))
     if not any(isinstance(node, ast.Assert) or (not count_each and _may_fail(node)) for node in nodes):
         _verdict(-1, 0, "they hold no assert")
-    counted, why = dict[str, bool](), ""  # each test, or each assert, and whether it held every time
+    sys.setrecursionlimit(DEEPEST_CALLS)
+    peer = Peer(lambda tree: send("c", tree), receive, operations.FROM_A_PROGRAM, judging=True)
+    names = sort_names(trees, entry, listed)
+    space: dict[str, Any] = {"__name__": "tests", "isinstance": _isinstance, "issubclass": _issubclass, **names.helpers}
+    operations.use_library(peer, imported(trees) | names.helpers.keys())
+    tested = _Tested(peer, space, trees, count_each)
+    try:
+        space.update(_of_the_program(peer, names, entry, introduced, tested.refused))
+    except Exception as error:  # the program answers for itself, and not as one does
+        _verdict(0, len(sources), f"{type(error).__name__}: {error}"[:300], failed=True)
+    tested.run(entry)
 
-    def record(what: str, good: bool, error: BaseException | None = None) -> None:
-        nonlocal why
-        counted[what] = counted.get(what, True) and good
-        why = why or ("" if good else traceback.format_exception_only(error)[-1].strip()[:300])
 
-    asserts = _CountAsserts()
-    if count_each:
-        trees = [ast.fix_missing_locations(asserts.visit(tree)) for tree in trees]
-        space["__record__"] = record
-    for at, tree in enumerate(trees):
-        try:
-            exec(compile(tree, "tests.py", "exec", dont_inherit=True), space)
-            if at > 0 and not count_each:
-                record(f"test {at}", True)
-        except BaseException as error:
-            record(f"test {at}", False, error)
-            if at == 0:
+class _Tested:
+    """A run of tests, and what came of each, or of each assert."""
+
+    def __init__(self, peer: Peer, space: dict[str, Any], trees: list[ast.Module], count_each: bool) -> None:
+        self.peer, self.space, self.trees, self.count_each = peer, space, trees, count_each
+        self.refused: dict[str, str] = {}  # names that nobody may define, and why
+        self.counted: dict[str, bool] = {}  # whether each held every time
+        self.open: dict[str, str] = {}  # those that are undecided, and why
+        self.why = ""
+        self.watch = weak.Watch(peer, trees)
+
+    def record(self, what: str, good: bool, error: BaseException | None = None) -> None:
+        self.counted[what] = self.counted.get(what, True) and good
+        if not good and not self.why:
+            try:
+                self.why = traceback.format_exception_only(error)[-1].strip()[:300]
+            except BaseException:
+                self.why = type(error).__name__
+        if not good and isinstance(error, NameError) and getattr(error, "name", None) in self.refused:
+            fairness.reasons.append(self.refused[str(error.name)])
+
+    def run(self, entry: str) -> NoReturn:
+        peer, space, asserts = self.peer, self.space, _CountAsserts()
+        trees = [ast.fix_missing_locations(weak.Truths().visit(tree)) for tree in self.trees]
+        space["__truth__"] = self.watch.truth
+        if self.count_each:
+            trees = [ast.fix_missing_locations(asserts.visit(tree)) for tree in trees]
+            space["__record__"] = self.record
+        candidate = space.get("candidate")
+        for at, tree in enumerate(trees):
+            fairness.reasons.clear()
+            what = f"test {at}"
+            try:
+                exec(compile(tree, "tests.py", "exec", dont_inherit=True), space)
+                if at > 0 and not self.count_each:
+                    self.record(what, True)
+            except BaseException as error:
+                self.record(what, False, error)
+            failed = any(not good for name, good in self.counted.items() if self.count_each or name == what)
+            if fairness.reasons or (failed and (outside := weak.outside(self.trees, self.trees[at]))):
+                self.open[what] = fairness.reasons[0] if fairness.reasons else outside
+            if at == 0 and failed:
                 break
-        if entry:
-            space[entry] = space["candidate"] = Remote(entry)  # the setup may have given a version of its own
-    if not _asked:
-        _verdict(-1, 0, why or "they ask the program nothing")
-    failures = sum(not good for good in counted.values())
-    outside = sum(what.startswith("test") for what in counted)  # failures of no assert, where those are counted
-    total = asserts.found + outside if count_each else len(sources)
-    _verdict(len(counted) - failures if failures else total, total, why)
-
-
-def _verdict(passed: int, total: int, why: str) -> NoReturn:
-    send("v", [passed, total, why])
-    os._exit(0)
+            if entry:
+                space["candidate"] = candidate  # the setup may have given a version of its own
+                if "." not in entry:
+                    space[entry] = candidate
+        if not peer.asked:
+            _verdict(-1, 0, next(iter(self.open.values()), self.why) or "they ask the program nothing")
+        failures = sum(not good for good in self.counted.values())
+        loose = sum(what.startswith("test") for what in self.counted)  # failures of no assert, where those are counted
+        total = asserts.found + loose if self.count_each else len(trees) - 1
+        passed = len(self.counted) - failures if failures else total
+        definite = any(not good and what not in self.open for what, good in self.counted.items())
+        undecided = next(iter(self.open.values()), "")
+        _verdict(passed, total, self.why, undecided, definite and not self.count_each, self.watch.findings())
 
 
 def _may_fail(node: ast.AST) -> bool:
@@ -150,32 +111,62 @@ def _may_fail(node: ast.AST) -> bool:
     return isinstance(node, ast.Raise) or name.startswith("assert")
 
 
-def _free(trees: list[ast.Module]) -> set[str]:
-    """Names that are read somewhere and bound nowhere."""
-    read, bound = set[str](), set[str](dir(builtins))
-    for node in itertools.chain.from_iterable(ast.walk(tree) for tree in trees):
-        if isinstance(node, ast.Name):
-            (read if isinstance(node.ctx, ast.Load) else bound).add(node.id)
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
-            bound.add(node.name)
-        elif isinstance(node, ast.arg):
-            bound.add(node.arg)
-        elif isinstance(node, ast.alias):
-            bound.add((node.asname or node.name).split(".")[0])
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            bound.add(node.name)
-    return read - bound
+def _of_the_program(peer: Peer, names: Names, entry: str, introduced: bool, refused: dict[str, str]) -> dict[str, Any]:
+    """What the program has for the names under test; an entry that is a function is known without asking."""
+    for name in names.unknown:
+        told = f"the tests use {name!r}, which they do not define and no library has"
+        refused[name] = f"{told}; list it under 'names' if it is the program's"
+    found: dict[str, Any] = {entry: peer.introduced()} if introduced else {}
+    wanted = sorted({*names.program, *([entry] if entry else [])} - found.keys())
+    answers = peer.ask("names", tuple(wanted)) if wanted else ()
+    peer.asked = False
+    for name, (kind, value) in zip(wanted, answers, strict=True):
+        if kind == "missing":
+            found[name] = _Missing(name)
+        elif kind == "other" and name != entry:
+            refused[name] = f"the tests take {name!r} from the program, and it is neither a function nor a class"
+        else:
+            found[name] = value
+            if isinstance(value, type):
+                fairness.named.add(value)
+    if entry:
+        found["candidate"] = found[entry]
+    return found
 
 
-def _modules(trees: list[ast.Module]) -> set[str]:
-    """Modules of the standard library that tests use without importing them, trusting the program to."""
-    dotted = {
-        node.value.id
-        for tree in trees
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-    }
-    return dotted & sys.stdlib_module_names
+class _Missing:
+    """A name under test that the program does not define."""
+
+    def __init__(self, name: str) -> None:
+        object.__setattr__(self, "_name", name)
+
+    def _fail(self, *_: Any, **__: Any) -> NoReturn:
+        raise NameError(f"the program defines no {vars(self)['_name']!r}")
+
+    __call__ = __getattr__ = __eq__ = __bool__ = __iter__ = __getitem__ = __len__ = _fail
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _isinstance(value: Any, kind: Any) -> bool:
+    """As Python's; a proxy also is of the library's classes that its own class derives from."""
+    return builtins.isinstance(value, kind) or _derives(type(value), kind)
+
+
+def _issubclass(value: Any, kind: Any) -> bool:
+    return builtins.issubclass(value, kind) or _derives(value, kind)
+
+
+def _derives(value: type, kind: Any) -> bool:
+    if builtins.isinstance(kind, tuple):
+        return any(_derives(value, one) for one in kind)
+    return builtins.isinstance(kind, type) and fairness.derives(value, kind)
+
+
+def _verdict(
+    passed: int, total: int, why: str, undecided: str = "", failed: bool = False, weaknesses: Sequence[str] = ()
+) -> NoReturn:
+    send("v", [passed, total, why, undecided, failed, list(weaknesses)])
+    os._exit(0)
 
 
 class _CountAsserts(ast.NodeTransformer):

@@ -52,10 +52,11 @@ def main(descriptor: int, settings: jail.Settings) -> None:
     except BaseException as error:
         control.send(json.dumps({"error": f"{type(error).__name__}: {error}"[:2000]}).encode())
         raise SystemExit(1) from None
-    null = os.open("/dev/null", os.O_RDWR)  # the jail's own: a run could change the times of the one outside
-    for stream in (0, 1, 2):  # nobody listens to complaints any more
+    null = os.open("/dev/null", os.O_RDWR)
+    for stream in (0, 1, 2):  # nobody listens to complaints any more; what a run finds here is its own, see `_arrange`
         os.dup2(null, stream)
     os.close(null)
+    inmate.print_nowhere()
     gc.collect()
     gc.freeze()  # so that a run's collections do not touch, and so copy, what it shares with this process
     control.send(json.dumps({"reached": reached}).encode())
@@ -179,8 +180,14 @@ def run(settings: jail.Settings, bounds: dict[str, Any], locks: list[kernel.Call
 
 
 def _arrange(descriptors: list[int]) -> None:
-    """The channel to the host at 3, and stdin, stdout and stderr at 0, 1 and 2, where /dev/null lies without them."""
+    """The channel to the host at 3, and stdin, stdout and stderr at 0, 1 and 2.
+
+    Without streams, an empty file lies there that no other run has. Not /dev/null: it is one file for the host and all
+    jails, and its locks, or the flags of a descriptor that runs inherit, would go from one run to the next.
+    """
     channel, *streams = descriptors
+    if not streams:
+        streams = [os.memfd_create("stream", os.MFD_CLOEXEC)] * 3
     for target, source in enumerate(streams):
         os.dup2(source, target, inheritable=True)
     if channel != CHANNEL:

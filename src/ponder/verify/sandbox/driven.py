@@ -1,0 +1,58 @@
+"""Generators and coroutines that run on the other side, and are driven from here (proxies.py)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ponder.verify.sandbox.peer import Peer
+
+ALONE = 16  # items of an iterator that are fetched one by one; then more and more at once, up to
+AT_ONCE = 256
+
+
+def generator(peer: Peer, number: int) -> Any:
+    """A generator that runs over there, a step at a time."""
+
+    def steps() -> Any:
+        me, fetched, how, given = peer.theirs[number], 0, "next", None
+        while True:
+            more = 1 if fetched < ALONE or how != "next" else min(AT_ONCE, fetched // ALONE * 2)
+            items, state, last = peer.ask("step", me, how, given, more)
+            fetched, how, given = fetched + len(items), "next", None
+            for item in items:
+                try:
+                    sent = yield item
+                    how, given = ("send", sent) if sent is not None else (how, given)
+                except GeneratorExit:
+                    peer.ask("step", me, "close", None, 1)
+                    raise
+                except BaseException as error:
+                    how, given = "throw", error
+            if state == "done":
+                return last
+            if state == "raised":
+                raise (
+                    last if isinstance(last, Exception) and not isinstance(last, StopIteration) else RuntimeError(last)
+                )
+
+    return steps()
+
+
+def coroutine(peer: Peer, number: int) -> Any:
+    async def run() -> Any:
+        return peer.ask("await", peer.theirs[number])
+
+    return run()
+
+
+def asynchronous(peer: Peer, number: int) -> Any:
+    async def steps() -> Any:
+        while True:
+            try:
+                item = peer.ask("anext", peer.theirs[number])
+            except StopAsyncIteration:
+                return
+            yield item
+
+    return steps()

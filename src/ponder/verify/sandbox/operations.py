@@ -1,0 +1,249 @@
+"""What one side may ask of the objects of the other (peer.py).
+
+The tests may ask a program for anything. A program may ask its tests for less: it calls the functions that it was
+handed, and uses objects by their public names and special methods. It does not get from a function to the names that
+the tests know, which hold what they expect.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ponder.verify.sandbox import fairness, special, values
+
+if TYPE_CHECKING:
+    from ponder.verify.sandbox.peer import Operation, Peer
+
+Pairs = tuple[tuple[str, Any], ...]
+# Functions of the standard library that look behind an object: they run where the object is.
+LIBRARY = {
+    "dataclasses": ("asdict", "astuple", "fields", "is_dataclass", "replace"),
+    "inspect": (
+        "signature", "isabstract", "iscoroutinefunction", "isgeneratorfunction", "isasyncgenfunction", "isfunction",
+        "ismethod", "getdoc",
+    ),
+    "asyncio": ("iscoroutinefunction",),
+    "typing": ("get_type_hints",),
+    "copy": ("copy", "deepcopy"),
+}  # fmt: skip
+
+
+def call(peer: Peer, target: Any, arguments: tuple[Any, ...], named: Pairs) -> Any:
+    return target(*arguments, **dict(named))
+
+
+def get(peer: Peer, target: Any, name: str) -> Any:
+    return getattr(target, name)
+
+
+def assign(peer: Peer, target: Any, name: str, value: Any) -> None:
+    setattr(target, name, value)
+
+
+def delete(peer: Peer, target: Any, name: str) -> None:
+    delattr(target, name)
+
+
+def ask_special(peer: Peer, name: str, target: Any, *arguments: Any) -> Any:
+    return special.ALL[name](target, *arguments)
+
+
+def unbound(peer: Peer, kind: type, name: str, arguments: tuple[Any, ...], named: Pairs) -> Any:
+    return getattr(kind, name)(*arguments, **dict(named))
+
+
+def subclass(peer: Peer, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> type:
+    return types.new_class(name, bases, {}, lambda space: space.update(namespace))
+
+
+def library(peer: Peer, module: str, name: str, arguments: tuple[Any, ...], named: Pairs) -> Any:
+    if name not in LIBRARY.get(module, ()):
+        raise AttributeError(name)
+    return getattr(__import__(module), name)(*arguments, **dict(named))
+
+
+def step(peer: Peer, target: Any, how: str, given: Any, most: int) -> tuple[tuple[Any, ...], str, Any]:
+    """Go on with an iterator: its next items, whether it has more, and with what it ended."""
+    items: list[Any] = []
+    try:
+        if how == "close":
+            target.close()
+            return (), "done", None
+        if how != "next":
+            items.append(target.send(given) if how == "send" else target.throw(given))
+        while len(items) < most:
+            items.append(next(target))
+    except StopIteration as end:
+        return tuple(items), "done", end.value
+    except Exception as error:
+        return tuple(items), "raised", error
+    return tuple(items), "more", None
+
+
+def run_to_end(peer: Peer, awaitable: Any) -> Any:
+    """Await something here. The other side waits: what both sides await runs one after the other."""
+    import asyncio
+
+    async def waiting() -> Any:
+        return await awaitable
+
+    around = asyncio._get_running_loop()
+    if around is None:
+        return _loop().run_until_complete(waiting())
+    asyncio._set_running_loop(None)
+    inner = asyncio.new_event_loop()
+    try:
+        return inner.run_until_complete(waiting())
+    finally:
+        inner.close()
+        asyncio._set_running_loop(around)
+
+
+_loops: list[Any] = []
+
+
+def _loop() -> Any:
+    if not _loops:
+        import asyncio
+
+        _loops.append(asyncio.new_event_loop())
+    return _loops[0]
+
+
+def next_awaited(peer: Peer, target: Any) -> Any:
+    return run_to_end(peer, target.__anext__())
+
+
+def use_library(peer: Peer, modules: set[str]) -> None:
+    """Have functions that look behind an object look where it is, in those of these modules that are in use."""
+    for module in modules & LIBRARY.keys():
+        found = __import__(module)
+        for name in LIBRARY[module]:
+            setattr(found, name, _where_it_is(peer, module, name, getattr(found, name)))
+
+
+def _where_it_is(peer: Peer, module: str, name: str, at_home: Callable[..., Any]) -> Callable[..., Any]:
+    def function(*arguments: Any, **named: Any) -> Any:
+        if arguments and id(arguments[0]) in peer.proxied:
+            return peer.ask("library", module, name, arguments, tuple(named.items()))
+        return at_home(*arguments, **named)
+
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+ANYTHING: dict[str, Operation] = {
+    "call": call, "get": get, "set": assign, "delete": delete, "special": ask_special, "unbound": unbound,
+    "subclass": subclass, "library": library, "step": step, "await": run_to_end, "anext": next_awaited,
+}  # fmt: skip
+
+# -- of the tests ------------------------------------------------------------------------------------------------------
+
+ABOUT = frozenset({"__name__", "__qualname__", "__doc__", "__module__", "__annotations__"})  # as functools.wraps copies
+DECIDING = frozenset({*special.COMPARING, *special.CONTAINS, "__bool__", "__hash__", "__len__"})
+FORMATTING = frozenset({"format", "format_map", "vformat", "get_field", "format_field"})  # "{0.__globals__}"
+CLOSED = (
+    types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.GeneratorType, types.CoroutineType,
+    types.AsyncGeneratorType, types.ModuleType, types.FrameType, types.CodeType, types.TracebackType, types.CellType,
+    property, classmethod, staticmethod,
+)  # fmt: skip
+# Of LIBRARY, what looks at nothing but the object and runs none of its text.
+LOOKING = frozenset({"asdict", "astuple", "is_dataclass", "signature", "getdoc", "copy", "deepcopy"})
+
+
+def _of_the_tests(peer: Peer, target: Any) -> None:
+    """Only what the program was handed, and no class of the library, which would do anything for it."""
+    if not peer.is_mine(target) or (isinstance(target, type) and values.library_name(target) is not None):
+        raise PermissionError("a program uses what its tests hand to it, and nothing else of theirs")
+
+
+def _readable(target: Any, name: str) -> bool:
+    if type(name) is not str or name in FORMATTING:
+        return False
+    if name in ABOUT:
+        return not isinstance(target, types.ModuleType)
+    if isinstance(target, CLOSED):
+        return False
+    if not name.startswith("__"):
+        return True
+    if isinstance(target, type):
+        return name in special.ALL or name in ("__init__", "__call__")
+    return name == "__dict__" and type(target).__module__ == "tests"
+
+
+def guarded_call(peer: Peer, target: Any, arguments: tuple[Any, ...], named: Pairs) -> Any:
+    _of_the_tests(peer, target)
+    return call(peer, target, arguments, named)
+
+
+def guarded_get(peer: Peer, target: Any, name: str) -> Any:
+    _of_the_tests(peer, target)
+    if not _readable(target, name):
+        raise AttributeError(f"{type(target).__name__!r} object has no attribute {name!r}")
+    found = getattr(target, name)
+    return dict(found) if name == "__annotations__" else found
+
+
+def guarded_assign(peer: Peer, target: Any, name: str, value: Any) -> None:
+    _check_assignment(peer, target, name)
+    setattr(target, name, value)
+
+
+def guarded_delete(peer: Peer, target: Any, name: str) -> None:
+    _check_assignment(peer, target, name)
+    delattr(target, name)
+
+
+def _check_assignment(peer: Peer, target: Any, name: str) -> None:
+    _of_the_tests(peer, target)
+    public = _readable(target, name) and name not in (*DECIDING, *ABOUT, "__dict__")
+    function = isinstance(target, types.FunctionType) and type(name) is str and not name.startswith("_")
+    if not (public or function) or type(target).__module__ == "unittest.case":
+        fairness.undecided(f"the program sets {name!r} on an object of the tests")
+
+
+def guarded_special(peer: Peer, name: str, target: Any, *arguments: Any) -> Any:
+    _of_the_tests(peer, target)
+    return ask_special(peer, name, target, *arguments)
+
+
+def guarded_unbound(peer: Peer, kind: Any, name: str, arguments: tuple[Any, ...], named: Pairs) -> Any:
+    _of_the_tests(peer, kind)
+    if not isinstance(kind, type) or not _readable(kind, name):
+        raise AttributeError(name)
+    return unbound(peer, kind, name, arguments, named)
+
+
+def guarded_subclass(peer: Peer, *_: Any) -> None:
+    fairness.undecided("the program derives a class from one of the tests")
+
+
+def guarded_library(peer: Peer, module: str, name: str, arguments: tuple[Any, ...], named: Pairs) -> Any:
+    if not arguments or named or not (name in LOOKING or name.startswith("is")):
+        raise PermissionError(name)
+    _of_the_tests(peer, arguments[0])
+    return library(peer, module, name, arguments[:1], ())
+
+
+def guarded_step(peer: Peer, target: Any, how: str, given: Any, most: int) -> tuple[tuple[Any, ...], str, Any]:
+    _of_the_tests(peer, target)
+    return step(peer, target, how, given, most)
+
+
+def guarded_await(peer: Peer, awaitable: Any) -> Any:
+    _of_the_tests(peer, awaitable)
+    return run_to_end(peer, awaitable)
+
+
+def guarded_next(peer: Peer, target: Any) -> Any:
+    _of_the_tests(peer, target)
+    return next_awaited(peer, target)
+
+
+FROM_A_PROGRAM: dict[str, Operation] = {
+    "call": guarded_call, "get": guarded_get, "set": guarded_assign, "delete": guarded_delete,
+    "special": guarded_special, "unbound": guarded_unbound, "subclass": guarded_subclass, "library": guarded_library,
+    "step": guarded_step, "await": guarded_await, "anext": guarded_next,
+}  # fmt: skip

@@ -1,0 +1,266 @@
+"""Two interpreters that share no memory, and objects of each that the other can use.
+
+One holds a program, the other its tests; a `Peer` stands in each. They speak in turns: a request is answered, and until
+it is, the one who was asked may ask back (a program calls a function that its tests handed over). A message is
+[kind, body, changes, dropped, classes, printed], where `kind` is "?" for a request, "=" for a value, "!" for an error.
+
+How a value crosses:
+
+- plain data and some types of the standard library, by value (values.py)
+- lists, dicts, sets and their like, by value and number. Both sides keep the number as long as they keep the object,
+  and every message says what has changed in those, so both sides see one list and not two
+- any other object, by number alone: the other side has a proxy for it (proxies.py). Its class crosses too
+
+Everything here may come from a hostile program. What a peer may ask of us is for `guard` to say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+import threading
+import types
+from collections.abc import Callable
+from typing import Any
+
+from ponder.verify.sandbox import proxies, values
+from ponder.verify.sandbox.codec import DEEPEST, NotPlain, Tree, decode, encode
+from ponder.verify.sandbox.raised import described, pack_error, rebuilt, unpack_error
+from ponder.verify.sandbox.sharing import Sharing
+
+Operation = Callable[..., Any]
+
+
+class Malformed(RuntimeError):
+    """The other side said what no peer says."""
+
+
+class Peer(Sharing):
+    """One side. `operations` are what the other side may ask for, by name; `judging` is for the side of the tests."""
+
+    def __init__(
+        self,
+        send: Callable[[Tree], None],
+        receive: Callable[[], Tree],
+        operations: dict[str, Operation],
+        judging: bool = False,
+    ) -> None:
+        super().__init__(judging)
+        self._send, self._receive, self._operations = send, receive, operations
+        self.mine: list[Any] = []  # objects of ours that the other side may name, by number
+        self._numbers: dict[int, int] = {}
+        self.theirs: dict[int, Any] = {}  # proxies of theirs, by number, which keeps them alive for `proxied`
+        self._described: set[int] = set()
+        self._to_describe: list[int] = []
+        self.descriptions: dict[int, Tree] = {}
+        self.asked = False
+        self.stdout = sys.stdout
+        self._lock = threading.RLock()
+        self._turn = threading.Condition(self._lock)
+        self._serving = judging  # whether it is our turn to speak
+        proxies.here(self)
+
+    # -- speaking ------------------------------------------------------------------------------------------------------
+
+    def ask(self, operation: str, *arguments: Any) -> Any:
+        """Have the other side do something: what came of it, or its error."""
+        with self._turn:
+            while not self._serving:  # a thread that calls back after the call it belongs to was answered
+                self._turn.wait()
+            self.asked = True
+            body = [operation, sys.stdout is not self.stdout, *[self.pack(argument) for argument in arguments]]
+            self._say("?", body)
+            while True:
+                message = self._receive()
+                try:
+                    kind, body = self._hear(message)
+                    if kind == "=":
+                        return self.unpack(body)
+                    error = unpack_error(self, body, operation, arguments) if kind == "!" else None
+                except Exception as crooked:
+                    raise Malformed(f"an answer that is none: {type(crooked).__name__}") from None
+                if error is not None:
+                    raise error
+                self._answer(body)
+
+    def serve(self, message: Tree) -> None:
+        """Do what the other side asks for."""
+        kind, body = self._hear(message)
+        if kind == "?":
+            with self._turn:
+                self._serving = True
+                self._turn.notify_all()
+            self._answer(body, last=True)
+
+    def _answer(self, body: Tree, last: bool = False) -> None:
+        printed: io.StringIO | None = None
+        try:
+            operation, printing, *rest = body
+            arguments = [self.unpack(tree) for tree in rest]
+            if printing:
+                printed = io.StringIO()
+            with contextlib.redirect_stdout(printed) if printed else contextlib.nullcontext():
+                value = self._operations[operation](self, *arguments)
+            del arguments
+            kind, answer = "=", self.pack(value)
+            del value
+        except BaseException as error:
+            kind, answer = "!", pack_error(self, error)
+            del error
+        with self._turn:
+            self._serving = not last
+            self._say(kind, answer, printed.getvalue() if printed else "")
+
+    def _say(self, kind: str, body: Tree, printed: str = "") -> None:
+        changes = self._changes()
+        dropped = self._drop()
+        self._send([kind, body, changes, dropped, self._descriptions(), printed])
+
+    def _hear(self, message: Tree) -> tuple[str, Tree]:
+        kind, body, changes, dropped, classes, printed = message
+        for number, description in classes:
+            self.descriptions.setdefault(number, description)
+        self._take(changes)
+        self._part(dropped)
+        if printed and self.judging:
+            sys.stdout.write(str(printed))
+        return kind, body
+
+    # -- values --------------------------------------------------------------------------------------------------------
+
+    def pack(self, value: Any, depth: int = 0) -> Tree:
+        """A value as a tree that the other side can unpack."""
+        if value is None or value is True or value is False:
+            return value
+        kind = type(value)
+        if kind in values.SCALARS:
+            return encode(value)
+        if depth > DEEPEST:
+            raise NotPlain(f"more than {DEEPEST} containers within containers")
+        if id(value) in self.proxied:
+            return ["o", self.proxied[id(value)]]
+        if kind is tuple or kind is frozenset:
+            items = [self.pack(item, depth + 1) for item in value]
+            return ["t" if kind is tuple else "z", *items]
+        if kind in values.CONTAINERS:
+            return ["@", self.share(value)]
+        if kind in values.FIXED:
+            return ["V", kind.__name__, *[self.pack(part, depth + 1) for part in values.FIXED[kind](value)]]
+        if kind.__module__ == "numpy" and hasattr(value, "tolist"):
+            return self.pack(value.tolist(), depth + 1)
+        if value is ... or value is NotImplemented:
+            return ["E", "..." if value is ... else "NotImplemented"]
+        if kind is proxies.Bound:
+            return self.pack(value.fetch(), depth + 1)
+        return self._pack_object(value, kind)
+
+    def _pack_object(self, value: Any, kind: type) -> Tree:
+        named = values.library_name(value) if self.judging or values.harmless(value) else None
+        if named is not None:
+            return ["n", *named]
+        if isinstance(value, BaseException) and values.library_name(kind) is not None:
+            return described(self, value)
+        base = values.inside(kind)
+        if base in values.CONTAINERS:
+            self.name(value)
+            return ["@", self.share(value)]
+        return self.name(value)
+
+    def introduce(self, function: Any) -> None:
+        """Have the other side know a function as number 0 without a word: see `introduced`."""
+        self.number(function)
+        self._described.add(self.number(type(function)))
+
+    def introduced(self) -> Any:
+        """The proxy of the function that the other side introduces."""
+        self.descriptions[1] = proxies.describe(self, types.FunctionType)
+        return proxies.stand_for(self, "h", 0, 1)
+
+    def is_mine(self, value: Any) -> bool:
+        """Whether this is an object of ours that the other side was handed."""
+        return id(value) in self._numbers
+
+    def number(self, value: Any) -> int:
+        """The number by which the other side knows an object of ours, from now on and for good."""
+        found = self._numbers.get(id(value))
+        if found is None:
+            found = self._numbers[id(value)] = len(self.mine)
+            self.mine.append(value)
+        return found
+
+    def name(self, value: Any) -> Tree:
+        """The tree of an object that stays here."""
+        number = self.number(value)
+        if isinstance(value, type):
+            self._mention(value)
+            return ["K", number]
+        kind = type(value)
+        self._mention(kind)
+        tree = [proxies.manner(value), number, self.number(kind)]
+        if isinstance(value, BaseException):
+            return [*tree, ["t", *[self.pack(part) for part in value.args]], self.pack(value.__cause__)]
+        base = values.inside(kind)
+        if base is not None and base not in values.CONTAINERS:
+            return [*tree, self.pack(values.bare(value, base))]
+        return tree
+
+    def unpack(self, tree: Tree, depth: int = 0) -> Any:
+        """The value of a tree, or `NotPlain`."""
+        if tree is None or isinstance(tree, (bool, int, float, str)):
+            return tree
+        tag, rest = tree[0], tree[1:]
+        match tag:
+            case "@":
+                return self.held(rest[0])
+            case "o":
+                return self.mine[rest[0]]
+            case "t" | "z":
+                items = [self.unpack(item, depth + 1) for item in rest]
+                return tuple(items) if tag == "t" else frozenset(items)
+            case "V":
+                return values.BY_NAME[rest[0]](*[self.unpack(part, depth + 1) for part in rest[1:]])
+            case "E":
+                return values.SINGLE[rest[0]]
+            case "n":
+                return self._from_library(*rest)
+            case "X":
+                return rebuilt(self, tree)
+            case "K":
+                return proxies.class_of(self, rest[0])
+        if tag in proxies.MANNERS:
+            return proxies.stand_for(self, tag, *rest)
+        return decode(tree)
+
+    def _from_library(self, module: str, name: str) -> Any:
+        """A plain class of the standard library; from trusted tests also its other classes, functions and modules."""
+        if not self.judging:
+            __import__(module)
+        found = values.from_library(module, name)
+        if self.judging and not values.harmless(found):
+            raise NotPlain("only plain classes have a name on both sides")
+        return found
+
+    # -- classes -------------------------------------------------------------------------------------------------------
+
+    def _mention(self, kind: type) -> None:
+        number = self.number(kind)
+        if number not in self._described:
+            self._described.add(number)
+            self._to_describe.append(number)
+
+    def _descriptions(self) -> list[Tree]:
+        """Of classes that the other side has not heard of; their bases come along."""
+        found = []
+        while self._to_describe:
+            number = self._to_describe.pop()
+            found.append([number, proxies.describe(self, self.mine[number])])
+        return found
+
+    def base(self, kind: type) -> Tree:
+        """How the description of a class names one of its bases."""
+        named = values.library_name(kind)
+        if named is not None:
+            return ["n", *named]
+        self._mention(kind)
+        return ["K", self.number(kind)]

@@ -1,0 +1,295 @@
+"""Stand-ins for objects that live on the other side (peer.py).
+
+A class over there has a class here, with the special methods that it has and no others, so that `isinstance`, `except`
+and `iter` mean what they mean at home. An object of a class that derives from `int`, `tuple`, `list` and their like
+holds that value here, and compares as it does. Generators and coroutines become generators and coroutines.
+
+What the object of a program may be asked by its tests is decided in fairness.py.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import contextlib
+import types
+from typing import TYPE_CHECKING, Any
+
+from ponder.verify.sandbox import driven, fairness, special, values
+from ponder.verify.sandbox.codec import NotPlain, Tree
+
+if TYPE_CHECKING:
+    from ponder.verify.sandbox.peer import Peer
+
+# How an object stands on the other side: as an object, an error, a generator, a coroutine, an asynchronous generator.
+MANNERS = ("h", "x", "G", "W", "A")
+LOCAL = frozenset({"__traceback__", "__context__", "__cause__", "__suppress_context__", "args", "__notes__"})
+
+_peer: Peer  # a process has one
+
+
+def here(peer: Peer) -> None:
+    global _peer
+    _peer = peer
+
+
+def is_proxy(value: Any) -> bool:
+    return id(value) in _peer.proxied
+
+
+class RemoteType(type):
+    """The class of a class that stands for one over there."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **named: Any) -> Any:
+        """A class statement here that derives from a class over there: the class is made over there."""
+        cell = namespace.pop("__classcell__", None)
+        made = _peer.ask("subclass", name, bases, dict(namespace))
+        if cell is not None:
+            cell.cell_contents = made
+        return made
+
+    def __init__(cls, *_: Any, **__: Any) -> None:
+        pass
+
+    def __call__(cls, *arguments: Any, **named: Any) -> Any:
+        made = _peer.ask("call", cls, arguments, tuple(named.items()))
+        if not _peer.judging:
+            return made
+        fairness.named.add(cls)
+        if id(made) not in _peer.proxied:
+            fairness.undecided(f"the program's class {cls.__name__!r} gave plain data in place of an object")
+        return made
+
+    def __getattr__(cls, name: str) -> Any:
+        found = _peer.ask("get", cls, name)
+        if cls in fairness.named and isinstance(found, RemoteType):
+            fairness.named.add(found)
+        return found
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        _peer.ask("set", cls, name, value)
+
+    def __delattr__(cls, name: str) -> None:
+        _peer.ask("delete", cls, name)
+
+
+class Remote:
+    """What all proxies share."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        return _peer.ask("get", self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in LOCAL and isinstance(self, BaseException):
+            object.__setattr__(self, name, value)
+        else:
+            _peer.ask("set", self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        _peer.ask("delete", self, name)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        fairness.undecided(f"an object of class {type(self).__name__!r} cannot be pickled across the wall")
+
+
+def _method(name: str) -> Any:
+    def method(self: Any, *arguments: Any) -> Any:
+        return fairness.special(_peer, name, self, arguments)
+
+    method.__name__ = method.__qualname__ = name
+    return method
+
+
+async def _next(self: Any) -> Any:
+    return _peer.ask("anext", self)
+
+
+_METHODS = {**{name: _method(name) for name in special.ALL}, "__anext__": _next}
+
+
+class RemoteObject(Remote):
+    """An object with no builtin value inside."""
+
+    __slots__ = ()
+    locals().update({name: _METHODS[name] for name in (*special.EVERYBODY, "__copy__", "__deepcopy__")})
+
+
+def _call(self: Any, *arguments: Any, **named: Any) -> Any:
+    return _peer.ask("call", self, arguments, tuple(named.items()))
+
+
+class Bound:
+    """A method of an object over there. To call it takes one question, where to fetch it first would take two."""
+
+    __slots__ = ("_held", "_kind", "_name")
+
+    def __init__(self, kind: int, name: str, held: Any) -> None:
+        self._kind, self._name, self._held = kind, name, held
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        given = (self._held, *arguments)
+        return _peer.ask("unbound", class_of(_peer, self._kind), self._name, given, tuple(named.items()))
+
+    def fetch(self) -> Any:
+        return _peer.ask("get", self._held, self._name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.fetch(), name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Bound) and (self._held, self._name) == (other._held, other._name)
+
+    def __hash__(self) -> int:
+        return hash((id(self._held), self._name))
+
+
+class _Function:
+    """A function of a class over there: of an object, of `super()` or of the class itself."""
+
+    def __init__(self, kind: int, name: str) -> None:
+        self._kind, self._name = kind, name
+
+    def __get__(self, held: Any, kind: Any = None) -> Any:
+        if held is None:
+            return _peer.ask("get", class_of(_peer, self._kind), self._name)
+        return Bound(self._kind, self._name, held)
+
+
+class _Attribute:
+    """Anything else that a class has: it must hide what the class's bases have under the same name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, held: Any, kind: Any = None) -> Any:
+        return _peer.ask("get", kind if held is None else held, self._name)
+
+
+# -- classes -----------------------------------------------------------------------------------------------------------
+
+
+def describe(peer: Peer, kind: type) -> Tree:
+    """[name, text, bases, type of the value inside, special methods, functions, other attributes, the library's
+    classes that it derives from, special methods of its metaclass, how it hashes]"""
+    base = values.inside(kind)
+    bare = base or next(
+        (b for b in kind.__mro__ if issubclass(b, BaseException) and b.__module__ == "builtins"), object
+    )
+    doc = kind.__dict__.get("__doc__")
+    functions, attributes = list[str](), list[str]()
+    for name, value in list(vars(kind).items()):
+        if type(name) is str and name not in special.ALL:
+            (functions if isinstance(value, types.FunctionType) else attributes).append(name)
+    known = [list(named) for b in kind.__mro__[:-1] if (named := values.library_name(b)) is not None]
+    meta = special.own(type(kind), type) if type(kind).__module__ not in ("builtins", "abc") else []
+    hashing = special.defined(kind, "__hash__")
+    return [
+        str(kind.__name__), doc[:2000] if type(doc) is str else None, [peer.base(b) for b in kind.__bases__],
+        base and base.__name__, special.own(kind, bare), functions, attributes, known, meta,
+        None if hashing is None else hashing is not special.defined(bare, "__hash__"),
+    ]  # fmt: skip
+
+
+def class_of(peer: Peer, number: int) -> Any:
+    """The class here for their class of this number."""
+    if number in peer.theirs:
+        return peer.theirs[number]
+    name, doc, bases, base, methods, functions, attributes, known, meta, hashing = peer.descriptions[number]
+    library = []
+    for module, qualified in known:
+        with contextlib.suppress(KeyError, AttributeError):
+            found = values.from_library(module, qualified)
+            if isinstance(found, type):
+                library.append(found)
+    derived = _bases(peer, bases, base)
+    namespace: dict[str, Any] = {"__slots__": (), "__doc__": doc, "__module__": "solution" if peer.judging else "tests"}
+    namespace.update({n: _Function(number, n) for n in functions if n == "__init__" or not n.startswith("__")})
+    namespace.update({n: _Attribute(n) for n in attributes if not n.startswith("__")})
+    namespace.update({n: _METHODS[n] for n in methods if n in _METHODS})
+    if "__call__" in methods:
+        namespace["__call__"] = _call
+    if not hashing and "__hash__" in namespace:
+        del namespace["__hash__"]
+    if hashing is None:
+        namespace["__hash__"] = None
+    elif "__eq__" in namespace and "__hash__" not in namespace:
+        namespace["__hash__"] = _METHODS["__hash__"]
+    if library and library[0].__name__ == name and base is None:  # an object of a library's class
+        namespace["__class__"] = property(lambda self: library[0])
+        namespace["__doc__"] = property(lambda self: _peer.ask("get", self, "__doc__"))
+    maker: Any = RemoteType
+    if meta:
+        maker = type.__new__(type, "RemoteType", (RemoteType,), {n: _METHODS[n] for n in meta if n in _METHODS})
+    try:
+        made = type.__new__(maker, str(name), derived, namespace)
+    except TypeError:  # bases that cannot be joined here
+        made = type.__new__(maker, str(name), (RemoteObject,), namespace)
+    peer.theirs[number], peer.proxied[id(made)] = made, number
+    fairness.met(made, tuple(library))
+    return made
+
+
+def _bases(peer: Peer, bases: Tree, base: str | None) -> tuple[type, ...]:
+    """The bases that a class can have here too: theirs, builtin errors, and the type of the value inside."""
+    found: list[type] = []
+    for tree in bases:
+        if tree[0] == "K":
+            found.append(class_of(peer, tree[1]))
+            continue
+        with contextlib.suppress(KeyError, AttributeError):
+            kind = values.from_library(tree[1], tree[2])
+            if kind in values.INSIDE or (values.harmless(kind) and issubclass(kind, BaseException)):
+                found.append(kind)
+    inner: type | None = next((kind for kind in values.INSIDE if kind.__name__ == base), None)
+    if inner is not None and not any(issubclass(kind, inner) for kind in found):
+        found.append(inner)
+    if not any(issubclass(kind, Remote) for kind in found):
+        held = base is not None or any(issubclass(kind, BaseException) for kind in found)
+        found.insert(0, Remote if held else RemoteObject)
+    return tuple(dict.fromkeys(found))
+
+
+# -- objects -----------------------------------------------------------------------------------------------------------
+
+
+def manner(value: Any) -> str:
+    if isinstance(value, BaseException):
+        return "x"
+    kind = type(value)
+    if kind.__module__ in ("builtins", "itertools", "_asyncio", "asyncio.futures", "asyncio.tasks", "_io"):
+        if isinstance(value, collections.abc.Awaitable):
+            return "W"
+        if isinstance(value, collections.abc.AsyncGenerator):
+            return "A"
+        if isinstance(value, collections.abc.Iterator) and kind.__module__ != "_io":
+            return "G"
+    return "h"
+
+
+def stand_for(peer: Peer, how: str, number: int, kind: int, *rest: Tree) -> Any:
+    """The proxy of their object of this number."""
+    if number in peer.theirs:
+        return peer.theirs[number]
+    if how == "h" or how == "x":
+        proxy = _instance(peer, class_of(peer, kind), *rest)
+    else:
+        proxy = {"G": driven.generator, "W": driven.coroutine, "A": driven.asynchronous}[how](peer, number)
+    peer.theirs[number], peer.proxied[id(proxy)] = proxy, number
+    return proxy
+
+
+def _instance(peer: Peer, kind: Any, *rest: Tree) -> Any:
+    base = values.inside(kind)
+    if issubclass(kind, BaseException):
+        proxy = kind.__new__(kind)
+        proxy.args = peer.unpack(rest[0])
+        cause = peer.unpack(rest[1])
+        proxy.__cause__ = cause if isinstance(cause, BaseException) else None
+        return proxy
+    if base is None or base in values.CONTAINERS:
+        return values.make(base or object, kind)
+    value = peer.unpack(rest[0])
+    if type(value) is not base:
+        raise NotPlain("an object with another value inside than its class has")
+    return values.make(base, kind, value)

@@ -1,0 +1,72 @@
+"""Python's special methods, by what is asked of an object: what it is, or something about another value."""
+
+from __future__ import annotations
+
+import copy
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+_ARITHMETIC = (
+    "add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and", "xor", "or",
+)  # fmt: skip
+
+# Asked of an object alone, or with a position, a key, a format: its answer knows nothing of what a test expects.
+READING: dict[str, Callable[..., Any]] = {
+    "__len__": len, "__iter__": iter, "__next__": next, "__reversed__": reversed, "__str__": str, "__repr__": repr,
+    "__format__": format, "__bool__": bool, "__hash__": hash, "__int__": int, "__float__": float,
+    "__complex__": complex, "__index__": operator.index, "__abs__": abs, "__neg__": operator.neg,
+    "__pos__": operator.pos, "__invert__": operator.invert, "__round__": round, "__trunc__": math.trunc,
+    "__floor__": math.floor, "__ceil__": math.ceil, "__getitem__": operator.getitem, "__setitem__": operator.setitem,
+    "__delitem__": operator.delitem, "__bytes__": bytes, "__dir__": dir, "__copy__": copy.copy,
+    "__deepcopy__": lambda value, *_: copy.deepcopy(value), "__length_hint__": operator.length_hint,
+}  # fmt: skip
+# Looked up on the class, as Python does it.
+_PLAIN = (
+    "__enter__", "__exit__", "__aenter__", "__aexit__", "__aiter__", "__anext__", "__await__", "__fspath__",
+    "__missing__", "__get__", "__set__", "__delete__", "__set_name__",
+)  # fmt: skip
+
+
+def _looked_up(name: str) -> Callable[..., Any]:
+    def call(value: Any, *arguments: Any) -> Any:
+        return getattr(type(value), name)(value, *arguments)
+
+    return call
+
+
+READING.update({name: _looked_up(name) for name in _PLAIN})
+COMPARING: dict[str, Callable[..., Any]] = {f"__{name}__": getattr(operator, name) for name in COMPARISONS}
+
+
+def _binary() -> dict[str, Callable[..., Any]]:
+    found: dict[str, Callable[..., Any]] = {"__divmod__": divmod, "__rdivmod__": lambda a, b: divmod(b, a)}
+    for name in _ARITHMETIC:
+        plain = getattr(operator, f"__{name}__")
+        found[f"__{name}__"] = pow if name == "pow" else plain
+        found[f"__r{name}__"] = lambda a, b, plain=plain: plain(b, a)
+        found[f"__i{name}__"] = getattr(operator, f"__i{name}__")
+    return found
+
+
+ARITHMETIC = _binary()
+CONTAINS: dict[str, Callable[..., Any]] = {"__contains__": operator.contains}
+ALL: dict[str, Callable[..., Any]] = {**READING, **COMPARING, **ARITHMETIC, **CONTAINS}
+# Every object has these; whether a class has its own is what matters.
+EVERYBODY = ("__str__", "__repr__", "__format__", "__dir__")
+
+
+def defined(kind: type, name: str) -> Any:
+    """What a class or one of its bases has under this name; its metaclass is not asked."""
+    return next((base.__dict__[name] for base in kind.__mro__ if name in base.__dict__), None)
+
+
+def own(kind: type, beyond: type) -> list[str]:
+    """The special methods that a class has and `beyond`, which it derives from, has not or has otherwise."""
+    return [
+        name
+        for name in (*ALL, "__call__")
+        if (had := defined(kind, name)) is not None and had is not defined(beyond, name)
+    ]

@@ -1,0 +1,159 @@
+"""What crosses between a program and its tests by value: plain data and some types of the standard library.
+
+Only these exact types; a class that derives from one crosses as an object with that value inside (proxies.py). A value
+is rebuilt by a constructor from the tables here, never by what the other side names, so this is no pickle.
+"""
+
+from __future__ import annotations
+
+import builtins
+import datetime
+import operator
+import pathlib
+import sys
+import types
+import uuid
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+SCALARS = (int, float, str, bytes, complex, range, Decimal, Fraction)  # as codec.encode writes them
+
+
+class Container(NamedTuple):
+    """A type that can change: how to make an empty one, what is in it, and how to put that into it."""
+
+    make: Callable[[], Any]
+    items: Callable[[Any], list[Any]]
+    fill: Callable[[Any, list[Any]], None]
+
+
+def _filling(kind: Any, add: str) -> Callable[[Any, list[Any]], None]:
+    def fill(held: Any, items: list[Any]) -> None:
+        kind.clear(held)  # of the builtin type itself: a class that derives from it may have its own
+        getattr(kind, add)(held, items)
+
+    return fill
+
+
+def _defaults(held: Any, items: list[Any]) -> None:
+    held.default_factory = items[0]
+    dict.clear(held)
+    dict.update(held, items[1:])
+
+
+CONTAINERS: dict[type[Any], Container] = {
+    list: Container(list, lambda v: list(list.__iter__(v)), lambda v, items: list.__setitem__(v, slice(None), items)),
+    dict: Container(dict, lambda v: list(dict.items(v)), _filling(dict, "update")),
+    set: Container(set, lambda v: list(set.__iter__(v)), _filling(set, "update")),
+    bytearray: Container(
+        bytearray, lambda v: [bytes(v)], lambda v, items: bytearray.__setitem__(v, slice(None), items[0])
+    ),
+    deque: Container(deque, lambda v: list(deque.__iter__(v)), _filling(deque, "extend")),
+    Counter: Container(Counter, lambda v: list(dict.items(v)), _filling(dict, "update")),
+    OrderedDict: Container(OrderedDict, lambda v: list(OrderedDict.items(v)), _filling(OrderedDict, "update")),
+    defaultdict: Container(defaultdict, lambda v: [v.default_factory, *dict.items(v)], _defaults),
+}  # fmt: skip
+
+# Types that never change, beside tuples and frozen sets: what they are made of.
+FIXED: dict[type[Any], Callable[[Any], tuple[Any, ...]]] = {
+    datetime.datetime: lambda v: (v.year, v.month, v.day, v.hour, v.minute, v.second, v.microsecond, v.tzinfo),
+    datetime.date: lambda v: (v.year, v.month, v.day),
+    datetime.time: lambda v: (v.hour, v.minute, v.second, v.microsecond, v.tzinfo),
+    datetime.timedelta: lambda v: (v.days, v.seconds, v.microseconds),
+    datetime.timezone: lambda v: (v.utcoffset(None), v.tzname(None)),
+    uuid.UUID: lambda v: (str(v),),
+    slice: lambda v: (v.start, v.stop, v.step),
+    **{
+        kind: lambda v: (str(v),)
+        for kind in (pathlib.PurePosixPath, pathlib.PureWindowsPath, pathlib.PosixPath, pathlib.PurePath)
+    },
+}
+# Classes that a program may name to its tests. Others could do for it what it may not: operator.attrgetter.
+HARMLESS = frozenset({*CONTAINERS, *FIXED, *SCALARS, bool, tuple, frozenset, object, type(None)})
+SINGLE = {"...": ..., "NotImplemented": NotImplemented}
+BY_NAME: dict[str, type[Any]] = {kind.__name__: kind for kind in (*CONTAINERS, *FIXED)}
+# What an object may hold inside where its class derives from it. Those that cannot change are made with their value.
+INSIDE: tuple[type[Any], ...] = (*CONTAINERS, tuple, frozenset, int, float, str, bytes)
+
+
+def inside(kind: type) -> type[Any] | None:
+    """The type of this table that a class derives from, if it does."""
+    return next((base for base in kind.__mro__[1:] if base in INSIDE), None)
+
+
+def members(held: Any, kind: type[Any]) -> list[Any]:
+    """Everything that lies in a container, one after the other: what it held, to see later whether it still does."""
+    if kind is bytearray:
+        return [bytes(held)]
+    if issubclass(kind, dict):
+        factory = held.default_factory if kind is defaultdict else None
+        return [factory, *dict.keys(held), *dict.values(held)]
+    return list(kind.__iter__(held))
+
+
+def unchanged(before: list[Any], now: list[Any]) -> bool:
+    """Whether both are the same objects in the same order."""
+    if len(before) != len(now):
+        return False
+    return all(map(operator.is_, before, now)) or (type(now[0]) is bytes and before == now)
+
+
+def bare(value: Any, base: Any) -> Any:
+    """The value of a builtin type inside an object whose class derives from it, whatever the class makes of it."""
+    return base(base.__iter__(value)) if base in (tuple, frozenset) else base.__getnewargs__(value)[0]
+
+
+# Types that call themselves builtin and that only this module has a name for: functions, generators...
+_NAMED_IN_TYPES = {
+    kind: ("types", name)
+    for name, kind in vars(types).items()
+    if isinstance(kind, type) and kind.__module__ == "builtins" and not hasattr(builtins, kind.__name__)
+}
+
+
+def make(base: Any, kind: type, *value: Any) -> Any:
+    """An object of a class that derives from `base`, made as `base` makes its own."""
+    return base.__new__(kind, *value)
+
+
+def library_name(value: Any) -> tuple[str, str] | None:
+    """Module and name under which anybody finds this class, function or module of the standard library."""
+    if isinstance(value, type) and value in _NAMED_IN_TYPES:
+        return _NAMED_IN_TYPES[value]
+    if type(value) is type(sys):
+        found = sys.modules.get(value.__name__) is value and _in_library(value.__name__)
+        return (value.__name__, "") if found else None
+    module: Any = getattr(value, "__module__", None)
+    name: Any = getattr(value, "__qualname__", None)
+    if module is None and isinstance(getattr(value, "__objclass__", None), type):  # str.upper
+        module = value.__objclass__.__module__
+    if type(module) is not str or type(name) is not str or not _in_library(module):
+        return None
+    try:
+        return (module, name) if from_library(module, name) is value else None
+    except (AttributeError, KeyError):
+        return None
+
+
+def harmless(kind: Any) -> bool:
+    """Whether a program may name this class to its tests. An error of unittest could have a test skipped."""
+    if not isinstance(kind, type):
+        return False
+    return kind in HARMLESS or (issubclass(kind, BaseException) and not kind.__module__.startswith("unittest"))
+
+
+def _in_library(module: str) -> bool:
+    return module.partition(".")[0] in sys.stdlib_module_names
+
+
+def from_library(module: str, name: str) -> Any:
+    """What this name stands for here. The module must have been imported already: nobody is made to load another."""
+    if not _in_library(module):
+        raise KeyError(module)
+    found: Any = sys.modules[module]
+    for part in name.split(".") if name else ():
+        found = getattr(found, part)
+    return found
