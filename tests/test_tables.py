@@ -124,7 +124,7 @@ def test_questions_in_any_script_are_told_apart(tmp_path: Path) -> None:
     test.write_text(json.dumps({"question": "小明有12个苹果?", "answer": "12"}) + "\n")
     rows = ["小红有12只猫?", "小明有12个苹果", "ещё вопрос"]
     train.write_text("".join(json.dumps({"question": q, "answer": "1"}) + "\n" for q in rows))
-    found = Questions(data=str(test), train_data=str(train), prompt="{question}").train
+    found = Questions(data=str(test), train_data=str(train), style="plain").train
     assert [p.question for p in found] == [rows[0], rows[2]]
     assert asked("What's 2+2 ?") == asked("what s 2 2") and asked("??") == "??"
 

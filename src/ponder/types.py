@@ -378,7 +378,7 @@ def _step(data: Mapping[str, Any]) -> Step:
     for name, kind in (("token_ids", np.int32), ("logprobs", np.float32), ("advantages", np.float32)):
         if given.get(name) is not None:
             given[name] = np.asarray(given[name], dtype=kind)
-    given["scores"] = {k: Score(v[0], v[1], steps=tuple(*v[2:])) for k, v in given.get("scores", {}).items()}
+    given["scores"] = {k: Score(*v[:2], steps=tuple(*v[2:])) for k, v in given.get("scores", {}).items()}
     given["notes"] = {k: np.asarray(v, dtype=np.float32) for k, v in given.get("notes", {}).items()}
     given["cites"] = tuple(given.get("cites", ()))
     return Step(**{"text": "", **given})

@@ -138,7 +138,7 @@ def test_a_run_that_fails_its_checks(ponder: Ponder, here: Path) -> None:
     text = (here / "tiny.py").read_text()
     (here / "mute.py").write_text(text.replace('template="qa"', 'template="{{- 1 + 1 }}"'))
     said = ponder("run", "mute.py")
-    assert said.code == 2 and "error: 1 of 8 checks before the run failed, so nothing was trained:\n" in said.err
+    assert said.code == 2 and "error: 1 of 9 checks before the run failed, so nothing was trained:\n" in said.err
     assert "  template: the prompt lacks the user's 'What is" in said.err
     assert not Path("runs/mute").exists(), "the corrected recipe may use it"
 

@@ -78,6 +78,7 @@ BESIDE: dict[tuple[str, str], tuple[Given, Any]] = {
     ("eval", "prices"): ({}, Path("prices.json")),
     ("label", "task"): ({}, "countdown"),
     ("label", "data"): ({}, ["run"]),
+    ("label", "include_held_out"): ({"data": ["run"]}, True),
     ("label", "set"): ({}, ["digits=3"]),
     ("reward", "data"): ({}, ["other"]),
     ("reward", "option"): ({}, ["bias=false"]),
@@ -330,7 +331,9 @@ OUTPUT: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
         "n": "| --n 4", "common": "--n 4 | --common 1", "column": "| --column note", "json": "| --json",
     }),
     "strategies": ("strategies", {"name": "| beam", "json": "| --json"}),
-    "tasks": ("tasks", {"name": "| addition", "set": "addition | --set digits=3", "json": "addition | --json"}),
+    "tasks": ("tasks", {"name": "| addition", "set": "addition | --set digits=3", "json": "addition | --json",
+                        "strategy": "addition | --strategy cot", "effort": "addition | --effort none",
+                        "template": "addition | --template r1"}),
     "export": ("export {model} a", {
         "model": ("export {model} a", "export {untrained} a"), "out": ("export {model} a", "export {model} b"),
         "gguf": ("export {model} a.gguf", "export {model} a.gguf --gguf F32"),
@@ -350,7 +353,7 @@ OUTPUT: dict[str, tuple[str, dict[str, str | tuple[str, str]]]] = {
         "depth": "--what journeys | --depth 1", "least": "--what values | --least 2",
         "oracle": "--what labels | --oracle",
         "task": "--what journeys | --task countdown", "set": "--what journeys --task addition | --set digits=3",
-        "tokens": "| --tokens smollm2", "json": "| --json",
+        "tokens": "| --tokens smollm2", "json": "| --json", "include_held_out": "| --include-held-out",
     }),
     "demo": ("demo", {"run": "| --run x", "fresh": "| --fresh", "json": "| --json"}),
     "run": ("run grpo", {"run": "| --run x", "fresh": "| --fresh", "json": "| --json"}),
@@ -386,7 +389,7 @@ def places(tmp_path_factory: pytest.TempPathFactory, trained: Path, model: Path)
             "two": [[wrong(p), right(p), wrong(p), wrong(p, 3)] for p in range(8)],
             "three": [[right(p)] * 4 for p in range(8)],
             "fewer": [[right(p)] * 4 for p in range(4)],
-            "doubts": [[f"It is {wrong(p)}. Wait, no. {right(p)}", wrong(p)] for p in range(8)],
+            "doubts": [[f"It is {wrong(p)}. Wait, no. The answer is \\boxed{{{right(p)}}}", wrong(p)] for p in range(8)],
         }.items())
     }  # fmt: skip
     return {"run": str(trained), "model": str(model), "untrained": str(untrained), **runs}

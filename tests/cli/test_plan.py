@@ -33,7 +33,7 @@ QUICK = ("--scan", "4", "--probe", "1")
 def test_plan_a_recipe(ponder: Ponder, here: Path) -> None:
     said = ponder("plan", "tiny.py", "--steps", "50", "--scan", "6")
     assert said.code == 0, said.err
-    for text in ("Addition(digits=1)", "17,792 parameters, all learn, float32 on cpu", "GRPO, no KL, Shao et al. 2024",
+    for text in ("Addition(digits=1)", "17,792 parameters, all learn, ", " on cpu", "GRPO, no KL, Shao et al. 2024",
                  "50 of 4 problems x 8 completions of at most 3 tokens", "AdamW(lr=0.01)"):  # fmt: skip
         assert text in " ".join(said.out.split()), text
     for text in ("s to sample, ", "s to learn (the last of 2", "the run", "iB at most", "iB a checkpoint, 2 kept"):
@@ -54,7 +54,7 @@ def test_plan_json(ponder: Ponder, here: Path) -> None:
     assert found["time"]["low"] <= found["time"]["expected"] <= found["time"]["high"] and found["probe"]["memory"] > 1e6
     assert [run["kind"] for run in found["prompt"]] == ["prompt", "trained"]
     assert found["scan"]["problems"] == 4 and found["scan"]["groups"]["n"] == 8
-    assert {f["name"] for f in found["scan"]["findings"]} and len(found["checks"]) == 8
+    assert {f["name"] for f in found["scan"]["findings"]} and len(found["checks"]) == 9
 
 
 def test_without_probe_and_scan(ponder: Ponder, here: Path) -> None:

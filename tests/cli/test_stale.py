@@ -178,7 +178,7 @@ def test_a_public_set_in_another_state(ponder: Ponder, place: Path, monkeypatch:
         monkeypatch.setenv("PONDER_DATA", str(place / home))
 
     put("old", 1)
-    small = ("--model", "model", "--set", "prompt={question}", "--max-tokens", "3", *CPU)
+    small = ("--model", "model", "--set", "style=plain", "--max-tokens", "3", *CPU)
     measured = ("eval", "gsm8k", *small, "--run", "a")
     trained = ("train", "--task", "gsm8k", *small, "--steps", "1", "--prompts", "2", "--n", "2", "--no-preflight",
                "--run", "b")  # fmt: skip
@@ -253,7 +253,7 @@ class Adds(FakePolicy):
 def test_problems(ponder: Ponder, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ponder.models.load.load_any", lambda *a, **k: Adds())
     made = ("problems", "filter", "--file", "rows.jsonl", "--near", "0", "--shortest", "1", "--model", "model",
-            "--samples", "2", "--votes", "1", "--prompt", "{question}", "--out", "made.jsonl",
+            "--samples", "2", "--prompt", "{question}", "--out", "made.jsonl",
             "--run", "out")  # fmt: skip
 
     def again() -> Said:

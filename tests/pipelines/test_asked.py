@@ -205,7 +205,7 @@ def test_gold_in_each_style_is_right_and_anothers_gold_is_wrong(style: str, name
         ("direct", "85", 1.0), ("direct", "85.", 1.0), ("direct", "The answer is 85.", 1.0),
         ("direct", "\\boxed{85}", 1.0), ("direct", "84", 0.0), ("direct", "It may be 85 or so.", 0.0),
         ("direct", "First 27 + 50 = 77, so it comes to 85", 0.0), ("cot", "27 + 58: \\boxed{85}", 1.0),
-        ("cot", "85", 0.0), ("cot", "We add 27 and 58, which gives 85", 0.0), ("answer", "85", 0.0),
+        ("cot", "85", 0.0), ("cot", "We add 27 and 58, which gives 85", 1.0), ("answer", "85", 0.0),
         ("answer", "\\boxed{85}", 1.0), ("r1", " 27 + 58 </think> <answer>85</answer>", 1.0),
         ("r1", " 27 + 58 is 85 </think> 85", 0.0), ("plain", "85", 1.0), ("plain", "\\boxed{85}", 1.0),
     ],
@@ -217,8 +217,8 @@ def test_an_answer_is_read_in_the_form_that_was_asked_for(style: str, text: str,
 def test_the_tasks_own_prompts_are_as_they_were() -> None:
     """What recipes and the demo were measured with."""
     assert Addition(seed=3).train[0].question.startswith("What is ") and Addition().train[0].question.endswith("?")
-    assert Addition().train[0].told == "" == Arithmetic().train[0].told
-    assert Sums().train[0].question.endswith("? Add one number at a time.")
+    assert Addition().train[0].told == "" and Arithmetic().train[0].told == " Answer with the number only."
+    assert Sums().train[0].question.endswith("? Add one number at a time, and write the sum after #### at the end.")
     assert Sums(prompt="{sum}=", forms=("hash",)).train[0].question.endswith("=")
     assert Countdown().train[0].question.endswith(". Give the expression in <answer> </answer>.")
     assert Sorting().train[0].question.endswith(".\nGive the sorted list in <answer> </answer>, separated by commas.")

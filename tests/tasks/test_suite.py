@@ -74,7 +74,7 @@ def test_thinking_is_a_matter_of_the_prompt_only() -> None:
     with_it, without = Suite().test, Suite(think=False).test
     assert [p.answer for p in with_it] == [p.answer for p in without]
     assert all("step by step" in p.question for p in with_it)
-    assert all("at once" in p.question and "step by step" not in p.question for p in without)
+    assert all("without explanation" in p.question and "step by step" not in p.question for p in without)
     number = next(p for p in without if "number" in p.answer)
     assert judged(Suite(think=False), number, number.answer["number"]) == 1.0, "a bare answer is enough where asked for"
     assert judged(Suite(), number, number.answer["number"]) == 0.0

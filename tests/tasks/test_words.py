@@ -59,7 +59,7 @@ def gsm(question, answer="1 + 1 = <<1+1=2>>2\n#### 2"):
 def test_gsm8k_drops_from_train_what_stands_in_test(data):
     write(data, "gsm8k/train.jsonl", gsm("How many, then?"), gsm("Other"), gsm("Third"))
     write(data, "gsm8k/test.jsonl", gsm("how many then"), gsm("Fourth", "#### 1,234"))
-    task = GSM8K(prompt="{question}")
+    task = GSM8K(style="plain")
     assert [p.question for p in task.train] == ["Other", "Third"]
     assert [p.answer for p in task.test] == ["2", "1234"]
     assert task.gold(task.train[0]) == "1 + 1 = 2\n\\boxed{2}"
@@ -73,7 +73,7 @@ def test_svamp_joins_body_and_question(data):
         for i in range(50)
     ]
     write(data, "svamp/SVAMP.json", json.dumps(rows))
-    task = SVAMP(prompt="{question}")
+    task = SVAMP(style="plain")
     assert len(task.train) + len(task.test) == 50 and task.train and task.test
     assert task.train[0].question == f"Dan had {task.train[0].answer} sweets, How many?"
 
@@ -130,7 +130,7 @@ def test_malformed_files(data):
         _ = GSM8K().train
 
 
-@pytest.mark.parametrize("setting", [{"limit": 0}, {"prompt": "{q}"}, {"prompt": r"\boxed{}"}, {"forms": ()}])
+@pytest.mark.parametrize("setting", [{"limit": 0}, {"prompt": "{q}"}, {"prompt": r"\boxed{}"}, {"style": "loud"}])
 def test_bad_settings_are_refused(setting):
     with pytest.raises(UsageError):
         GSM8K(**setting)

@@ -32,6 +32,7 @@ async def together(*work: Coroutine[Any, Any, T]) -> tuple[list[T | None], Spent
     finally:
         for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)  # what they reserved is given back before anybody goes on
     errors = [t.exception() for t in tasks]
     spent = next((e for e in errors if isinstance(e, Spent)), None)
     return [None if e is not None else t.result() for t, e in zip(tasks, errors, strict=True)], spent
