@@ -389,7 +389,7 @@ def places(tmp_path_factory: pytest.TempPathFactory, trained: Path, model: Path)
             "two": [[wrong(p), right(p), wrong(p), wrong(p, 3)] for p in range(8)],
             "three": [[right(p)] * 4 for p in range(8)],
             "fewer": [[right(p)] * 4 for p in range(4)],
-            "doubts": [[f"It is {wrong(p)}. Wait, no. The answer is \\boxed{{{right(p)}}}", wrong(p)] for p in range(8)],
+            "doubts": [[f"It is {wrong(p)}. Wait, no. \\boxed{{{right(p)}}}", wrong(p)] for p in range(8)],
         }.items())
     }  # fmt: skip
     return {"run": str(trained), "model": str(model), "untrained": str(untrained), **runs}

@@ -162,10 +162,10 @@ def processbench(
 
     if limit is not None and limit < 1:
         raise UsageError(f"--limit is {limit}; take at least one solution")
-    traces = bench.read(part)[:limit]
     judge = load_scorer(model, device, dtype)
     if not isinstance(judge, PRM):
         raise UsageError(f"{model} is trained for {judge.kind!r}: ProcessBench is for process reward models")
+    traces = bench.read(part)[:limit]
 
     def told(done: int) -> None:
         if sys.stderr.isatty() and not json:
