@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from types import TracebackType
 
@@ -12,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ponder.cli.console import console_on
 from ponder.cli.progress import DETAILS, Progress, duration, shown
 from ponder.measure.sparkline import sparkline
 
@@ -24,7 +26,7 @@ class Panel(Progress):
     console: Console | None = None
 
     def __enter__(self) -> Panel:
-        console = self.console or Console(stderr=True)
+        console = self.console or console_on(sys.stderr)
         self.live = Live(_View(self), console=console, refresh_per_second=4, transient=self.unit != "step")
         self.live.start()
         self.stop.quiet = True

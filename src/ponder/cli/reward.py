@@ -11,6 +11,7 @@ from ponder.cli import options as opt
 from ponder.cli.progress import emit
 from ponder.cli.start import Launch
 from ponder.errors import UsageError
+from ponder.terminal import raw
 
 
 def reward(
@@ -154,7 +155,8 @@ def processbench(
 
     def told(done: int) -> None:
         if sys.stderr.isatty() and not json:
-            print(f"\r{done} of {len(traces)} solutions", end="\n" if done == len(traces) else "", file=sys.stderr)
+            end = "\n" if done == len(traces) else ""
+            print(f"\r{done} of {len(traces)} solutions", end=end, file=raw(sys.stderr), flush=True)
 
     found = process_bench(judge, traces, threshold, told)
     if json:
