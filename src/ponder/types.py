@@ -34,11 +34,15 @@ MEASURES = ("entropy", "varentropy", "gini")
 
 
 def ids(values: Iterable[int]) -> Ids:
-    given = values if isinstance(values, np.ndarray) else list(values)
     try:
-        return np.asarray(given, dtype=np.int32)
+        given = values if isinstance(values, np.ndarray) else np.asarray(list(values))
     except (OverflowError, TypeError, ValueError) as why:
         raise UsageError(f"token ids are whole numbers, at most {_MOST}: {why}") from why
+    if given.dtype == np.int32:
+        return given
+    if given.size and (given.dtype.kind not in "iu" or given.min() < -_MOST or given.max() > _MOST):
+        raise UsageError(f"token ids are whole numbers, at most {_MOST}: {shown(given.ravel()[:8].tolist())} are not")
+    return given.astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ponder import room
 from ponder.engine import chance
 from ponder.engine.tree import Node
 from ponder.errors import UsageError
@@ -125,6 +126,7 @@ def check(request: Request, vocab: int) -> None:
         raise UsageError(f"token {named[0]} is allowed, forced, biased or a stop; the vocabulary has {vocab} tokens")
     if not isinstance(request.n, int | np.integer) or isinstance(request.n, bool) or request.n < 1:
         raise UsageError(f"n is {shown(request.n)}; ask for at least one completion")
+    room.fits(request.n * room.ANSWER, n=request.n)
     if not isinstance(request.seed, int | np.integer) or request.seed < 0:
         raise UsageError(f"seed is {shown(request.seed)}; it must be 0 or positive")
 
