@@ -205,7 +205,21 @@ def test_truncated_says_where_the_sampler_renormalises() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [None, 3, [1.5], [True], [math.nan], np.array([2**40]), np.array([1.0]), [-(2**40)], ["1"], [None], "12"]
+    "wrong",
+    [
+        None,
+        3,
+        [1.5],
+        [True],
+        [math.nan],
+        np.array([2**40]),
+        np.array([1.5, 2.0]),
+        np.array([np.inf]),
+        [-(2**40)],
+        ["1"],
+        [None],
+        "12",
+    ],
 )
 def test_token_ids_are_never_rounded_or_wrapped(wrong: Any) -> None:
     with pytest.raises(UsageError, match="token ids are whole numbers"):

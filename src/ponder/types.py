@@ -40,7 +40,8 @@ def ids(values: Iterable[int]) -> Ids:
         raise UsageError(f"token ids are whole numbers, at most {_MOST}: {why}") from why
     if given.dtype == np.int32:
         return given
-    if given.size and (given.dtype.kind not in "iu" or given.min() < -_MOST or given.max() > _MOST):
+    sound = given.dtype.kind in "iu" or (given.dtype.kind == "f" and bool((given == np.rint(given)).all()))
+    if given.size and not (sound and given.min() >= -_MOST and given.max() <= _MOST):
         raise UsageError(f"token ids are whole numbers, at most {_MOST}: {shown(given.ravel()[:8].tolist())} are not")
     return given.astype(np.int32)
 
