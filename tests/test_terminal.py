@@ -15,6 +15,8 @@ from models.hostile_server import body, hostile, stream
 from ponder import terminal
 from ponder.cli import main
 from ponder.cli.console import console_on
+from ponder.cli.panel import Panel
+from ponder.cli.stopping import Stop
 from ponder.errors import UsageError
 from ponder.terminal import Guarded, guarded, raw, visible
 
@@ -101,6 +103,20 @@ def test_a_console_sends_its_own_codes_and_no_others() -> None:
     said = out.getvalue()
     assert said.startswith("\x1b[31m") and "\x1b]0" not in said and "\x07" not in said and "\u202e" not in said
     assert r"\x1b]0;owned" in said
+
+
+def test_what_is_printed_beside_a_live_panel_is_harmless() -> None:
+    """rich hands it to its console, and reads codes in it: a link would become a link."""
+    out = io.StringIO()
+    panel = Panel("title \x1b]0;owned\x07", Stop())
+    panel.console = console_on(out, force_terminal=True, width=120)
+    with guarded(), panel:
+        print("a \x1b]8;;http://elsewhere\x1b\\link\x1b]8;;\x1b\\ \u202e", file=sys.stderr)
+        print("b \x1b]8;;http://elsewhere\x1b\\link\x1b]8;;\x1b\\ \x07")
+    said = out.getvalue()
+    assert r"a \x1b]8;;http://elsewhere" in said and r"b \x1b]8" in said
+    assert "\x1b]8" not in said and "\x1b]0" not in said and "\x07" not in said and "\u202e" not in said
+    assert not isinstance(sys.stdout, Guarded)
 
 
 def test_errors_of_unknown_kinds_keep_their_text() -> None:

@@ -54,14 +54,21 @@ def raw(stream: Any) -> Any:
     return stream.stream if isinstance(stream, Guarded) else stream
 
 
+def guard() -> None:
+    """Put `visible` before both streams as they are now."""
+    if not isinstance(sys.stdout, Guarded):
+        sys.stdout = Guarded(sys.stdout)
+    if not isinstance(sys.stderr, Guarded):
+        sys.stderr = Guarded(sys.stderr)
+
+
 @contextmanager
 def guarded() -> Iterator[None]:
     """In here, whatever is printed is made visible first; and so is the traceback that may end the program."""
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _last_words
     before = sys.stdout, sys.stderr
-    if not isinstance(sys.stdout, Guarded):
-        sys.stdout, sys.stderr = Guarded(sys.stdout), Guarded(sys.stderr)
+    guard()
     try:
         yield
     finally:

@@ -16,6 +16,7 @@ from rich.text import Text
 from ponder.cli.console import console_on
 from ponder.cli.progress import DETAILS, Progress, duration, shown
 from ponder.measure.sparkline import sparkline
+from ponder.terminal import guard
 
 STYLES = {3: "red", 2: "yellow", 1: "cyan"}  # by a finding's severity
 
@@ -29,6 +30,7 @@ class Panel(Progress):
         console = self.console or console_on(sys.stderr)
         self.live = Live(_View(self), console=console, refresh_per_second=4, transient=self.unit != "step")
         self.live.start()
+        guard()  # what is printed meanwhile goes through rich, which would understand the codes in it
         self.stop.quiet = True
         return self
 
