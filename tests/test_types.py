@@ -202,3 +202,26 @@ def test_token_ids_that_are_none_are_refused() -> None:
 def test_truncated_says_where_the_sampler_renormalises() -> None:
     assert not Sampling(temperature=0.3).truncated
     assert all(s.truncated for s in (Sampling(top_p=0.9), Sampling(top_k=5), Sampling(min_p=0.1)))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None,
+        3,
+        [1.5],
+        [True],
+        [math.nan],
+        np.array([2**40]),
+        np.array([1.5, 2.0]),
+        np.array([np.inf]),
+        [-(2**40)],
+        ["1"],
+        [None],
+        "12",
+    ],
+)
+def test_token_ids_are_never_rounded_or_wrapped(wrong: Any) -> None:
+    with pytest.raises(UsageError, match="token ids are whole numbers"):
+        ids(wrong)
+    assert ids([]).dtype == ids(np.array([3], np.uint8)).dtype == ids(range(3)).dtype == np.int32

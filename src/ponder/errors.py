@@ -9,6 +9,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+# A server or a file may name any number of things, of any length.
+MAX_LISTED, MAX_COMPARED, MAX_NAME_CHARS = 200, 5000, 200
+
 
 class PonderError(Exception):
     """Something the user can put right."""
@@ -23,10 +26,13 @@ class UnknownName(UsageError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
         names = sorted(known)
-        close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+        some = [n for n in names[:MAX_COMPARED] if len(n) <= MAX_NAME_CHARS]
+        close = difflib.get_close_matches(name[:MAX_NAME_CHARS], some, n=3, cutoff=0.5)
         meant = f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
-        listed = f" Known: {', '.join(names)}." if names else ""
-        super().__init__(f"no {kind} named {name!r}.{meant}{listed}{' ' + hint if hint else ''}")
+        few = [n if len(n) <= MAX_NAME_CHARS else n[:MAX_NAME_CHARS] + "…" for n in names[:MAX_LISTED]]
+        more = f" and {len(names) - MAX_LISTED:,} more" if len(names) > MAX_LISTED else ""
+        listed = f" Known: {', '.join(few)}{more}." if names else ""
+        super().__init__(f"no {kind} named {name[:MAX_NAME_CHARS]!r}.{meant}{listed}{' ' + hint if hint else ''}")
 
 
 class ModelError(PonderError):

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ponder.errors import UnknownName, UsageError
+from ponder.validate import number, pairs, several, shown, text, whole
 
 Ids = NDArray[np.int32]
 Floats = NDArray[np.float32]
@@ -24,17 +25,25 @@ Message = Mapping[str, Any]  # {"role": ..., "content": ...}, the shape every ch
 Stop = Literal["eos", "stop", "length"]
 
 LONGEST_STOP = 1000  # characters of a stop string
+MAX_STOPS = 1000  # stop strings of one request: each is looked for after each token
+MAX_ALTERNATIVES = 1 << 18  # a whole vocabulary
+MAX_FORM_CHARS = 1_000_000  # of a pattern or schema; what compiles one has a limit of its own
 _MOST, _SMALL = 2**31 - 1, 1e-30  # the largest token id or number of them; the least number to divide by in float32
 # Of a distribution p: -sum p log p; the variance of -log p; 1 - sum p^2.
 MEASURES = ("entropy", "varentropy", "gini")
 
 
 def ids(values: Iterable[int]) -> Ids:
-    given = values if isinstance(values, np.ndarray) else list(values)
     try:
-        return np.asarray(given, dtype=np.int32)
+        given = values if isinstance(values, np.ndarray) else np.asarray(list(values))
     except (OverflowError, TypeError, ValueError) as why:
         raise UsageError(f"token ids are whole numbers, at most {_MOST}: {why}") from why
+    if given.dtype == np.int32:
+        return given
+    sound = given.dtype.kind in "iu" or (given.dtype.kind == "f" and bool((given == np.rint(given)).all()))
+    if given.size and not (sound and given.min() >= -_MOST and given.max() <= _MOST):
+        raise UsageError(f"token ids are whole numbers, at most {_MOST}: {shown(given.ravel()[:8].tolist())} are not")
+    return given.astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,35 +105,38 @@ class Sampling:
     measures: tuple[str, ...] = ()  # also return, per token, of MEASURES
 
     def __post_init__(self) -> None:
-        whole = (self.top_k, self.max_tokens, self.min_tokens, self.no_repeat, self.alternatives, *self.named)
-        if odd := [n for n in whole if not isinstance(n, int | np.integer) or n > _MOST]:
-            raise UsageError(f"{odd[0]!r} is no token and no number of tokens: these are whole, and at most {_MOST}")
-        if isinstance(self.stop, str) or not all(isinstance(s, str) for s in self.stop):
-            raise UsageError(f"stop is {self.stop!r}; it is a tuple of texts")
-        if not self.temperature >= 0 or 0 < self.temperature < _SMALL:
-            raise UsageError(f"temperature is {self.temperature}; it must be 0 (greedy) or at least {_SMALL}")
+        for name, read in _SETTINGS.items():
+            value = getattr(self, name)
+            if (plain := read(name, value)) is not value:
+                object.__setattr__(self, name, plain)
+        if not 0 <= self.temperature <= 1 / _SMALL or 0 < self.temperature < _SMALL:
+            raise UsageError(
+                f"temperature is {shown(self.temperature)}; it must be 0 (greedy) or at least {_SMALL}, and finite"
+            )
         if not _SMALL <= self.top_p <= 1:
-            raise UsageError(f"top_p is {self.top_p}; it must lie in (0, 1]")
+            raise UsageError(f"top_p is {shown(self.top_p)}; it must lie in (0, 1]")
         if self.top_k < 0:
             raise UsageError(f"top_k is {self.top_k}; it must be 0 (no limit) or positive")
         if not 0 <= self.min_p < 1:
-            raise UsageError(f"min_p is {self.min_p}; it must lie in [0, 1)")
+            raise UsageError(f"min_p is {shown(self.min_p)}; it must lie in [0, 1)")
         if self.max_tokens < 1:
             raise UsageError(f"max_tokens is {self.max_tokens}; a budget must be at least 1 token")
-        if self.seed is not None and (not isinstance(self.seed, int | np.integer) or self.seed < 0):
-            raise UsageError(f"seed is {self.seed}; it must be 0 or positive, or None for the policy's own stream")
         if any(not s for s in self.stop):
             raise UsageError("an empty stop string would stop at once; remove it")
         if long := [s for s in self.stop if len(s) > LONGEST_STOP]:
             raise UsageError(f"a stop string has {len(long[0])} characters; at most {LONGEST_STOP} are looked for")
+        if len(self.stop) > MAX_STOPS:
+            raise UsageError(f"{len(self.stop):,} stop strings are given; at most {MAX_STOPS:,} are looked for")
         if not 0 <= self.min_tokens <= self.max_tokens:
             raise UsageError(f"min_tokens is {self.min_tokens}; it must lie between 0 and max_tokens {self.max_tokens}")
         if not _SMALL <= self.repetition <= 1 / _SMALL:
-            raise UsageError(f"repetition is {self.repetition}; it must be positive, and 1 changes nothing")
+            raise UsageError(f"repetition is {shown(self.repetition)}; it must be positive, and 1 changes nothing")
         if not all(abs(x) <= 1 / _SMALL for x in (self.presence, self.frequency, *(b for _, b in self.bias))):
             raise UsageError("presence, frequency and bias must be finite numbers; to ban a token, bias it by -1e9")
         if self.no_repeat < 0 or self.alternatives < 0:
             raise UsageError("no_repeat and alternatives must be 0 or positive")
+        if self.alternatives > MAX_ALTERNATIVES:
+            raise UsageError(f"alternatives is {self.alternatives}; at most {MAX_ALTERNATIVES} are kept for a token")
         if min(self.named, default=0) < 0:
             raise UsageError("a token id is negative")
         if self.pattern and self.schema:
@@ -158,6 +170,46 @@ class Sampling:
             self.repetition != 1 or self.presence or self.frequency or self.no_repeat or self.bias or self.allowed
             or self.pattern or self.schema or self.min_tokens
         )  # fmt: skip
+
+
+def _whole(name: str, value: Any) -> int:
+    return whole(name, value, _MOST)
+
+
+def _tokens(name: str, value: Any) -> tuple[int, ...]:
+    return tuple(whole(name, token, _MOST) for token in several(name, value, "token ids"))
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+    return tuple(text(f"{name}, a tuple of texts,", one) for one in several(name, value, "texts"))
+
+
+def _form(name: str, value: Any) -> str:
+    if len(found := text(name, value)) > MAX_FORM_CHARS:
+        raise UsageError(f"the {name} has {len(found):,} characters; at most {MAX_FORM_CHARS:,} are taken")
+    return found
+
+
+def _seed(name: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 0 <= value < 1 << 128:
+        raise UsageError(
+            f"seed is {shown(value)}; it must be 0 or positive, below 2^128, or None for the policy's own stream"
+        )
+    return int(value)
+
+
+# Of each of `Sampling`'s settings: what makes it plain data of its type, or says what is wrong.
+_SETTINGS: Mapping[str, Callable[[str, Any], Any]] = {
+    **dict.fromkeys(("temperature", "top_p", "min_p", "repetition", "presence", "frequency"), number),
+    **dict.fromkeys(("top_k", "max_tokens", "min_tokens", "no_repeat", "alternatives"), _whole),
+    **dict.fromkeys(("stop_tokens", "allowed", "forced"), _tokens),
+    **dict.fromkeys(("stop", "measures"), _texts),
+    **dict.fromkeys(("pattern", "schema"), _form),
+    "bias": lambda name, value: pairs(name, value, _MOST),
+    "seed": _seed,
+}
 
 
 @dataclass(frozen=True, slots=True)

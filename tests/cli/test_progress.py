@@ -208,7 +208,7 @@ def test_duration(seconds: float, said: str) -> None:
 def test_shown() -> None:
     assert shown("a\n b\t c", 9) == "a b c"
     assert shown("abcdef", 4) == "abc…"
-    assert shown("\x1b[2J\x07", 9) == "�[2J�"
+    assert shown("\x1b[2J\x07", 12) == r"\x1b[2J\x07"
 
 
 @pytest.mark.parametrize(

@@ -350,8 +350,8 @@ def test_a_streamed_text_stops_where_a_whole_one_would(text: str, stops: list[st
     ends = [i for i in range(1, len(text) + 1) if any(text[:i].endswith(s) for s in stops)]
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=4)))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    found = heard.reader(stops)(iter([{"choices": [{"text": p, "finish_reason": None}]} for p in pieces]))
-    assert found[0] == (text[: ends[0]] if ends else text) and (found[1] is None) == bool(ends)
+    found = heard.reader(stops, 64)(iter([{"choices": [{"text": p, "finish_reason": None}]} for p in pieces]))
+    assert found.text == (text[: ends[0]] if ends else text) and (found.ended is None) == bool(ends)
 
 
 def test_thoughts_stand_between_tags() -> None:

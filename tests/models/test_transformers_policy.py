@@ -260,3 +260,19 @@ def test_what_cannot_be_loaded_says_why(
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(MissingExtra, match=r"pip install 'ponder\[hf\]'"):
         Transformers.load(llama)
+
+
+def test_a_request_that_fails_leaves_its_neighbours_alone(twins: tuple[Native, Transformers]) -> None:
+    """Rules that leave no token, beside calls that share the batch."""
+    policy = twins[1]
+    none_left = Sampling(allowed=(7,), no_repeat=1, max_tokens=6)
+
+    async def together(*more: Sampling) -> list[Any]:
+        rules = [Sampling(max_tokens=6, seed=i) for i in range(3)]
+        calls = (policy.generate(ids([1, 5]), rule, 2) for rule in (*rules, *more))
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    *others, failed = asyncio.run(together(none_left))
+    assert isinstance(failed, UsageError) and "loosen the rules" in str(failed)
+    alone = asyncio.run(together())
+    assert [[c.text for c in group] for group in others] == [[c.text for c in group] for group in alone]

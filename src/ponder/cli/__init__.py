@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from ponder.errors import Interrupted, PonderError, UnknownName
 from ponder.names import load
+from ponder.terminal import guarded
 
 _PLACED = warnings.formatwarning  # Python's own: with file and line
 
@@ -65,6 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character gets another
     warnings.formatwarning = _warning
+    with guarded():
+        return _run(given)
+
+
+def _run(given: list[str]) -> int:
     try:
         code = _dispatch(given)
         sys.stdout.flush()

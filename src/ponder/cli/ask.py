@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ponder.cli import options as opt
-from ponder.cli.progress import emit, printable, watching
+from ponder.cli.progress import emit, watching
 from ponder.cli.stopping import Stop
 from ponder.errors import UsageError
+from ponder.terminal import visible
 
 if TYPE_CHECKING:
     from ponder.protocols import Policy, Scorer, Strategy
@@ -175,25 +176,25 @@ def lines(found: Answer, show: str = "thought") -> list[str]:
     """The answer first, then how it was decided, then the thought that gave it, or the tree; then the bill."""
     trace = found.trace
     if found.answer is None:
-        why = f"; {printable(trace.failed)}" if trace.failed else "; its budget is used up" if trace.spent else ""
+        why = f"; {visible(trace.failed)}" if trace.failed else "; its budget is used up" if trace.spent else ""
         head = [f"no answer: none of {found.n} completions states one" if found.n != 1 else "no answer is stated"]
         head[0] += why
     else:
-        head = [printable(found.answer)]
+        head = [visible(found.answer)]
         if found.n > 1:
-            others = [f"{printable(a)} ({c})" for a, c in found.ballots.items() if a != found.answer and len(a) <= 40]
+            others = [f"{visible(a)} ({c})" for a, c in found.ballots.items() if a != found.answer and len(a) <= 40]
             also = f"; also {', '.join(others[:4])}" if others else ""
             head.append(f"{found.votes} of {found.n} answers say so{also}")
     if show == "answer":
         return head[:1]
-    text = printable(found.text.strip())
+    text = visible(found.text.strip())
     out = head if text == found.answer or not text else [*head, "", text]
     if show == "tree":
         from ponder.cli.tree_view import tree
 
         out = [*out, "", *tree(trace)]
     if trace.failed and found.answer is not None:
-        out = [*out, "", f"it did not come to its end: {printable(trace.failed)}"]
+        out = [*out, "", f"it did not come to its end: {visible(trace.failed)}"]
     return [*out, "", bill(trace)]
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ponder.cli.flags import When
-from ponder.cli.progress import emit, printable
+from ponder.cli.progress import emit
+from ponder.terminal import visible
 
 if TYPE_CHECKING:
     from ponder.measure.compare import Comparison, Line
@@ -127,7 +128,7 @@ def _chance(p: float) -> str:
 
 def named(name: str, wide: int = WIDE) -> str:
     """The end of a name tells more than its beginning."""
-    line = printable(" ".join(name.split()))
+    line = visible(" ".join(name.split()))
     return line if len(line) <= wide else f"...{line[3 - wide :]}"
 
 

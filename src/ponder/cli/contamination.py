@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ponder.cli.compare import named
-from ponder.cli.progress import emit, printable
+from ponder.cli.progress import emit
 from ponder.errors import UsageError
+from ponder.terminal import visible
 
 if TYPE_CHECKING:
     from ponder.measure.contamination import Contamination, Text
@@ -67,7 +68,7 @@ def lines(found: Contamination) -> list[str]:
         out += ["", "the most alike:"]
     for o in worst:
         how = "the same" if o.exact else "all of it" if o.whole else f"{100 * o.share:.0f} % of it"
-        out.append(f"  {named(o.problem, 32)}, {how}, in {named(o.seen_in, 32)}: {printable(o.run[:60])}")
+        out.append(f"  {named(o.problem, 32)}, {how}, in {named(o.seen_in, 32)}: {visible(o.run[:60])}")
     return out
 
 

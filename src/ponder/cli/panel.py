@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from types import TracebackType
 
@@ -12,8 +13,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ponder.cli.console import console_on
 from ponder.cli.progress import DETAILS, Progress, duration, shown
 from ponder.measure.sparkline import sparkline
+from ponder.terminal import guard
 
 STYLES = {3: "red", 2: "yellow", 1: "cyan"}  # by a finding's severity
 
@@ -24,9 +27,10 @@ class Panel(Progress):
     console: Console | None = None
 
     def __enter__(self) -> Panel:
-        console = self.console or Console(stderr=True)
+        console = self.console or console_on(sys.stderr)
         self.live = Live(_View(self), console=console, refresh_per_second=4, transient=self.unit != "step")
         self.live.start()
+        guard()  # what is printed meanwhile goes through rich, which would understand the codes in it
         self.stop.quiet = True
         return self
 

@@ -7,17 +7,19 @@ from collections.abc import Iterator
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from ponder import jobs
+from ponder.cli.console import console_on
 from ponder.cli.panel import STYLES
 from ponder.cli.plan import Plan, Run, Scan
-from ponder.cli.progress import duration, printable, shown
+from ponder.cli.progress import duration, shown
 from ponder.pipelines.checks import Check
 from ponder.pipelines.forecast import enough
+from ponder.terminal import visible
 
 WIDTH = 100
 MARKS = {True: ("ok", "green"), False: ("!!", "bold red"), None: ("--", "dim")}
@@ -27,7 +29,7 @@ MANY_DEAD = 0.5  # share of groups without a gradient above which another size i
 
 
 def show(found: Plan) -> None:
-    console = Console() if sys.stdout.isatty() else Console(width=WIDTH)
+    console = console_on(sys.stdout) if sys.stdout.isatty() else console_on(sys.stdout, width=WIDTH)
     console.print(draw(found), highlight=False)
 
 
@@ -116,7 +118,7 @@ def mask(runs: list[Run], ends: list[str]) -> Table:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(min_width=10, no_wrap=True)
     for run in runs:
-        text = printable(run.text)
+        text = visible(run.text)
         if len(text) > LONGEST:
             text = f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
         colour = Text(text.replace("\n", "↵\n"), KINDS[run.kind])

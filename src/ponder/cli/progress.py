@@ -15,6 +15,7 @@ from typing import Any
 
 from ponder.cli.stopping import Stop
 from ponder.measure.diagnose import BEGIN, REACH, Finding, diagnose
+from ponder.terminal import visible
 from ponder.types import Score, Trace
 
 # The one number that a job is about, the first of these that it reports.
@@ -248,10 +249,5 @@ def duration(seconds: float) -> str:
 
 def shown(text: str, width: int) -> str:
     """Text on one line for a terminal: no line breaks, no control codes, not too long."""
-    line = printable(" ".join(text.split()))
+    line = visible(" ".join(text.split()))
     return line if len(line) <= width else line[: max(0, width - 1)] + "…"
-
-
-def printable(text: str) -> str:
-    """Without what could move a terminal's cursor; line breaks and tabs stay."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)

@@ -8,8 +8,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
-from ponder.cli.progress import emit, printable
+from ponder.cli.progress import emit
 from ponder.errors import RunError, UnknownName, UsageError
+from ponder.terminal import visible
 
 
 def reflect(
@@ -58,7 +59,7 @@ def reflect(
         )
     for one in first:
         print(f"\nstep {one.step}, {one.problem}: {one.before}, then {one.word!r}, then {one.after}\n")
-        print(printable(one.text.strip()))
+        print(visible(one.text.strip()))
     return 0
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from ponder.cli.compare import By, Column, named, table
 from ponder.cli.flags import When
 from ponder.cli.options import Settings
-from ponder.cli.progress import emit, printable
+from ponder.cli.progress import emit
 from ponder.errors import UsageError
+from ponder.terminal import visible
 
 if TYPE_CHECKING:
     from ponder.pipelines.replay import Groups, Replayed
@@ -112,10 +113,10 @@ def _changes(found: Replayed) -> list[str]:
         f"verdicts by {found.score}" if found.truth == found.score else f"scores by {found.score} beside the verdicts"
     )
     out = ["", f"{head}: " + ", ".join(f"{n:,} {what}" for what, n in parts.items() if n)]
-    out += [f"  undecided, {count} times: {printable(why)}" for why, count in list(c.reasons.items())[:3]]
+    out += [f"  undecided, {count} times: {visible(why)}" for why, count in list(c.reasons.items())[:3]]
     for problem, text, was, now, reason in c.examples:
         ending = " ".join(text.split())[-70:]
-        out.append(f"  {_shown(was)} -> {_shown(now)} ({printable(reason)})  {named(problem, 30)}: {printable(ending)}")
+        out.append(f"  {_shown(was)} -> {_shown(now)} ({visible(reason)})  {named(problem, 30)}: {visible(ending)}")
     return out
 
 

@@ -12,6 +12,7 @@ from ponder.cli.progress import emit
 from ponder.cli.served import served
 from ponder.cli.start import Launch
 from ponder.errors import UsageError
+from ponder.terminal import raw
 
 
 def reward(
@@ -169,7 +170,8 @@ def processbench(
 
     def told(done: int) -> None:
         if sys.stderr.isatty() and not json:
-            print(f"\r{done} of {len(traces)} solutions", end="\n" if done == len(traces) else "", file=sys.stderr)
+            end = "\n" if done == len(traces) else ""
+            print(f"\r{done} of {len(traces)} solutions", end=end, file=raw(sys.stderr), flush=True)
 
     found = process_bench(judge, traces, threshold, told)
     if json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ponder.cli.progress import printable
+from ponder.terminal import visible
 from ponder.types import Step, Trace
 
 MOST = 120  # lines
@@ -47,7 +47,7 @@ def _line(step: Step) -> str:
 
 
 def _words(text: str) -> str:
-    return printable(" ".join(text.split()))
+    return visible(" ".join(text.split()))
 
 
 def _fit(line: str, width: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -87,6 +87,12 @@ class Adapters:
         finally:
             with self._lock:
                 self._users[name] -= 1
+
+    def prepare(self, names: Iterable[str]) -> None:
+        """Before texts with these adapters join others: what fails here fails for them alone."""
+        for name in names:
+            if name:
+                self._weights(name)
 
     @contextmanager
     def applied(self, names: Sequence[str], sizes: Sequence[int]) -> Iterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ponder.engine import chance, sampler
-from ponder.engine.request import Row
+from ponder.engine import chance, faults, sampler
+from ponder.engine.request import Request, Row
 from ponder.errors import ModelError, PonderError, UsageError
-from ponder.types import Stop, ids
+from ponder.types import Sampling, Stop, ids
 
 # Told of a row after each token: returns True where the text so far holds a stop string.
 StopTest = Callable[[Row], bool]
@@ -22,43 +23,32 @@ StopTest = Callable[[Row], bool]
 
 def extend(
     logits_BV: Tensor, rows: Sequence[Row], eos: frozenset[int], stopped: StopTest, version: int = 0
-) -> dict[Row, PonderError]:
-    """Draw a token for every row. Returns the rows that failed, and why: they have no new token."""
-    device = logits_BV.device
-    own_BV = logits_BV = logits_BV.float()
-    noted = _note(own_BV, rows)
-    if any(row.sampling.edits for row in rows):
-        logits_BV = sampler.edit(own_BV.clone(), rows, eos)
-    allowed, failed = _allowed(rows)
-    if allowed:
-        logits_BV = sampler.guide(logits_BV.clone() if logits_BV is own_BV else logits_BV, allowed)
-    logits_BV = sampler.warp(logits_BV, [row.sampling for row in rows])
-    at = [len(row.token_ids) for row in rows]
-    keys = np.asarray([row.key for row in rows], np.uint64)
-    uniform = torch.from_numpy(chance.uniforms(keys, np.asarray(at)))
-    greedy = torch.tensor([row.sampling.temperature == 0 for row in rows], device=device)
-    forced: Tensor | None = None
-    if any(row.sampling.forced for row in rows):
-        given = [_forced(row, i) for row, i in zip(rows, at, strict=True)]
-        forced = torch.tensor(given, device=device)
-    tokens, logprobs = sampler.draw(logits_BV, uniform, greedy, forced)
-    for b, (row, token, logprob) in enumerate(zip(rows, tokens.tolist(), logprobs.tolist(), strict=True)):
-        if row in failed:
+) -> dict[Row, Exception]:
+    """Draw a token for every row. Returns the rows that failed, and why; each fails alone (see `faults`)."""
+    own_BV = logits_BV.float()
+    failed: dict[Row, Exception] = {}
+    drawn = _drawn(own_BV, _edited(own_BV, rows, eos, failed), rows, failed)
+    for b, row in enumerate(rows):
+        if drawn is None or row in failed:
             continue
-        if not math.isfinite(logprob) and not (forced is not None and forced[b] >= 0 and logprob == -math.inf):
-            failed[row] = _failure(bool(torch.isfinite(own_BV[b]).all()))
-            continue
-        row.token_ids.append(token)
-        row.logprobs.append(logprob)
-        row.versions.append(version)
-        if row.guide is not None and token not in eos:
-            row.guide.push(token)
-        for name in row.sampling.measures:
-            row.notes.setdefault(name, []).append(noted[name][b])
-        if k := row.sampling.alternatives:
-            found, said = noted["alternatives"]
-            row.alternatives.append((ids(found[b, :k]), said[b, :k]))
-        row.stop = end(row, eos, stopped)
+        try:
+            token, logprob = drawn.tokens[b], drawn.logprobs[b]
+            if not math.isfinite(logprob) and not (drawn.forced[b] >= 0 and logprob == -math.inf):
+                failed[row] = _failure(bool(torch.isfinite(own_BV[b]).all()))
+                continue
+            row.token_ids.append(token)
+            row.logprobs.append(logprob)
+            row.versions.append(version)
+            if row.guide is not None and token not in eos:
+                row.guide.push(token)
+            for name in row.sampling.measures:
+                row.notes.setdefault(name, []).append(drawn.noted[name][b])
+            if k := row.sampling.alternatives:
+                found, said = drawn.noted["alternatives"]
+                row.alternatives.append((ids(found[b, :k]), said[b, :k]))
+            row.stop = end(row, eos, stopped)
+        except BaseException as reason:
+            failed[row] = faults.of_row(reason)
     return failed
 
 
@@ -69,31 +59,40 @@ def take(
     eos: frozenset[int],
     stopped: StopTest,
     version: int = 0,
-) -> dict[Row, PonderError]:
+) -> dict[Row, Exception]:
     """Tokens that were drawn several at a time: each row takes them up to its end. Returns the rows that failed."""
+    failed: dict[Row, Exception] = {}
     ends_BS = np.isin(tokens_BS, list(eos))
-    for ends, tokens, row in zip(ends_BS, tokens_BS, rows, strict=True):
-        if row.sampling.stop_tokens:
-            ends |= np.isin(tokens, row.sampling.stop_tokens)
     steps = tokens_BS.shape[1]
-    left_B = np.asarray([row.sampling.max_tokens - len(row.token_ids) for row in rows])
+    left_B = np.zeros(len(rows), np.int64)
+    for b, row in enumerate(rows):
+        try:
+            left_B[b] = row.sampling.max_tokens - len(row.token_ids)
+            if row.sampling.stop_tokens:
+                ends_BS[b] |= np.isin(tokens_BS[b], row.sampling.stop_tokens)
+        except BaseException as reason:
+            failed[row] = faults.of_row(reason)
     many_B = np.minimum(np.where(ends_BS.any(1), ends_BS.argmax(1) + 1, steps), left_B)
     sound_B = (np.isfinite(logprobs_BS) | (np.arange(steps) >= many_B[:, None])).all(1)
-    failed: dict[Row, PonderError] = {}
     drawn = zip(rows, tokens_BS.tolist(), logprobs_BS.tolist(), many_B.tolist(), sound_B.tolist(), strict=True)
     for row, tokens, said, many, sound in drawn:
+        if row in failed:
+            continue
         if not sound:
             failed[row] = _failure(False)
             continue
-        had, size = len(row.token_ids), 1 if row.sampling.stop else many
-        for i in range(0, many, size):
-            row.token_ids += tokens[i : min(i + size, many)]
-            row.logprobs += said[i : min(i + size, many)]
-            row.versions += [version] * (min(i + size, many) - i)
-            row.stop = end(row, eos, stopped)
-            if row.stop is not None:
-                break
-        row.wasted += steps - (len(row.token_ids) - had)
+        try:
+            had, size = len(row.token_ids), 1 if row.sampling.stop else many
+            for i in range(0, many, size):
+                row.token_ids += tokens[i : min(i + size, many)]
+                row.logprobs += said[i : min(i + size, many)]
+                row.versions += [version] * (min(i + size, many) - i)
+                row.stop = end(row, eos, stopped)
+                if row.stop is not None:
+                    break
+            row.wasted += steps - (len(row.token_ids) - had)
+        except BaseException as reason:
+            failed[row] = faults.of_row(reason)
     return failed
 
 
@@ -108,21 +107,82 @@ def end(row: Row, eos: frozenset[int], stopped: StopTest) -> Stop | None:
     return "length" if len(row.token_ids) >= s.max_tokens else None
 
 
+@dataclass(slots=True)
+class _Drawn:
+    """Of each row, by its place."""
+
+    tokens: list[int]
+    logprobs: list[float]
+    forced: list[int]  # -1: none was
+    noted: dict[str, Any]  # measures and alternatives
+
+
+def _edited(own_BV: Tensor, rows: Sequence[Row], eos: frozenset[int], failed: dict[Row, Exception]) -> Tensor:
+    """Logits after each row's own rules. What a rule raises goes to `failed`."""
+    logits_BV = own_BV
+    allowed: dict[int, NDArray[np.bool_]] = {}
+    for b, row in enumerate(rows):
+        try:
+            if row.sampling.edits:
+                if logits_BV is own_BV:
+                    logits_BV = own_BV.clone()
+                sampler.edit(logits_BV[b], row, eos)
+            if row.guide is not None:
+                mask = np.asarray(row.guide.allowed())
+                if mask.dtype != np.bool_ or mask.shape != own_BV.shape[1:]:
+                    raise UsageError(
+                        f"a guide gave {mask.dtype} of shape {mask.shape}; it says yes or no for each of "
+                        f"{own_BV.shape[1]} tokens"
+                    )
+                allowed[b] = mask
+        except BaseException as reason:
+            failed[row] = faults.of_row(reason)
+    if allowed:
+        logits_BV = sampler.guide(logits_BV.clone() if logits_BV is own_BV else logits_BV, allowed)
+    return logits_BV
+
+
+def _drawn(own_BV: Tensor, logits_BV: Tensor, rows: Sequence[Row], failed: dict[Row, Exception]) -> _Drawn | None:
+    """All rows in one go. Where that fails, each is tried alone, and those that fail alone are to blame. None: all."""
+    try:
+        return _draw(own_BV, logits_BV, [_STAND_IN if row in failed else row for row in rows])
+    except BaseException as reason:
+        faults.of_row(reason)  # raises where it is the pass's
+        blamed: dict[Row, Exception] = {}
+        for b, row in enumerate(rows):
+            try:
+                if row not in failed:
+                    _draw(own_BV[b : b + 1], logits_BV[b : b + 1], [row])
+            except BaseException as why:
+                blamed[row] = faults.of_row(why)
+        if not blamed:  # only together: nobody's own fault
+            raise
+    failed |= blamed
+    if len(failed) == len(rows):
+        return None
+    return _draw(own_BV, logits_BV, [_STAND_IN if row in failed else row for row in rows])
+
+
+def _draw(own_BV: Tensor, logits_BV: Tensor, rows: Sequence[Row]) -> _Drawn:
+    device = logits_BV.device
+    noted = _note(own_BV, rows)
+    logits_BV = sampler.warp(logits_BV, [row.sampling for row in rows])
+    at = [len(row.token_ids) for row in rows]
+    keys = np.asarray([row.key for row in rows], np.uint64)
+    uniform = torch.from_numpy(chance.uniforms(keys, np.asarray(at)))
+    greedy = torch.tensor([row.sampling.temperature == 0 for row in rows], device=device)
+    forced = [_forced(row, i) for row, i in zip(rows, at, strict=True)]
+    given = torch.tensor(forced, device=device) if max(forced) >= 0 else None
+    tokens, logprobs = sampler.draw(logits_BV, uniform, greedy, given)
+    return _Drawn(tokens.tolist(), logprobs.tolist(), forced, noted)
+
+
+# A row that failed keeps its place, with options that cannot fail: so the others are computed in the same shapes.
+_STAND_IN = Row(Request(ids([0]), Sampling(), 1, 0), 0, 0)
+
+
 def _forced(row: Row, at: int) -> int:
     return row.sampling.forced[at] if at < len(row.sampling.forced) else -1
-
-
-def _allowed(rows: Sequence[Row]) -> tuple[dict[int, NDArray[np.bool_]], dict[Row, PonderError]]:
-    """Which tokens may follow, by the place of each row that has a guide; and the rows whose guide knows none."""
-    allowed: dict[int, NDArray[np.bool_]] = {}
-    failed: dict[Row, PonderError] = {}
-    for b, row in enumerate(rows):
-        if row.guide is not None:
-            try:
-                allowed[b] = row.guide.allowed()
-            except PonderError as reason:
-                failed[row] = reason
-    return allowed, failed
 
 
 def _note(logits_BV: Tensor, rows: Sequence[Row]) -> dict[str, Any]:

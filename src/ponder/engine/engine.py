@@ -2,7 +2,7 @@
 
 Calls come from any event loop or thread, join the others at the next pass and leave when they are done. The thread
 works while there is work, lingers a little, and ends; a call starts it again. Whatever happens, every caller gets an
-answer or an error.
+answer or an error. What host code raises for one text is the error of its own call; the others go on.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakSet
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ponder.engine import faults
 from ponder.engine.adapters import Adapters
 from ponder.engine.cache import bytes_per_token
 from ponder.engine.draw import StopTest, extend, take
-from ponder.engine.request import Reading, Request, Row
+from ponder.engine.request import Reading, Request, Row, check, check_tokens
 from ponder.engine.resources import LEAST, make_runner, room
 from ponder.engine.runner import Results, Runner
 from ponder.engine.sampler import normalised
 from ponder.engine.schedule import Schedule, Turn
-from ponder.errors import ModelError, PonderError, UsageError
+from ponder.errors import ModelError, UsageError
 from ponder.nets.decoder import Decoder
 
 _LINGER = 1.0  # seconds that an idle thread waits for more work
@@ -142,6 +144,9 @@ class Engine:
 
     async def read(self, tokens: Any, begin: int = 0, adapter: str = "") -> Tensor:
         """Hidden states [t, E] of given tokens from `begin` on; those before it are taken from the cache if there."""
+        check_tokens(tokens, self.net.config.vocab)
+        if not isinstance(begin, int | np.integer) or not 0 <= begin < len(tokens):
+            raise UsageError(f"begin is {begin!r}; the text has {len(tokens)} tokens")
         self._check(len(tokens))
         reading = Reading(tokens, begin, adapter)
         await self._ask([reading])
@@ -263,6 +268,7 @@ class Engine:
             self._wake.notify_all()
 
     def _rows(self, request: Request) -> list[Row]:
+        check(request, self.net.config.vocab)
         self._check(len(request.prefix) + request.sampling.max_tokens)
         if request.guide is None and (request.sampling.pattern or request.sampling.schema):
             raise UsageError("a pattern or schema needs a guide that knows the tokenizer: ask the policy instead")
@@ -346,7 +352,7 @@ class Engine:
             return
         parts, rows, filling = turn.parts, turn.rows, list(schedule.filling)
         before = [len(row.token_ids) for row in rows]
-        failed: dict[Row, PonderError] = {}
+        failed: dict[Row, Exception] = {}
         if not rows:
             runner.fill(parts)
         elif runner.draws(rows, parts):
@@ -396,7 +402,7 @@ class Engine:
         if self._flight is not None:
             self._flight.ended = bool(failed) or any(row.stop is not None for row in rows)
 
-    def _written(self, rows: Sequence[Row], before: Sequence[int], failed: Mapping[Row, PonderError]) -> None:
+    def _written(self, rows: Sequence[Row], before: Sequence[int], failed: Mapping[Row, Exception]) -> None:
         """Tell the callers of these rows what they have now."""
         schedule = self._schedule
         assert schedule is not None
@@ -516,10 +522,15 @@ class Engine:
 
     def _add(self, schedule: Schedule, call: _Call) -> None:
         works = [work for work in call.works if work in self._calls]
-        if not all(schedule.fits(_needs(work)) for work in works):
+        try:
+            if not all(schedule.fits(_needs(work)) for work in works):
+                raise self._too_long(max(map(_needs, works)))
+            self.adapters.prepare({work.adapter for work in works})
+        except BaseException as reason:
+            failure = faults.of_row(reason)
             for work in works:
                 del self._calls[work]
-            call.tell(call.answer.set_exception, self._too_long(max(map(_needs, works))))
+            call.tell(call.answer.set_exception, failure)
             return
         schedule.add(works)
 

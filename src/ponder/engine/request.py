@@ -9,9 +9,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ponder import room
 from ponder.engine import chance
 from ponder.engine.tree import Node
+from ponder.errors import UsageError
 from ponder.types import Floats, Ids, Sampling, Stop
+from ponder.validate import shown
 
 
 class Guide(Protocol):
@@ -110,3 +113,25 @@ class Reading:
     @property
     def length(self) -> int:
         return len(self.tokens)
+
+
+def check(request: Request, vocab: int) -> None:
+    """At the engine's door: what would make the pass fail for everyone in it. Options that were made around their own
+    door (unpickled, set by hand) are looked at again."""
+    if not isinstance(request.sampling, Sampling) or not isinstance(request.adapter, str):
+        raise UsageError("a request takes a Sampling, and an adapter's name as text")
+    request.sampling.__post_init__()
+    check_tokens(request.prefix, vocab)
+    if named := [token for token in request.sampling.named if token >= vocab]:
+        raise UsageError(f"token {named[0]} is allowed, forced, biased or a stop; the vocabulary has {vocab} tokens")
+    if not isinstance(request.n, int | np.integer) or isinstance(request.n, bool) or request.n < 1:
+        raise UsageError(f"n is {shown(request.n)}; ask for at least one completion")
+    room.fits(request.n * room.ANSWER, n=request.n)
+    if not isinstance(request.seed, int | np.integer) or request.seed < 0:
+        raise UsageError(f"seed is {shown(request.seed)}; it must be 0 or positive")
+
+
+def check_tokens(tokens: Any, vocab: int) -> None:
+    sound = isinstance(tokens, np.ndarray) and tokens.ndim == 1 and tokens.dtype.kind == "i" and len(tokens)
+    if not sound or tokens.min() < 0 or tokens.max() >= vocab:
+        raise UsageError(f"a prefix needs at least one token, each below the vocabulary's {vocab}")

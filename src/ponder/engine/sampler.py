@@ -19,31 +19,27 @@ from ponder.types import Sampling
 _BLOCK = 256  # the vocabulary is cut into blocks of this size to invert its distribution
 
 
-def edit(logits_BV: Tensor, rows: Sequence[Row], eos: frozenset[int]) -> Tensor:
-    """Logits with each row's penalties, bias and bans. In place, and only where a row asks for any."""
-    for logits_V, row in zip(logits_BV, rows, strict=True):
-        s = row.sampling
-        if not s.edits:
-            continue
-        if s.repetition != 1:
-            seen = _ids(np.unique(row.tokens), logits_V)
-            old = logits_V[seen]
-            logits_V[seen] = torch.where(old > 0, old / s.repetition, old * s.repetition)
-        if (s.presence or s.frequency) and row.token_ids:
-            found, times = np.unique(row.token_ids, return_counts=True)
-            logits_V[_ids(found, logits_V)] -= s.presence + s.frequency * torch.from_numpy(times).to(logits_V)
-        for token, more in s.bias:
-            logits_V[token] += more
-        banned = list(_repeats(row.tokens.tolist(), s.no_repeat)) if s.no_repeat else []
-        if len(row.token_ids) < s.min_tokens:
-            banned += [*eos, *s.stop_tokens]
-        if banned:
-            logits_V[_ids(np.asarray(banned), logits_V)] = -torch.inf
-        if s.allowed:
-            only = torch.full_like(logits_V, -torch.inf)
-            only[list(s.allowed)] = logits_V[list(s.allowed)]
-            logits_V.copy_(only)
-    return logits_BV
+def edit(logits_V: Tensor, row: Row, eos: frozenset[int]) -> None:
+    """A row's penalties, bias and bans, in place."""
+    s = row.sampling
+    if s.repetition != 1:
+        seen = _ids(np.unique(row.tokens), logits_V)
+        old = logits_V[seen]
+        logits_V[seen] = torch.where(old > 0, old / s.repetition, old * s.repetition)
+    if (s.presence or s.frequency) and row.token_ids:
+        found, times = np.unique(row.token_ids, return_counts=True)
+        logits_V[_ids(found, logits_V)] -= s.presence + s.frequency * torch.from_numpy(times).to(logits_V)
+    for token, more in s.bias:
+        logits_V[token] += more
+    banned = list(_repeats(row.tokens.tolist(), s.no_repeat)) if s.no_repeat else []
+    if len(row.token_ids) < s.min_tokens:
+        banned += [*eos, *s.stop_tokens]
+    if banned:
+        logits_V[_ids(np.asarray(banned), logits_V)] = -torch.inf
+    if s.allowed:
+        only = torch.full_like(logits_V, -torch.inf)
+        only[list(s.allowed)] = logits_V[list(s.allowed)]
+        logits_V.copy_(only)
 
 
 def guide(logits_BV: Tensor, allowed: Mapping[int, NDArray[np.bool_]]) -> Tensor:

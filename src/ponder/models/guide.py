@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ponder.engine.request import Guide
-from ponder.errors import MissingExtra, UsageError
+from ponder.errors import MissingExtra, PonderError, UsageError
 from ponder.models.tokenizer import Tokenizer
 from ponder.types import Sampling
 
@@ -48,9 +48,17 @@ class Guides:
         """What makes a guide for each continuation, or an error for a form that cannot be; None: there is no form."""
         if not (sampling.pattern or sampling.schema):
             return None
-        rule = _regex(sampling.pattern) if sampling.pattern else _schema(sampling.schema)
-        with self._lock:
-            start = self._start(rule)
+        _library()
+        try:
+            rule = _regex(sampling.pattern) if sampling.pattern else _schema(sampling.schema)
+            with self._lock:
+                start = self._start(rule)
+        except PonderError:
+            raise
+        except BaseException as reason:  # a panic in Rust is no Exception
+            if not isinstance(reason, Exception) and type(reason).__name__ != "PanicException":
+                raise
+            raise UsageError(f"the pattern or schema cannot be used: {str(reason)[:_SHOWN]}") from None
         return lambda: _Matching(start.deep_copy(), self.tokenizer.eos, self.vocab)
 
     def _start(self, rule: str) -> Any:

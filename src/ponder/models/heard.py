@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,23 @@ import numpy as np
 from ponder.types import Cost, Floats, Ids, ids
 
 _THOUGHTS = ("reasoning_content", "reasoning")  # where servers put what a model thought before it answered
+LONGEST_TOKEN = 256  # characters: the longest runs of spaces in known vocabularies have half of that
+_ADDED = 4096  # tokens that a server may put around a prompt: its template, a system message
+_ABOVE = 1e-3  # by rounding, a log-probability may be so much above 0
+
+
+def as_int(told: Any) -> int:
+    """A whole number of JSON, and nothing that could be turned into one."""
+    if type(told) is not int:
+        raise TypeError(f"{told!r:.80} is no whole number")
+    return told
+
+
+def as_logprob(told: Any) -> float:
+    """A log-probability: finite, and not above 0."""
+    if type(told) not in (int, float) or not -1e30 <= told <= _ABOVE:
+        raise ValueError(f"{told!r:.80} is no log-probability")
+    return float(told)
 
 
 def matched(
@@ -19,7 +37,7 @@ def matched(
     """Which token each entry is of. They are in order, but a token that is not of whole characters may have none, nor
     those at the end. Where an entry could be of several tokens, the earliest and the latest way to lay all entries out
     disagree, and it is known of none."""
-    named = [int(entry["id"]) for entry in told]
+    named = [as_int(entry["id"]) for entry in told]
     if named == list(tokens[: len(named)]) and all(map(whole, named)):
         early = late = list(range(len(named)))
     else:
@@ -38,8 +56,11 @@ def _laid(tokens: Sequence[int], named: Sequence[int]) -> list[int]:
 
 def logprob(entry: Mapping[str, Any]) -> float:
     if "logprob" in entry:
-        return float(entry["logprob"])
-    return math.log(entry["prob"]) if entry["prob"] > 0 else math.nan
+        return as_logprob(entry["logprob"])
+    prob = entry["prob"]
+    if type(prob) not in (int, float) or not 0 <= prob <= 1 + _ABOVE:
+        raise ValueError(f"{prob!r:.80} is no probability")
+    return math.log(prob) if prob > 0 else math.nan
 
 
 def top(found: Sequence[tuple[int, float]], k: int) -> tuple[Ids, Floats]:
@@ -49,40 +70,82 @@ def top(found: Sequence[tuple[int, float]], k: int) -> tuple[Ids, Floats]:
     return ids([t for t, _ in best]), np.array([x for _, x in best], np.float32)
 
 
-def usage(told: Mapping[str, Any], pieces: int) -> Cost:
-    """As the server counted; where its bill did not come, the prompt is not counted."""
-    cached = int((told.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
-    prompt = int(told.get("prompt_tokens") or 0)
-    return Cost(max(0, prompt - cached), cached, int(told.get("completion_tokens") or pieces))
+def usage(told: Mapping[str, Any], prompt: int, least: int, most: int) -> Cost:
+    """As the server counted, as far as that can be: the prompt has at most a token for each of ours and what a server
+    adds, and between `least` and `most` tokens were written. Where its bill did not come, the prompt is not counted."""
+    details = told.get("prompt_tokens_details") or {}
+    read = min(max(0, as_int(told.get("prompt_tokens") or 0)), prompt + _ADDED)
+    cached = min(max(0, as_int(details.get("cached_tokens") or 0)), read)
+    wrote = as_int(told.get("completion_tokens") or least)
+    return Cost(read - cached, cached, min(max(least, wrote), max(least, most)))
 
 
-Heard = tuple[str, str | None, Mapping[str, Any], int]  # text, why it ended (None: a stop string), bill, pieces
+@dataclass(slots=True)
+class Heard:
+    """What a stream said."""
+
+    text: str = ""
+    ended: str | None = None  # why; None: at a stop string
+    bill: Mapping[str, Any] = field(default_factory=dict)
+    pieces: int = 0  # of text, each of a token or more
+    cut: bool = False  # the server wrote more than it was asked for
+
+    @property
+    def least(self) -> int:
+        """Tokens that this text has at least."""
+        return max(self.pieces, -(-len(self.text) // LONGEST_TOKEN))
 
 
-def reader(stops: Sequence[str]) -> Callable[[Iterator[Any]], Heard]:
-    """Reads a streamed answer up to a stop string. A server that stops at one by itself tells neither which it met nor
-    whether it was one; and it keeps it out of the text. What a model thought first stands between <think> tags."""
+def reader(stops: Sequence[str], most: int) -> Callable[[Iterator[Any]], Heard]:
+    """Reads a streamed answer of at most so many tokens, up to a stop string. A server that stops at one by itself
+    tells neither which it met nor whether it was one; and it keeps it out of the text. What a model thought first
+    stands between <think> tags. What comes beyond `most` tokens is cut off, by our own count."""
 
     def read(events: Iterator[Any]) -> Heard:
-        text, thinking, ended, pieces = "", False, None, 0
-        bill: Mapping[str, Any] = {}
+        out, thinking = Heard(ended="nothing said why"), False
+        over = False
         for event in events:
-            bill = event.get("usage") or bill
-            for choice in event["choices"][:1]:
+            bill = event.get("usage") or {}
+            bill.get("prompt_tokens")  # of a mapping, or it is nonsense
+            out.bill = bill or out.bill
+            for choice in only(event["choices"]):
                 delta = choice.get("delta") or choice
-                thought = next((delta[k] for k in _THOUGHTS if delta.get(k)), "")
-                fresh = delta.get("content") or choice.get("text") or ""
+                thought = _text(next((delta[k] for k in _THOUGHTS if delta.get(k)), ""))
+                fresh = _text(delta.get("content") or choice.get("text") or "")
                 more = ("<think>" if thought and not thinking else "") + thought
                 more += ("</think>" if fresh and (thinking or thought) else "") + fresh
                 thinking = (thinking or bool(thought)) and not fresh
-                ended = choice.get("finish_reason") or ended
-                pieces += bool(more)
-                begin, text = len(text), text + more
-                if more and (cut := _end_of_stop(text, stops, begin)) is not None:
-                    return text[:cut], None, bill, pieces
-        return text, ended or "nothing said why", bill, pieces
+                if more and over:
+                    raise ValueError("it wrote on after the end of its answer")
+                if more and (out.pieces == most or len(out.text) + len(more) > most * LONGEST_TOKEN + _ADDED):
+                    out.ended, out.cut = "length", True
+                    return out
+                if (why := choice.get("finish_reason")) is not None and not over:
+                    out.ended, over = why, True
+                out.pieces += bool(more)
+                begin = len(out.text)
+                out.text += more
+                if more and (cut := _end_of_stop(out.text, stops, begin)) is not None:
+                    out.text, out.ended = out.text[:cut], None
+                    return out
+        return out
 
     return read
+
+
+def only(choices: Any) -> Sequence[Mapping[str, Any]]:
+    """One answer was asked for."""
+    if not isinstance(choices, list) or len(choices) > 1:
+        raise ValueError(f"it has {choices!r:.80} as choices, where one answer was asked for")
+    if choices and choices[0].get("index") not in (0, None):
+        raise ValueError(f"it has a choice of index {choices[0]['index']!r:.40}, where one answer was asked for")
+    return choices
+
+
+def _text(told: Any) -> str:
+    if not isinstance(told, str):
+        raise TypeError(f"{told!r:.80} is no text")
+    return told
 
 
 def _end_of_stop(text: str, stops: Sequence[str], begin: int) -> int | None:

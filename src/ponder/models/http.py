@@ -1,7 +1,8 @@
 """JSON over HTTP for many calls at once: bounded, retried where that helps, and closed when nobody waits any more.
 
 Each call runs in a thread of a bounded pool over a connection of its own, by the standard library. A caller that is
-cancelled shuts the connection, which is how a server learns that it can stop writing.
+cancelled shuts the connection, which is how a server learns that it can stop writing. So does a timer when a call has
+taken too long as a whole, however often the server says a little. No more of a reply is read than its `Limits` allow.
 """
 
 from __future__ import annotations
@@ -16,15 +17,45 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
-from ponder.errors import ModelError, UsageError
+from ponder.errors import ModelError, PonderError, UsageError
+from ponder.terminal import visible
 
 T = TypeVar("T")
 _CONNECT = 10.0  # seconds for a connection to open
 _PATIENCE = 30.0  # most seconds between two tries, whatever the server asks for
 _AGAIN = (408, 425, 429, 500, 502, 503, 504)  # statuses that another try may not meet
+
+
+_PIECE = 1 << 16  # bytes read at a time
+_ERROR_BYTES = 1 << 16  # of the body of an error: no message is longer
+_LEAST_BODY, _MOST_BODY = 4 << 20, 256 << 20
+_LEAST_LINE, _MOST_LINE = 1 << 20, 64 << 20
+_TOKEN_BYTES = 1024  # of a token in a reply, with its event or its log-probability
+_ENTRY_BYTES = 256  # of an alternative to it
+_TOKEN_SECONDS = 1.0  # a server that takes longer for each token, on the whole, is given up
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a reply may take: bytes of a line, bytes in all, and seconds from the first try to the last byte."""
+
+    line: int = _LEAST_LINE
+    body: int = _LEAST_BODY
+    seconds: float = 600.0
+
+    @classmethod
+    def of(cls, timeout: float, tokens: int = 0, prompt: int = 0, alternatives: int = 0) -> Limits:
+        """Generous for an answer of so many tokens: a server may say much about each, and repeat the prompt."""
+        size = tokens * (_TOKEN_BYTES + _ENTRY_BYTES * alternatives) + 64 * prompt
+        return cls(
+            line=min(_LEAST_LINE + size // 4, _MOST_LINE),
+            body=min(_LEAST_BODY + size, _MOST_BODY),
+            seconds=timeout + tokens * min(timeout, _TOKEN_SECONDS),
+        )
 
 
 class Refused(UsageError):
@@ -67,19 +98,27 @@ class Http:
         self._key, self._timeout, self._retries = key, timeout, retries
         self._pool = ThreadPoolExecutor(at_once, thread_name_prefix="http")
 
-    async def post(self, url: str, body: Mapping[str, Any]) -> Any:
-        return await self._call(url, body, lambda reply: self._json(reply.read()))
+    async def post(self, url: str, body: Mapping[str, Any], limits: Limits | None = None) -> Any:
+        limits = limits or self.limits()
+        return await self._call(url, body, lambda reply: self._json(_whole(reply, limits)), limits)
 
     def now(self, method: str, url: str, body: Mapping[str, Any] | None = None) -> Any:
         """In the caller's own thread, which waits."""
-        return _Call(self, method, url, body).run(lambda reply: self._json(reply.read()))
+        limits = self.limits()
+        return _Call(self, method, url, body, limits).run(lambda reply: self._json(_whole(reply, limits)))
 
-    async def stream(self, url: str, body: Mapping[str, Any], read: Callable[[Iterator[Any]], T]) -> T:
+    async def stream(
+        self, url: str, body: Mapping[str, Any], read: Callable[[Iterator[Any]], T], limits: Limits | None = None
+    ) -> T:
         """`read` is handed the events of the reply as they come, in a thread; where it returns, the reply is closed."""
-        return await self._call(url, body, lambda reply: read(self._events(reply)))
+        limits = limits or self.limits()
+        return await self._call(url, body, lambda reply: read(self._events(reply, limits)), limits)
 
-    async def _call(self, url: str, body: Any, read: Callable[[http.client.HTTPResponse], T]) -> T:
-        call = _Call(self, "POST", url, body)
+    def limits(self, tokens: int = 0, prompt: int = 0, alternatives: int = 0) -> Limits:
+        return Limits.of(self._timeout, tokens, prompt, alternatives)
+
+    async def _call(self, url: str, body: Any, read: Callable[[http.client.HTTPResponse], T], limits: Limits) -> T:
+        call = _Call(self, "POST", url, body, limits)
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, call.run, read)
         except asyncio.CancelledError:
@@ -89,13 +128,15 @@ class Http:
     def _json(self, raw: bytes) -> Any:
         try:
             return json.loads(raw)
+        except RecursionError:
+            raise ModelError(f"{self.url} sent JSON that is nested too deep to be an answer") from None
         except ValueError:
             said = self.hush(_short(raw))
             raise ModelError(f"{self.url} sent what is not JSON: {said!r}; is it the right address?") from None
 
-    def _events(self, reply: http.client.HTTPResponse) -> Iterator[Any]:
+    def _events(self, reply: http.client.HTTPResponse, limits: Limits) -> Iterator[Any]:
         """What server-sent events carry. A stream that ends without its last event was cut."""
-        for line in reply:
+        for line in _lines(reply, limits):
             if not line.startswith(b"data:"):
                 continue
             data = line[5:].strip()
@@ -121,14 +162,19 @@ class Http:
 
 
 class _Call:
-    """One request and its tries, in a thread. `leave` is called from another."""
+    """One request and its tries, in a thread. `leave` and `expire` are called from others."""
 
-    def __init__(self, server: Http, method: str, url: str, body: Any) -> None:
-        self.server, self.method, self.url = server, method, url
+    def __init__(self, server: Http, method: str, url: str, body: Any, limits: Limits) -> None:
+        self.server, self.method, self.url, self.limits = server, method, url, limits
         self.body = None if body is None else json.dumps(body).encode()
         self._gone = threading.Event()
+        self._late = False  # it has taken all the time it may
         self._lock = threading.Lock()
         self._sock: socket.socket | None = None  # the library drops its own when a reply begins
+
+    def expire(self) -> None:
+        self._late = True
+        self.leave()
 
     def leave(self) -> None:
         with self._lock:
@@ -138,6 +184,22 @@ class _Call:
                     self._sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads from it
 
     def run(self, read: Callable[[http.client.HTTPResponse], T]) -> T:
+        watch = threading.Timer(min(self.limits.seconds, threading.TIMEOUT_MAX), self.expire)
+        watch.daemon = True
+        watch.start()
+        try:
+            return self._tried(read)
+        except _Gone:
+            if not self._late:
+                raise
+            raise ModelError(
+                f"{self.url} had not ended its answer after {self.limits.seconds:g} s: ask for fewer tokens, or give "
+                "a longer timeout"
+            ) from None
+        finally:
+            watch.cancel()
+
+    def _tried(self, read: Callable[[http.client.HTTPResponse], T]) -> T:
         for tried in range(self.server._retries + 1):
             if self._gone.is_set():
                 raise _Gone
@@ -165,10 +227,22 @@ class _Call:
             connection.request(self.method, "/" + path.partition("/")[2], self.body, self.server._headers())
             reply = connection.getresponse()
             if reply.status == 200:
-                return read(reply)
+                self._plain(reply)
+                found = read(reply)
+                if self._late:  # what was shut may look as if it had ended
+                    raise _Gone
+                return found
             self._refuse(reply)
-        except (_Again, _Gone):
+        except (_Again, PonderError):
+            if self._gone.is_set():
+                raise _Gone from None
             raise
+        except _Gone:
+            raise
+        except _TooLarge as reason:
+            raise ModelError(
+                f"{self.url} {reason}; no answer to this request is so large, and it was refused"
+            ) from None
         except TimeoutError:
             if self._sock is None:
                 raise _Again(f"no connection within {_CONNECT:g} s") from None
@@ -180,18 +254,25 @@ class _Call:
         except (OSError, http.client.HTTPException) as reason:
             if self._gone.is_set():
                 raise _Gone from None
-            raise _Again(f"the connection failed ({str(reason) or type(reason).__name__})") from None
+            if isinstance(reason, http.client.LineTooLong) or "got more than" in str(reason):
+                raise ModelError(f"{self.url} sent headers that no server sends ({_short(str(reason))})") from None
+            raise _Again(f"the connection failed ({_short(str(reason)) or type(reason).__name__})") from None
         finally:
             with self._lock:
                 self._sock = None
             connection.close()
 
+    def _plain(self, reply: http.client.HTTPResponse) -> None:
+        """We ask for no compression, and read none: a few bytes of it may stand for gigabytes."""
+        if (form := reply.getheader("Content-Encoding", "identity")).strip().lower() not in ("", "identity"):
+            raise ModelError(f"{self.url} sent a compressed reply ({_short(form)}), which was not asked for")
+
     def _refuse(self, reply: http.client.HTTPResponse) -> NoReturn:
-        said = self.server.hush(_said(reply.read()))
+        said = self.server.hush(_said(_begin(reply, _ERROR_BYTES)))
         if reply.status in _AGAIN:
             raise _Again(f"answered {reply.status}: {said}", _seconds(reply.getheader("Retry-After")))
         if 300 <= reply.status < 400:
-            said = f"moved to {reply.getheader('Location')}: give that address"
+            said = f"moved to {_short(reply.getheader('Location', 'nowhere'))}: give that address"
         if reply.status in (401, 403):
             said += "; set OPENAI_API_KEY to a key that this server takes"
         raise Refused(reply.status, said, self.url)
@@ -202,19 +283,70 @@ def _pause(gone: threading.Event, seconds: float) -> None:
     gone.wait(seconds)
 
 
+class _TooLarge(Exception):
+    """More than any answer has."""
+
+
+def _pieces(reply: http.client.HTTPResponse, limits: Limits) -> Iterator[bytes]:
+    """The body as it comes, up to the limit. `read1` itself neither counts nor says that a body was cut short."""
+    size, told = 0, reply.length  # None: until the connection is closed, or in chunks
+    while told is None or size < told:
+        piece = reply.read1(_PIECE if told is None else min(_PIECE, told - size))
+        if not piece:
+            break
+        size += len(piece)
+        if size > limits.body:
+            raise _TooLarge(f"sent more than {limits.body / 2**20:g} MiB")
+        yield piece
+    if told is not None and size < told:
+        raise http.client.IncompleteRead(b"", told - size)
+
+
+def _whole(reply: http.client.HTTPResponse, limits: Limits) -> bytes:
+    return b"".join(_pieces(reply, limits))
+
+
+def _begin(reply: http.client.HTTPResponse, size: int) -> bytes:
+    """The first bytes of a body; the rest is not read."""
+    out = b""
+    with suppress(_TooLarge):
+        for piece in _pieces(reply, Limits(body=size)):
+            out += piece
+    return out
+
+
+def _lines(reply: http.client.HTTPResponse, limits: Limits) -> Iterator[bytes]:
+    """Those that are not empty, without their ends."""
+    left: list[bytes] = []  # of a line that has not ended
+    size = 0
+    for piece in _pieces(reply, limits):
+        *ended, rest = piece.split(b"\n")
+        if ended:
+            ended[0] = b"".join((*left, ended[0]))
+            left, size = [], 0
+        yield from filter(None, ended)
+        left.append(rest)
+        size += len(rest)
+        if size > limits.line:
+            raise _TooLarge(f"sent a line of more than {limits.line / 2**20:g} MiB")
+    if size:
+        yield b"".join(left)
+
+
 def _said(raw: bytes) -> str:
     """The message of an error, which servers put in different places."""
     try:
         found = json.loads(raw)
-    except ValueError:
+        while isinstance(found, dict):
+            found = next((found[k] for k in ("error", "message", "detail") if found.get(k)), str(found))
+        return _short(str(found))
+    except (ValueError, RecursionError):
         return _short(raw)
-    while isinstance(found, dict):
-        found = next((found[k] for k in ("error", "message", "detail") if found.get(k)), str(found))
-    return _short(str(found).encode())
 
 
-def _short(raw: bytes) -> str:
-    text = " ".join(raw[:1000].decode(errors="replace").split())
+def _short(said: bytes | str) -> str:
+    text = said[:1000].decode(errors="replace") if isinstance(said, bytes) else said[:1000]
+    text = visible(" ".join(text.split()))
     return text if len(text) <= 300 else text[:300] + "…"
 
 

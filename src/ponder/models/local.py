@@ -17,6 +17,7 @@ from ponder.models import chat
 from ponder.models.guide import Guides
 from ponder.models.tokenizer import Tokenizer
 from ponder.types import Completion, Cost, Floats, Ids, Message, Sampling, ids
+from ponder.validate import shown
 
 _REMEMBERED = 1 << 20  # prefixes of which is known how often they were asked for
 
@@ -76,8 +77,8 @@ class Local(ABC):
         return int.from_bytes(hashlib.blake2b(key + self._asked[key].to_bytes(8), digest_size=8).digest())
 
     def _checked(self, prefix: Ids, sampling: Sampling, n: int) -> Sampling:
-        if not isinstance(n, int | np.integer) or n < 1:
-            raise UsageError(f"n is {n}; ask for at least one completion")
+        if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
+            raise UsageError(f"n is {shown(n)}; ask for at least one completion")
         room.fits(n * room.ANSWER, n=n)
         if prefix.ndim != 1 or not len(prefix) or prefix.min() < 0 or prefix.max() >= self._vocab:
             raise UsageError(f"a prefix needs at least one token, each below the vocabulary's {self._vocab}")

@@ -14,7 +14,8 @@ its `--logprobs-mode`: by default of the model's own distribution, before temper
 `processed_logprobs` for those of the distribution sampled from.
 
 Each of a call's n continuations is a request of its own with a seed of its own, so the first of n does not depend on n.
-A seed fixes what is drawn as far as the server keeps its promise. Costs are what the server counts; FLOPs are unknown.
+A seed fixes what is drawn as far as the server keeps its promise. Costs are what the server counts, within what can be
+true of the text that came (see `heard`); FLOPs are unknown. Text beyond `max_tokens` is cut, with a warning.
 
 An `effort` (`ponder.reason.effort`) goes with every request of a conversation, as the server's own reasoning effort.
 """
@@ -26,19 +27,21 @@ import math
 import os
 import sys
 import time
+import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
 from ponder.engine.request import Request, Row
-from ponder.errors import ModelError, UnknownName, UsageError
+from ponder.errors import MAX_NAME_CHARS, ModelError, UnknownName, UsageError
 from ponder.models import chat, dialects, heard, spoken
 from ponder.models.dialects import Kind
 from ponder.models.http import Http, Refused
 from ponder.models.local import Local
 from ponder.models.tokenizer import Tokenizer
 from ponder.reason.effort import effort_named
+from ponder.terminal import visible
 from ponder.types import Completion, Cost, Ids, Message, ids
 
 _OWNERS: dict[str, Kind] = {"vllm": "vllm", "llamacpp": "llama.cpp"}
@@ -49,7 +52,12 @@ _NONSENSE = (
     IndexError,
     ValueError,
     AttributeError,
+    OverflowError,
+    RecursionError,
 )  # what reading an answer of another shape raises
+
+
+_PADDED = 1 << 16  # rows that an embedding may have beyond the tokenizer's ids
 
 
 @dataclass(eq=False, slots=True)
@@ -76,6 +84,7 @@ class OpenAI(Local):
         super().__init__(known, known.vocab_size, limit, seed)
         self.http, self.model, self.kind, self.context = http, model, kind, context
         self.by_tokens, self.template, self.effort = tokenizer is not None, template, effort
+        self._warned = False
 
     @classmethod
     def connect(
@@ -93,8 +102,9 @@ class OpenAI(Local):
         effort: str | None = None,
     ) -> OpenAI:
         """Ask a server what it serves. `model`: None where it has one only. `at_once`: most requests in flight.
-        `timeout`: seconds of silence. `effort`: how hard the served model is to think. The key is `api_key`, else
-        OPENAI_API_KEY, which is not sent in the clear to another machine."""
+        `timeout`: seconds of silence; a whole answer may take a second more for each token that it may have. `effort`:
+        how hard the served model is to think. The key is `api_key`, else OPENAI_API_KEY, which is not sent in the clear
+        to another machine."""
         if effort is not None:
             effort_named(effort)  # says which there are
             if tokenizer is not None or template is not None:
@@ -104,12 +114,11 @@ class OpenAI(Local):
         name, told = _choose(http, model)
         kind = _OWNERS.get(str(told.get("owned_by", "")), "other")
         meta = told["meta"] if isinstance(told.get("meta"), dict) else {}
-        context, size = told.get("max_model_len") or meta.get("n_ctx"), meta.get("n_vocab")
-        room = context if isinstance(context, int) else None
-        policy = cls(http, name, kind, tokenizer, template, room, seed, effort)
+        context, size = _count(told.get("max_model_len")) or _count(meta.get("n_ctx")), _count(meta.get("n_vocab"))
+        policy = cls(http, name, kind, tokenizer, template, context, seed, effort)
         if tokenizer is not None:
-            if isinstance(size, int):
-                if tokenizer.vocab_size > size:
+            if size is not None:
+                if not tokenizer.vocab_size <= size <= tokenizer.vocab_size + _PADDED:
                     raise ModelError(f"the tokenizer does not fit: {tokenizer.vocab_size} ids, but {url} serves {size}")
                 policy._vocab = size  # an embedding may have more rows than the tokenizer has ids
             policy._compare(tokenizer)
@@ -161,51 +170,64 @@ class OpenAI(Local):
             url, hear = self._root + "/completion", self._heard_llama
         else:
             url, hear = self.http.url + "/completions", self._heard_vllm
-        found = await self.http.post(url, body)
+        s = request.sampling
+        found = await self.http.post(url, body, self.http.limits(s.max_tokens, len(request.prefix), s.alternatives))
         try:
             hear(row, found)
         except _NONSENSE as reason:
             raise self._strange(found, reason) from None
         most = request.sampling.max_tokens
         if not 0 < len(row.token_ids) <= most or not 0 <= min(row.token_ids) <= max(row.token_ids) < self._vocab:
-            raise ModelError(f"{self.http.url} wrote {len(row.token_ids)} tokens of {most}, each below {self._vocab}")
+            raise ModelError(
+                f"{self.http.url} wrote {len(row.token_ids)} tokens of {most}, which must be each below {self._vocab}: "
+                "it does not keep to what it is asked"
+            )
         return row
 
     def _heard_llama(self, row: _Answer, found: Any) -> None:
-        row.token_ids = written = [int(t) for t in found["tokens"]]
+        row.token_ids = written = [heard.as_int(t) for t in found["tokens"]]
         row.stop = {"eos": "eos", "word": "stop", "limit": "length"}[found["stop_type"]]  # type: ignore[assignment]
         ends = [i for i, t in enumerate(written) if t in self.eos]
         if ends:  # it may not know all that end an answer, and write on
             row.token_ids, row.stop = written[: ends[0] + 1], "eos"
-        count, times, wrote = len(row.token_ids), found["timings"], int(found["tokens_predicted"])
-        row.cost = Cost(int(times["prompt_n"]), int(times["cache_n"]), wrote, max(0, wrote - count))
+        count, times = len(row.token_ids), found["timings"]
+        told: dict[str, Any] = {"prompt_tokens": heard.as_int(times["prompt_n"]) + heard.as_int(times["cache_n"])}
+        told |= {"prompt_tokens_details": {"cached_tokens": times["cache_n"]}}
+        told |= {"completion_tokens": found["tokens_predicted"]}
+        row.cost = heard.usage(told, len(row.request.prefix), len(written), row.sampling.max_tokens)
+        row.cost = replace(row.cost, wasted_tokens=row.cost.generated_tokens - count)
         s, top = row.sampling, row.sampling.alternatives
         known = not s.schema and not (s.edits if s.temperature == 0 else top and dialects.drawn_otherwise(s))
         logprobs, tops = [math.nan] * len(written), [heard.top((), top)] * len(written)
         for at, entry in heard.matched(written, found.get("completion_probabilities") or (), self._whole):
             logprobs[at] = heard.logprob(entry) if known else math.nan
-            tops[at] = heard.top([(int(t["id"]), heard.logprob(t)) for t in entry.get("top_logprobs", ())], top)
+            others = [(heard.as_int(t["id"]), heard.logprob(t)) for t in entry.get("top_logprobs", ())]
+            tops[at] = heard.top(others, top)
         row.logprobs, row.alternatives = logprobs[:count], tops[:count] if top else []
 
     def _whole(self, token: int) -> bool:
         return "\ufffd" not in self.tokenizer.decode([token], keep_special=True)
 
     def _heard_vllm(self, row: _Answer, found: Any) -> None:
-        choice, top = found["choices"][0], row.sampling.alternatives
+        (choice,), top = heard.only(found["choices"]), row.sampling.alternatives
         if choice.get("token_ids") is None:
             raise UsageError(f"{self.http.url} gives no token ids: leave out the tokenizer, to talk in text")
-        row.token_ids = [int(t) for t in choice["token_ids"]]
+        row.token_ids = [heard.as_int(t) for t in choice["token_ids"]]
         told = choice.get("logprobs") or {}
         given = told.get("token_logprobs") or [None] * len(row.token_ids)
-        row.logprobs = [math.nan if x is None else float(x) for x in given]
+        row.logprobs = [math.nan if x is None else heard.as_logprob(x) for x in given]
         if len(row.logprobs) != len(row.token_ids):
             raise ValueError(f"{len(row.token_ids)} tokens with {len(row.logprobs)} log-probabilities")
         row.stop = self._ended(choice["finish_reason"])
         if row.stop == "eos" and choice.get("stop_reason") is not None and row.token_ids[-1] not in self.eos:
             row.stop = "stop"
-        row.cost = heard.usage(found.get("usage") or {}, len(row.token_ids))
+        wrote = len(row.token_ids)
+        row.cost = heard.usage(found.get("usage") or {}, len(row.request.prefix), wrote, wrote)
         if top:
-            each = [[(int(t.removeprefix("token_id:")), float(x)) for t, x in d.items()] for d in told["top_logprobs"]]
+            each = [
+                [(int(t.removeprefix("token_id:")), heard.as_logprob(x)) for t, x in d.items()]
+                for d in told["top_logprobs"]
+            ]
             row.alternatives = [heard.top(t, top) for t in each]
 
     def _compare(self, tokenizer: Tokenizer) -> None:
@@ -251,8 +273,10 @@ class OpenAI(Local):
                 body |= {"continue_final_message": True, "add_generation_prompt": False}
         row = _answer(request, number)
         try:
-            text, stop, bill, pieces = await self.http.stream(self.http.url + path, body, heard.reader(sampling.stop))
-            row.cost = heard.usage(bill, pieces)
+            limits = self.http.limits(sampling.max_tokens, len(request.prefix))
+            read = heard.reader(sampling.stop, sampling.max_tokens)
+            said_now = await self.http.stream(self.http.url + path, body, read, limits)
+            row.cost = heard.usage(said_now.bill, len(request.prefix), said_now.least, sampling.max_tokens)
         except Refused as reason:
             if reason.status == 404 and not spoke:
                 raise UsageError(f"{reason}; if it has a chat only, give no template") from None
@@ -263,8 +287,10 @@ class OpenAI(Local):
             raise
         except _NONSENSE as reason:
             raise self._strange("its stream", reason) from None
-        row.stop = "stop" if stop is None else self._ended(stop)
-        row.token_ids = [*text.encode(errors="replace"), *([spoken.END] if row.stop == "eos" else [])]
+        if said_now.cut:
+            self._warn_cut(sampling.max_tokens)
+        row.stop = "stop" if said_now.ended is None else self._ended(said_now.ended)
+        row.token_ids = [*said_now.text.encode(errors="replace"), *([spoken.END] if row.stop == "eos" else [])]
         row.logprobs = [math.nan] * len(row.token_ids)
         return row
 
@@ -275,14 +301,23 @@ class OpenAI(Local):
         """Where a server has what is not OpenAI's."""
         return self.http.url.removesuffix("/v1")
 
+    def _warn_cut(self, most: int) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(f"{self.http.url} wrote more than max_tokens ({most}): what came beyond is cut", stacklevel=2)
+
     def _ended(self, reason: Any) -> Any:
         if reason not in ("stop", "length"):
-            raise ModelError(f"{self.http.url} broke off an answer: {reason}")
+            raise ModelError(f"{self.http.url} broke off an answer: {visible(str(reason)[:200])}")
         return "eos" if reason == "stop" else "length"
 
     def _strange(self, found: Any, reason: Exception) -> ModelError:
-        said = self.http.hush(f"{found!r:.200}")
-        return ModelError(f"{self.http.url} sent what no such server sends ({type(reason).__name__}: {reason}): {said}")
+        try:
+            said = self.http.hush(f"{found!r}"[:200])
+        except RecursionError:
+            said = "nested too deep to be shown"
+        why = self.http.hush(f"{type(reason).__name__}: {reason}"[:200])
+        return ModelError(f"{self.http.url} sent what no such server sends ({why}): {said}")
 
 
 def _key(url: str, given: str | None) -> str | None:
@@ -313,11 +348,16 @@ def _choose(http: Http, model: str | None) -> tuple[str | None, Mapping[str, Any
     if model is None and len(listed) == 1:
         return listed[0]["id"], listed[0]
     if model is None:
-        some = ", ".join(sorted(names)[:20]) + ("" if len(names) <= 20 else ", …")
+        some = ", ".join(name[:MAX_NAME_CHARS] for name in sorted(names)[:20]) + ("" if len(names) <= 20 else ", …")
         raise UsageError(f"{http.url} serves {len(listed)} models; name one, as in openai:{http.url}#NAME: {some}")
     if model not in names:
         raise UnknownName(f"model at {http.url}", model, names)
     return model, names[model]
+
+
+def _count(told: Any) -> int | None:
+    """A positive number that a server says of its model; None where it says none that could be."""
+    return told if type(told) is int and 0 < told < 1 << 31 else None
 
 
 def _answer(request: Request, number: int) -> _Answer:

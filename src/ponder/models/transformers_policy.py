@@ -111,20 +111,24 @@ class Transformers(Local):
                 continue
             for call, answer in zip(calls, answers, strict=True):
                 if not call.answer.done():
-                    call.answer.set_result(answer)
+                    tell = call.answer.set_exception if isinstance(answer, Exception) else call.answer.set_result
+                    tell(answer)  # type: ignore[arg-type]
 
-    def _run(self, requests: list[Request]) -> list[list[Row]]:
+    def _run(self, requests: list[Request]) -> list[list[Row] | Exception]:
+        """Of each request its rows, or what one of them failed with."""
         began = time.perf_counter()
         done: dict[Request, list[Row]] = {request: [] for request in requests}
+        failed: dict[Request, Exception] = {}
         for rows in self._together(requests):
-            for row in decode(self.model, rows, self.eos, self._stopped, self.version, self.watch):
+            alive = [row for row in rows if row.request not in failed]
+            for row in decode(self.model, alive, self.eos, self._stopped, self.version, self.watch, failed):
                 done[row.request].append(row)
         seconds = (time.perf_counter() - began) / sum(r.n for r in requests)
         for group in done.values():
             for row in group:
                 row.seconds = seconds
                 row.computed = len(row.request.prefix) if row.number == 0 else 0
-        return list(done.values())
+        return [failed.get(request, group) for request, group in done.items()]
 
     def _together(self, requests: list[Request]) -> Iterator[list[Row]]:
         """Rows to decode in one batch: as many as memory allows, those of like length side by side."""
@@ -159,8 +163,13 @@ def decode(
     stopped: StopTest,
     version: int = 0,
     progress: Callable[[int], None] = lambda tokens: None,
+    failed: dict[Request, Exception] | None = None,
 ) -> list[Row]:
-    """Write all these rows to their ends. A prompt is prefilled once for its rows; rows that end leave at once."""
+    """Write all these rows to their ends. A prompt is prefilled once for its rows; rows that end leave at once, and so
+    do those of a request that fails, with its error in `failed`."""
+    failed = {} if failed is None else failed
+    if not rows:
+        return []
     everyone, forward = rows, _Forward(model)
     prompts = list(dict.fromkeys(row.request for row in rows))
     logits_PV = forward.prefill([prompt.prefix for prompt in prompts])
@@ -168,10 +177,10 @@ def decode(
     forward.keep(place_B)
     logits_BV = logits_PV[place_B]
     while True:
-        for failure in extend(logits_BV, rows, eos, stopped, version).values():
-            raise failure
+        for row, failure in extend(logits_BV, rows, eos, stopped, version).items():
+            failed.setdefault(row.request, failure)
         progress(len(rows))
-        alive = [i for i, row in enumerate(rows) if row.stop is None]
+        alive = [i for i, row in enumerate(rows) if row.stop is None and row.request not in failed]
         if not alive:
             return everyone
         if len(alive) < len(rows):

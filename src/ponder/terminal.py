@@ -1,0 +1,79 @@
+"""Text on a terminal. What a model, a server or a file wrote may hold codes that move the cursor, change colours, ring
+a bell, set the clipboard or turn the order of characters round: here they become visible, and do nothing.
+
+Every text that the command line prints goes through `visible`, since `guarded` puts it between the program and its
+streams. What has to send such codes itself (a live panel, a line that is written over) asks for `raw`.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, TextIO
+
+_KEPT = "\n\t\u200c\u200d"  # the last two join letters or keep them apart, in some scripts and in emoji
+
+
+def visible(text: str) -> str:
+    """The same text with everything that is no visible character written out, as \\x1b or \\u202e. Line breaks, tabs
+    and spaces of other widths stay."""
+    return text if text.isprintable() else "".join(map(_seen, text))
+
+
+def _seen(char: str) -> str:
+    if char.isprintable() or char in _KEPT or unicodedata.category(char) == "Zs":
+        return char
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 1 << 8 else f"\\u{code:04x}" if code < 1 << 16 else f"\\U{code:08x}"
+
+
+class Guarded:
+    """A stream of text that shows what it is given, and obeys none of it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        self.stream.write(visible(text))
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def raw(stream: Any) -> Any:
+    """The stream itself, for what sends codes on purpose and has made all text in it visible."""
+    return stream.stream if isinstance(stream, Guarded) else stream
+
+
+def guard() -> None:
+    """Put `visible` before both streams as they are now."""
+    if not isinstance(sys.stdout, Guarded):
+        sys.stdout = Guarded(sys.stdout)
+    if not isinstance(sys.stderr, Guarded):
+        sys.stderr = Guarded(sys.stderr)
+
+
+@contextmanager
+def guarded() -> Iterator[None]:
+    """In here, whatever is printed is made visible first; and so is the traceback that may end the program."""
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _last_words
+    before = sys.stdout, sys.stderr
+    guard()
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def _last_words(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+    print(visible("".join(traceback.format_exception(kind, error, where))), end="", file=sys.stderr)

@@ -1,0 +1,124 @@
+"""No text of a model, a server or a file reaches a terminal with codes that it would obey."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.text import Text
+
+from models.hostile_server import body, hostile, stream
+from ponder import terminal
+from ponder.cli import main
+from ponder.cli.console import console_on
+from ponder.cli.panel import Panel
+from ponder.cli.stopping import Stop
+from ponder.errors import UsageError
+from ponder.terminal import Guarded, guarded, raw, visible
+
+# Colours, a title, the clipboard, a bell, the cursor, an 8-bit sequence, turned text, marks, half a character.
+CODES = (
+    "\x1b[31m", "\x1b]0;owned\x07", "\x1b]52;c;aGk=\x07", "\a", "\b\b\b", "\r", "\x9b2J", "\x85", "\x7f", "\x00",
+    "\u202e", "\u2066", "\u2069", "\u200e", "\u061c", "\u2028", "\ud800", "\ufeff", "\U000e0041",
+)  # fmt: skip
+FORBIDDEN = {c for codes in CODES for c in codes if not c.isprintable()}
+
+
+@given(st.text(st.characters()))
+def test_whatever_it_is_given_it_obeys_nothing(text: str) -> None:
+    seen = visible(text)
+    assert all(c.isprintable() or c in "\n\t\u200c\u200d" or c.isspace() for c in seen)
+    assert not FORBIDDEN & set(seen) and visible(seen) == seen
+    seen.encode()
+
+
+def test_what_is_harmless_stays() -> None:
+    for text in ("a\n\tb", "日本 é", "a\u00a0b", "نمی\u200cخواهم", "👩\u200d🚀"):
+        assert visible(text) == text
+    assert visible("a\x1b[2Jb\u202ec\ud800") == r"a\x1b[2Jb\u202ec\ud800"
+
+
+def harmless(*said: str) -> None:
+    for text in said:
+        assert not FORBIDDEN & set(text), ascii(text)
+
+
+def test_the_streams_of_a_command_are_guarded(capsys: pytest.CaptureFixture[str]) -> None:
+    with guarded(), guarded():
+        assert isinstance(sys.stdout, Guarded) and not isinstance(raw(sys.stdout), Guarded)
+        print(*CODES)
+        sys.stderr.writelines(["a" + code for code in CODES])
+        print("\rover", end="", file=raw(sys.stderr))
+    assert not isinstance(sys.stdout, Guarded)
+    out, err = capsys.readouterr()
+    assert err.endswith("\rover")
+    harmless(out, err.removesuffix("\rover"))
+
+
+def test_an_error_shows_what_it_was_given(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "".join(CODES).replace("\x00", "")
+    assert main([name]) == 2
+    assert main(["solve", "why", "--model", name]) == 2
+    assert main(["tasks", name]) == 2
+    out, err = capsys.readouterr()
+    harmless(out, err)
+    assert r"\x1b[31m" in err
+
+
+def test_a_servers_words_are_shown_harmless(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "".join(CODES)
+    said = {"choices": [{"index": 0, "delta": {"content": words}, "finish_reason": "stop"}]}
+    with hostile(stream(said)) as server:
+        assert main(["solve", "why", "--model", f"openai:{server.url}", "--max-tokens", "64"]) in (0, 2)
+    with hostile(body(b'{"error": "' + words.encode("utf-8", "replace") + b'"}', status=b"400 No")) as server:
+        assert main(["solve", "why", "--model", f"openai:{server.url}"]) == 2
+    with hostile(body(b""), {"data": [{"id": words}, {"id": "b" + words}]}) as server:
+        assert main(["solve", "why", "--model", f"openai:{server.url}"]) == 2
+    out, err = capsys.readouterr()
+    harmless(out, err)
+    assert r"\u202e" in out + err
+
+
+def test_a_bugs_traceback_is_shown_harmless() -> None:
+    program = (
+        "import ponder.cli, sys\n"
+        "def broken(argv): raise ZeroDivisionError('a\\x1b[31mb\\u202ec')\n"
+        "ponder.cli._dispatch = broken\n"
+        "sys.exit(ponder.cli.main(['x']))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 1 and r"ZeroDivisionError: a\x1b[31mb\u202ec" in ran.stderr
+    harmless(ran.stderr)
+
+
+def test_a_console_sends_its_own_codes_and_no_others() -> None:
+    out = io.StringIO()
+    console = console_on(Guarded(out), force_terminal=True, width=400)
+    console.print(Text("".join(CODES[:15]), "red"))
+    console.print("plain \x1b]0;owned\x07", highlight=False)
+    said = out.getvalue()
+    assert said.startswith("\x1b[31m") and "\x1b]0" not in said and "\x07" not in said and "\u202e" not in said
+    assert r"\x1b]0;owned" in said
+
+
+def test_what_is_printed_beside_a_live_panel_is_harmless() -> None:
+    """rich hands it to its console, and reads codes in it: a link would become a link."""
+    out = io.StringIO()
+    panel = Panel("title \x1b]0;owned\x07", Stop())
+    panel.console = console_on(out, force_terminal=True, width=120)
+    with guarded(), panel:
+        print("a \x1b]8;;http://elsewhere\x1b\\link\x1b]8;;\x1b\\ \u202e", file=sys.stderr)
+        print("b \x1b]8;;http://elsewhere\x1b\\link\x1b]8;;\x1b\\ \x07")
+    said = out.getvalue()
+    assert r"a \x1b]8;;http://elsewhere" in said and r"b \x1b]8" in said
+    assert "\x1b]8" not in said and "\x1b]0" not in said and "\x07" not in said and "\u202e" not in said
+    assert not isinstance(sys.stdout, Guarded)
+
+
+def test_errors_of_unknown_kinds_keep_their_text() -> None:
+    """The text of an error is as it was; only what is shown is changed."""
+    assert str(UsageError("\x1b")) == "\x1b" and terminal.visible(str(UsageError("\x1b"))) == r"\x1b"
