@@ -12,6 +12,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
+from ponder import manifest
 from ponder.errors import ModelError, UsageError
 from ponder.models import vocabulary
 from ponder.nets import gguf
@@ -70,6 +71,7 @@ class Tokenizer:
                 f"{folder} has no tokenizer.json; save it there with "
                 "transformers.AutoTokenizer.from_pretrained(...).save_pretrained(...)"
             )
+        manifest.verify(folder)
         try:
             inner = tokenizers.Tokenizer.from_file(str(path))
         except Exception as reason:  # tokenizers raises nothing narrower

@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ponder import manifest
 from ponder.engine.draw import StopTest, extend
 from ponder.engine.request import Request, Row
 from ponder.errors import MissingExtra, ModelError, UsageError
@@ -74,6 +75,7 @@ class Transformers(Local):
         folder = Path(folder).expanduser()
         if not folder.is_dir():
             raise ModelError(f"no model folder at {folder}; check the path")
+        manifest.verify(folder)
         try:
             with _no_bars(transformers.utils.logging):
                 model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)

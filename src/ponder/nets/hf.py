@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ponder import scratch
+from ponder import manifest, scratch
 from ponder.errors import ModelError, UsageError
 from ponder.nets import config as configs
 from ponder.nets import lora
@@ -30,6 +30,7 @@ WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PREFIXES = ("model.language_model.", "language_model.model.", "language_model.", "model.")
 # What a model folder may hold; `save` replaces no folder that holds anything else.
 OURS = ("config.json", "generation_config.json", "model*.safetensors", INDEX, "tokenizer*", "chat_template.jinja")
+OURS += (manifest.MANIFEST,)
 
 
 def load(folder: Path | str, dtype: torch.dtype | None = torch.float32, device: torch.device | str = "cpu") -> Decoder:
@@ -93,6 +94,7 @@ def _configuration(folder: Path) -> Mapping[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         raise ModelError(f"{folder} has no config.json, so it is no Hugging Face model folder")
+    manifest.verify(folder)
     return _json(path)
 
 

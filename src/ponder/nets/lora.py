@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ponder import scratch
+from ponder import manifest, scratch
 from ponder.errors import MissingExtra, ModelError, UnknownName, UsageError
 from ponder.nets.decoder import Decoder
 
@@ -185,6 +185,7 @@ def _read(folder: Path) -> tuple[Mapping[str, Any], dict[str, Tensor]]:
     for file in (CONFIG, WEIGHTS):
         if not (folder / file).is_file():
             raise ModelError(f"{folder} has no {file}, so it is no adapter that peft saved")
+    manifest.verify(folder)
     try:
         raw = json.loads((folder / CONFIG).read_text("utf-8"))
         if raw["peft_type"] != "LORA":
