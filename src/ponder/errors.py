@@ -9,6 +9,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+MAX_NAME_CHARS = 200  # a longer name is somebody's whole file, which no message should repeat
+
 
 class PonderError(Exception):
     """Something the user can put right."""
@@ -23,6 +25,7 @@ class UnknownName(UsageError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
         names = sorted(known)
+        name = name if len(name) <= MAX_NAME_CHARS else name[:MAX_NAME_CHARS] + "..."
         close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
         meant = f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
         listed = f" Known: {', '.join(names)}." if names else ""
