@@ -97,7 +97,7 @@ def rewrite(source: Path, target: Path, **changed: tuple[np.ndarray[Any, Any], A
     """The same file with some tensors replaced; keys have `_` for `.`."""
     file = gguf.read(source)
     writer = package.GGUFWriter(target, str(file.get("general.architecture")))
-    for key, field in file.reader.fields.items():
+    for key, field in package.GGUFReader(source).fields.items():
         if not key.startswith("GGUF.") and key != "general.architecture":
             sub = field.types[-1] if len(field.types) > 1 else None
             writer.add_key_value(key, field.contents(), field.types[0], sub)
@@ -156,7 +156,7 @@ def test_the_largest_gemma_has_its_own_scale(tmp_path: Path) -> None:
     gguf.save(net, None, tmp_path / "m.gguf")
     file = gguf.read(tmp_path / "m.gguf")
     assert gguf.configuration(file).scale == 0.25
-    del file.reader.fields["gemma3.attention.scale"]
+    del file.fields["gemma3.attention.scale"]
     assert gguf.configuration(file).scale == 16**-0.5
 
 
@@ -207,7 +207,7 @@ def test_bad_files(tiny: Decoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         gguf.load(tmp_path / "bert.gguf")
     gguf.save(tiny, None, tmp_path / "m.gguf")
     file = gguf.read(tmp_path / "m.gguf")
-    del file.reader.fields["llama.embedding_length"]
+    del file.fields["llama.embedding_length"]
     with pytest.raises(ModelError, match=r"no metadata 'llama\.embedding_length'"):
         gguf.load(file)
     file = gguf.read(tmp_path / "m.gguf")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from ponder import scratch
+from ponder import manifest, scratch
 from ponder.cli import options as opt
 from ponder.errors import UsageError
 
@@ -53,4 +53,5 @@ def write(model: str, out: Path, kind: str | None = None) -> None:
     with scratch.beside(out) as work:
         hf.save(net, work / "model")
         tokenizer.save(work / "model")
+        manifest.write(work / "model")
         (work / "model").rename(out)

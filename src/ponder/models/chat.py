@@ -1,25 +1,19 @@
 """Conversations as text: the model's own template, or one of ours, rendered as Hugging Face renders it.
 
-A template is a small jinja2 program that comes with the model, so it runs in a sandbox: it can build a string
-and nothing else.
+A template is a small jinja2 program that comes with the model, so it runs in a sandbox (template.py): it can build a
+string and nothing else.
 """
 
 from __future__ import annotations
 
-import functools
-import json
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 import jinja2
-from jinja2.ext import Extension
-from jinja2.nodes import CallBlock, Node
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ponder.errors import ModelError, UnknownName
+from ponder.models import template as templates
 from ponder.models.tokenizer import Tokenizer
 from ponder.types import Ids, Message
 
@@ -53,40 +47,10 @@ QA = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{ 'Answer:' }}{% endif %}"""
 
+# What a template's own mistakes are in Python.
+_FAULTS = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, SyntaxError, MemoryError)
+
 TEMPLATES = {"plain": PLAIN, "qa": QA, "r1": R1}
-
-
-class _Generation(Extension):
-    """`{% generation %}` marks what the assistant wrote, for training masks; here it is only passed through."""
-
-    tags = {"generation"}  # noqa: RUF012 (jinja2's own spelling)
-
-    def parse(self, parser: Parser) -> Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return CallBlock(self.call_method("_same"), [], [], body).set_lineno(line)
-
-    def _same(self, caller: Any) -> Any:
-        return caller()
-
-
-def _refuse(reason: str) -> None:
-    raise jinja2.TemplateError(reason)
-
-
-def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **more: Any) -> str:
-    # jinja2's own escapes <, > and &, which a prompt must not have
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **more)
-
-
-@functools.lru_cache(maxsize=32)
-def _compile(template: str) -> jinja2.Template:
-    extensions = [_Generation, jinja2.ext.loopcontrols]
-    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
-    env.filters["tojson"] = _to_json
-    env.globals["raise_exception"] = _refuse
-    env.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return env.from_string(template)
 
 
 def render(template: str | None, messages: Sequence[Message], add_generation_prompt: bool = True, **extra: Any) -> str:
@@ -96,11 +60,14 @@ def render(template: str | None, messages: Sequence[Message], add_generation_pro
     text = TEMPLATES.get(template or "plain", template or "")
     given = {"bos_token": "", "eos_token": "", **extra}
     try:
-        return _compile(text).render(
-            messages=[dict(m) for m in messages], add_generation_prompt=add_generation_prompt, **given
-        )
-    except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as reason:
-        raise ModelError(f"the chat template cannot render these messages: {reason}") from None
+        said = {"messages": [dict(m) for m in messages], "add_generation_prompt": add_generation_prompt}
+        return templates.render(text, said | given)
+    except RecursionError:
+        raise ModelError("the chat template cannot render these messages: it is nested too deeply") from None
+    except (jinja2.TemplateError, *_FAULTS) as reason:
+        raise ModelError(
+            f"the chat template cannot render these messages: {str(reason) or type(reason).__name__:.1000}"
+        ) from None
 
 
 def encode(tokenizer: Tokenizer, messages: Sequence[Message], **extra: Any) -> Ids:

@@ -18,7 +18,6 @@ from ponder.errors import ModelError
 from ponder.models.load import FAST, FOREIGN, SERVED, find
 from ponder.models.native import Native
 from ponder.models.tokenizer import Tokenizer
-from ponder.nets import config as configs
 from ponder.nets import gguf, hf, lora
 from ponder.nets.compute import pick_device, pick_dtype
 from ponder.nets.config import DecoderConfig
@@ -99,11 +98,11 @@ def _stored(path: Path) -> tuple[DecoderConfig, Iterable[tuple[str, Tensor]], To
         config = gguf.configuration(file)
         return config, gguf._tensors(file, config), Tokenizer.from_gguf(file)
     raw = hf._configuration(path)
-    try:
-        config = configs.from_hf(raw)
-    except (TypeError, ValueError, AttributeError) as reason:
-        raise ModelError(f"{path / 'config.json'} has a value that makes no sense ({reason})") from None
-    return config, hf._tensors(path, multimodal="text_config" in raw), Tokenizer.from_folder(path)
+    return (
+        hf._decoder_config(path, raw),
+        hf._tensors(path, multimodal="text_config" in raw),
+        Tokenizer.from_folder(path),
+    )
 
 
 def _form(config: DecoderConfig, judge: bool) -> DecoderConfig:

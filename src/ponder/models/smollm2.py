@@ -12,7 +12,7 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
-from ponder import scratch
+from ponder import manifest, scratch
 from ponder.errors import ModelError
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import gguf, hf
@@ -75,3 +75,4 @@ def convert(source: Path, target: Path) -> None:
     net.config = replace(net.config, pad=PAD)
     hf.save(net, target)
     replace(Tokenizer.from_gguf(file), pad=PAD).save(target)
+    manifest.write(target)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,12 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
+from ponder import manifest
 from ponder.errors import ModelError, UsageError
-from ponder.models import vocabulary
-from ponder.nets import gguf
-from ponder.nets.config import DecoderConfig
+from ponder.models import tokenizer_file, vocabulary
+from ponder.models.tokenizer_file import Panicked, unpanicked
+from ponder.nets import files, gguf
+from ponder.nets.config import DecoderConfig, token_id, token_ids
 from ponder.types import Ids
 
 
@@ -34,14 +36,19 @@ class Tokenizer:
     def encode(self, text: str, special: bool = True) -> Ids:
         """`special`: add what the model saw around its texts, such as a first token. False for rendered chats."""
         try:
-            found = self.inner.encode(text, add_special_tokens=special)
+            with unpanicked():
+                found = self.inner.encode(text, add_special_tokens=special)
         except Exception as reason:  # tokenizers raises nothing narrower
             raise UsageError(f"the tokenizer cannot write {text[:80]!r}: {reason}") from None
         return np.asarray(found.ids, dtype=np.int32)
 
     def decode(self, ids: Iterable[int], keep_special: bool = False) -> str:
         """Half a character at either end becomes U+FFFD."""
-        return self.inner.decode([int(i) for i in ids], skip_special_tokens=not keep_special)
+        try:
+            with unpanicked():
+                return self.inner.decode([int(i) for i in ids], skip_special_tokens=not keep_special)
+        except Panicked as reason:
+            raise ModelError(f"the tokenizer cannot read these tokens: {reason}") from None
 
     @property
     def vocab_size(self) -> int:
@@ -64,27 +71,28 @@ class Tokenizer:
     def from_folder(cls, folder: Path | str) -> Tokenizer:
         """`tokenizer.json`, and what the other files of a Hugging Face folder say of special tokens."""
         folder = Path(folder)
-        path = folder / "tokenizer.json"
+        path = files.within(folder, "tokenizer.json")
         if not path.is_file():
             raise ModelError(
                 f"{folder} has no tokenizer.json; save it there with "
                 "transformers.AutoTokenizer.from_pretrained(...).save_pretrained(...)"
             )
-        try:
-            inner = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as reason:  # tokenizers raises nothing narrower
-            raise ModelError(f"{path} is damaged ({reason}); download it again") from None
+        manifest.verify(folder)
         names = ("tokenizer_config.json", "generation_config.json", "config.json")
-        told, generation, config = (_json(folder / name) for name in names)
-        eos = [*_many(generation.get("eos_token_id", config.get("eos_token_id"))), _special(inner, told, "eos")]
-        written = folder / "chat_template.jinja"
-        return cls(
-            inner,
-            bos=_special(inner, told, "bos") if "bos_token" in told else config.get("bos_token_id"),
-            eos=tuple(dict.fromkeys(int(e) for e in eos if e is not None)),
-            pad=_special(inner, told, "pad") if "pad_token" in told else config.get("pad_token_id"),
-            chat_template=written.read_text("utf-8") if written.is_file() else _template(told.get("chat_template")),
-        )
+        told, generation, config = (_json(files.within(folder, name)) for name in names)
+        written = files.within(folder, "chat_template.jinja")
+        try:
+            inner = tokenizer_file.load(path)
+            eos = (*token_ids("eos_token_id", generation.get("eos_token_id", config.get("eos_token_id"))),)
+            return cls(
+                inner,
+                bos=_special(inner, told, config, "bos"),
+                eos=token_ids("eos_token", [*eos, _named(inner, told.get("eos_token"))]),
+                pad=_special(inner, told, config, "pad"),
+                chat_template=files.read_text(written) if written.is_file() else _template(told.get("chat_template")),
+            )
+        except ModelError as reason:
+            raise reason if str(folder) in str(reason) else ModelError(f"{folder}: {reason}") from None
 
     @classmethod
     def from_gguf(cls, path: Path | str | gguf.File) -> Tokenizer:
@@ -95,13 +103,16 @@ class Tokenizer:
         if "tokens" not in found:
             raise ModelError(f"{file.path} holds no tokenizer; take it from the model's Hugging Face folder")
         eos = [file.get(f"tokenizer.ggml.{key}_token_id") for key in gguf.ENDS]
-        return cls(
-            vocabulary.parse(found),
-            bos=found.get("bos_token_id"),
-            eos=tuple(dict.fromkeys(int(e) for e in eos if e is not None)),
-            pad=file.get("tokenizer.ggml.padding_token_id"),
-            chat_template=file.get("tokenizer.chat_template"),
-        )
+        try:
+            return cls(
+                vocabulary.parse(found),
+                bos=token_id("bos_token_id", found.get("bos_token_id")),
+                eos=token_ids("eos_token_id", eos),
+                pad=token_id("padding_token_id", file.get("tokenizer.ggml.padding_token_id")),
+                chat_template=_template(file.get("tokenizer.chat_template")),
+            )
+        except ModelError as reason:
+            raise ModelError(f"{file.path}: {reason}") from None
 
     @classmethod
     def characters(cls, alphabet: str) -> Tokenizer:
@@ -147,32 +158,35 @@ class Tokenizer:
 
 
 def _json(path: Path) -> Mapping[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except ValueError as reason:
-        raise ModelError(f"{path} is not JSON ({reason}); download it again") from None
-    return found if isinstance(found, dict) else {}
+    return files.read_json(path) if path.is_file() else {}
 
 
 def _write(path: Path, data: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
-def _many(value: int | Sequence[int] | None) -> list[int]:
-    return [] if value is None else [value] if isinstance(value, int) else list(value)
+def _special(inner: tokenizers.Tokenizer, told: Mapping[str, Any], config: Mapping[str, Any], name: str) -> int | None:
+    if f"{name}_token" in told:
+        return _named(inner, told[f"{name}_token"])
+    return token_id(f"{name}_token_id", config.get(f"{name}_token_id"))
 
 
-def _special(inner: tokenizers.Tokenizer, told: Mapping[str, Any], name: str) -> int | None:
-    token = told.get(f"{name}_token")
+def _named(inner: tokenizers.Tokenizer, token: Any) -> int | None:
     if isinstance(token, Mapping):
         token = token.get("content")
-    return None if token is None else inner.token_to_id(str(token))
+    try:
+        return None if token is None else inner.token_to_id(str(token))
+    except ValueError:  # half of a surrogate pair
+        raise ModelError(f"the special token {token!r:.60} is no text") from None
 
 
 def _template(told: Any) -> str | None:
     """A string, or a list of named templates, of which a chat is the one named `default`."""
     if isinstance(told, list):
-        return next((str(t["template"]) for t in told if t.get("name") == "default"), None)
-    return None if told is None else str(told)
+        named = {
+            t.get("name"): t.get("template") for t in told if isinstance(t, dict) and isinstance(t.get("name"), str)
+        }
+        told = named.get("default")
+    if told is not None and not isinstance(told, str):
+        raise ModelError(f"the chat template is {told!r:.60}, which is no text")
+    return told

@@ -23,11 +23,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ponder import manifest
 from ponder.engine.draw import StopTest, extend
 from ponder.engine.request import Request, Row
 from ponder.errors import MissingExtra, ModelError, UsageError
 from ponder.models.local import Local
 from ponder.models.tokenizer import Tokenizer
+from ponder.models.tokenizer_file import unpanicked
 
 _CACHE_BYTES = 2 << 30  # most memory for keys and values of sequences in flight
 
@@ -74,10 +76,12 @@ class Transformers(Local):
         folder = Path(folder).expanduser()
         if not folder.is_dir():
             raise ModelError(f"no model folder at {folder}; check the path")
+        manifest.verify(folder)
         try:
-            with _no_bars(transformers.utils.logging):
+            with _no_bars(transformers.utils.logging), unpanicked():
                 model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
-            theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            with unpanicked():
+                theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
         except Exception as reason:  # transformers raises nothing narrower
             said = " ".join(str(reason).split()) or type(reason).__name__
             raise ModelError(f"transformers cannot load {folder}: {said}") from None

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ponder import manifest
 from ponder.engine.request import Request, Row
 from ponder.errors import MissingExtra, ModelError, UsageError
 from ponder.models import dialects
@@ -50,6 +51,7 @@ class VLLM(Local):
         folder = Path(folder).expanduser()
         if not folder.is_dir():
             raise ModelError(f"no model folder at {folder}; check the path")
+        manifest.verify(folder)
         os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")  # a fork has no CUDA where there was any before
         told = {"logprobs_mode": "processed_logprobs", "disable_log_stats": True, **options}
         tokenizer = Tokenizer.from_folder(folder)
@@ -71,6 +73,7 @@ class VLLM(Local):
         """New weights of the same shape, from a folder; later completions carry the next version."""
         if self._in_hand:
             raise UsageError(f"{self._in_hand} texts are in hand: wait for them before the weights change")
+        manifest.verify(Path(folder))
         await self._there(self.engine.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)}))
         await self._there(self.engine.reset_prefix_cache())
         self.version += 1

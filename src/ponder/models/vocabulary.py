@@ -12,9 +12,12 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from ponder.errors import ModelError, UnknownName
+from ponder.errors import ModelError, PonderError, UnknownName
+from ponder.models.tokenizer_file import one_line, unpanicked
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # GGUF's token types
+
+MAX_TOKEN_CHARS = 1 << 12  # to find what a piece was joined of takes the square of its length
 
 _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS"
@@ -51,14 +54,27 @@ NFC = ("qwen2",)  # these compose accents first
 
 def parse(metadata: Mapping[str, Any]) -> Tokenizer:
     """From metadata keys without their `tokenizer.ggml.` (tokens, token_type, merges, ...)."""
+    try:
+        with unpanicked():
+            return _parse(metadata)
+    except PonderError:
+        raise
+    except Exception as reason:  # tokenizers raises nothing narrower
+        raise ModelError(
+            f"the GGUF file's tokenizer makes no sense ({one_line(reason)}); convert the model anew"
+        ) from None
+
+
+def _parse(metadata: Mapping[str, Any]) -> Tokenizer:
     kind = metadata.get("model")
     if kind not in ("gpt2", "llama"):
         raise ModelError(
-            f"the GGUF file's tokenizer is of kind {kind!r}; ponder builds 'gpt2' (byte-level BPE) and 'llama' "
+            f"the GGUF file's tokenizer is of kind {kind!r:.60}; ponder builds 'gpt2' (byte-level BPE) and 'llama' "
             "(SentencePiece): take the tokenizer from the model's Hugging Face folder"
         )
     tokens: list[str] = list(metadata["tokens"])
     types: list[int] = list(metadata.get("token_type") or [NORMAL] * len(tokens))
+    _fit_each_other(tokens, types, metadata)
     while types and types[-1] == UNUSED:  # rows that only pad the embedding
         types.pop()
     tokens = tokens[: len(types)]
@@ -76,6 +92,23 @@ def parse(metadata: Mapping[str, Any]) -> Tokenizer:
     return out
 
 
+def _fit_each_other(tokens: Sequence[str], types: Sequence[int], metadata: Mapping[str, Any]) -> None:
+    if not all(isinstance(t, str) for t in tokens) or not all(type(t) is int for t in types):
+        raise ModelError("the GGUF file's tokens are no texts, or their types no numbers; convert the model anew")
+    if longest := max((t for t in tokens if len(t) > MAX_TOKEN_CHARS), key=len, default=""):
+        raise ModelError(
+            f"the GGUF file's tokenizer has a token of {len(longest):,} characters; convert the model anew"
+        )
+    for name, many in (("types", types), ("scores", metadata.get("scores") or tokens)):
+        if len(many) != len(tokens):
+            raise ModelError(
+                f"the GGUF file has {len(tokens):,} tokens and {len(many):,} {name}; convert the model anew"
+            )
+    bos = metadata.get("bos_token_id")
+    if bos is not None and not (type(bos) is int and 0 <= bos < len(tokens)):
+        raise ModelError(f"the GGUF file's first token is {bos!r:.40} of {len(tokens):,}; convert the model anew")
+
+
 def _adds_bos(metadata: Mapping[str, Any]) -> bool:
     """What llama.cpp does where a file does not say."""
     return metadata.get("model") == "llama" or metadata.get("pre") == "llama-bpe"
@@ -91,7 +124,9 @@ def _byte_level(tokens: Sequence[str], metadata: Mapping[str, Any]) -> Tokenizer
     try:
         model = models.BPE(vocab, merges, ignore_merges=pre == "llama-bpe")
     except Exception as reason:  # tokenizers raises nothing narrower
-        raise ModelError(f"the GGUF file's merges do not fit its tokens ({reason}); convert the model anew") from None
+        raise ModelError(
+            f"the GGUF file's merges do not fit its tokens ({one_line(reason)}); convert the model anew"
+        ) from None
     out = Tokenizer(model)
     if pre in NFC:
         out.normalizer = normalizers.NFC()

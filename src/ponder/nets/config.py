@@ -18,6 +18,14 @@ FAMILIES = {
 }
 
 
+# Sizes beyond which a number is no model's: several times those of the largest that are published.
+MOST = {"layers": 1 << 12, "heads": 1 << 14, "head_dim": 1 << 16, "width": 1 << 20, "hidden": 1 << 24}
+MOST |= {"vocab": 1 << 24, "context": 1 << 24, "kv_heads": 1 << 14}
+
+ROPE_NUMBERS = {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}
+ROPE_NUMBERS |= {"beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim"}
+
+
 @dataclass(frozen=True, slots=True)
 class Rope:
     """Rotary positions: the base frequency, and how it is stretched to longer contexts."""
@@ -57,28 +65,45 @@ class DecoderConfig:
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
             raise UnknownName("model family", self.family, FAMILIES)
+        for name, most in MOST.items():
+            if not 1 <= (size := getattr(self, name)) <= most:
+                raise ModelError(f"a model's {name} cannot be {size:,}; it must be between 1 and {most:,}")
+        if self.head_dim % 2:
+            raise ModelError(f"heads of {self.head_dim} numbers cannot be turned in pairs")
+        for name, value in (("norm epsilon", self.norm_eps), ("query scale", self.scale)):
+            if not 0 <= value <= 1e6:
+                raise ModelError(f"a model's {name} cannot be {value}")
+        for rope in (self.rope, self.local_rope or self.rope):
+            if not 1 <= rope.theta <= 1e15:
+                raise ModelError(f"a rope's base cannot be {rope.theta}")
         if self.heads % self.kv_heads:
             raise ModelError(f"{self.heads} query heads cannot share {self.kv_heads} key heads evenly")
         if not self.windows:
             object.__setattr__(self, "windows", (None,) * self.layers)
         if len(self.windows) != self.layers:
             raise ModelError(f"{self.layers} layers but {len(self.windows)} attention windows")
+        if min((w for w in self.windows if w is not None), default=1) < 1:
+            raise ModelError(f"an attention window cannot reach {min(w for w in self.windows if w is not None)} tokens")
 
     @property
     def scale(self) -> float:
         return self.head_dim**-0.5 if self.query_scale is None else self.query_scale
 
+    @property
+    def parameters(self) -> int:
+        """Of the matrices; norms and biases are not counted, and a head only once."""
+        attention = self.width * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+        return self.layers * (attention + 3 * self.width * self.hidden) + self.vocab * self.width
+
     def flops_per_token(self, context: int = 0) -> float:
         """Forward: 2 (parameters + 2 layers width context), the embedding look-up not counted."""
-        attention = self.width * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
-        weights = self.layers * (attention + 3 * self.width * self.hidden) + self.vocab * self.width
-        return 2.0 * (weights + 2 * self.layers * self.heads * self.head_dim * context)
+        return 2.0 * (self.parameters + 2 * self.layers * self.heads * self.head_dim * context)
 
 
 def from_hf(raw: Mapping[str, Any]) -> DecoderConfig:
     """Read a `config.json`, in the spelling of transformers 4 or 5."""
     family = str(raw.get("model_type", ""))
-    if family == "gemma3" and "text_config" in raw:
+    if family == "gemma3" and isinstance(raw.get("text_config"), Mapping):
         return from_hf({**raw["text_config"], "model_type": "gemma3_text"})
     if family not in FAMILIES:
         raise UnknownName("native model family", family, FAMILIES, "Use the 'transformers:' policy for others.")
@@ -88,25 +113,52 @@ def from_hf(raw: Mapping[str, Any]) -> DecoderConfig:
         raise ModelError(f"config.json has no {missing}; it is not a whole {family} configuration") from None
 
 
+def whole(name: str, value: Any) -> int:
+    """A size that a file tells."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
+        raise ModelError(f"{name} is {value!r:.60}, which makes no sense: it is a whole number")
+    return int(value)
+
+
+def token_id(name: str, value: Any) -> int | None:
+    """Of a special token; some files say -1 for none."""
+    if value is None:
+        return None
+    index = whole(name, value)
+    if index >= MOST["vocab"]:
+        raise ModelError(f"{name} is {index:,}, which is no token of any model")
+    return index if index >= 0 else None
+
+
+def token_ids(name: str, values: Any) -> tuple[int, ...]:
+    """One or several, each once."""
+    found = [token_id(name, value) for value in (values if isinstance(values, list | tuple) else [values])]
+    return tuple(dict.fromkeys(index for index in found if index is not None))
+
+
 def _read(family: str, raw: Mapping[str, Any]) -> DecoderConfig:
-    heads, layers, width = int(raw["num_attention_heads"]), int(raw["num_hidden_layers"]), int(raw["hidden_size"])
+    def size(name: str, default: int | None = None) -> int:
+        value = raw[name] if default is None else raw.get(name)
+        return default if value is None and default is not None else whole(name, value)
+
+    heads, layers, width = size("num_attention_heads"), size("num_hidden_layers"), size("hidden_size")
+    if not 1 <= layers <= MOST["layers"] or heads < 1:
+        raise ModelError(f"a model cannot have {layers:,} layers of {heads:,} heads")
     gemma = family == "gemma3_text"
     qwen = family.startswith("qwen")
-    head_dim = raw.get("head_dim") or (256 if gemma else width // heads)
     bias = bool(raw.get("attention_bias", family == "qwen2"))
     rope, local = _ropes(raw, gemma)
-    eos = raw.get("eos_token_id")
     scalar = raw.get("query_pre_attn_scalar", 256) if gemma else None
     return DecoderConfig(
         family=family,
-        vocab=int(raw["vocab_size"]),
+        vocab=size("vocab_size"),
         width=width,
         layers=layers,
         heads=heads,
-        kv_heads=int(raw.get("num_key_value_heads") or heads),
-        head_dim=int(head_dim),
-        hidden=int(raw["intermediate_size"]),
-        context=int(raw.get("max_position_embeddings", 2048)),
+        kv_heads=size("num_key_value_heads", heads),
+        head_dim=size("head_dim", 256 if gemma else width // heads),
+        hidden=size("intermediate_size"),
+        context=size("max_position_embeddings", 2048),
         norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
         rope=rope,
         local_rope=local,
@@ -119,9 +171,9 @@ def _read(family: str, raw: Mapping[str, Any]) -> DecoderConfig:
         activation="gelu_tanh" if gemma else "silu",
         query_scale=None if scalar is None else float(scalar) ** -0.5,
         gemma=gemma,
-        bos=raw.get("bos_token_id"),
-        eos=tuple(eos) if isinstance(eos, list) else () if eos is None else (int(eos),),
-        pad=raw.get("pad_token_id"),
+        bos=token_id("bos_token_id", raw.get("bos_token_id")),
+        eos=token_ids("eos_token_id", raw.get("eos_token_id")),
+        pad=token_id("pad_token_id", raw.get("pad_token_id")),
     )
 
 
@@ -142,6 +194,9 @@ def _rope(given: Mapping[str, Any], theta: Any) -> Rope:
     kind: Any = settings.pop("rope_type", None) or settings.pop("type", None) or "default"
     settings.pop("type", None)
     theta = float(settings.pop("rope_theta", None) or theta)
+    for name in ROPE_NUMBERS & settings.keys():
+        if isinstance(value := settings[name], bool) or not isinstance(value, int | float | None):
+            raise ModelError(f"the rope's {name} is {value!r:.60}, which makes no sense: it is a number")
     if kind not in ("default", "linear", "llama3", "yarn"):
         raise UnknownName("rope scaling", str(kind), ("default", "linear", "llama3", "yarn"))
     return Rope(theta, kind, {} if kind == "default" else settings)

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from ponder import scratch
 from ponder.errors import ModelError, UnknownName
-from ponder.nets import gguf_layout, gguf_rope
-from ponder.nets.config import DecoderConfig, Rope
+from ponder.nets import gguf_layout, gguf_reader, gguf_rope
+from ponder.nets.config import DecoderConfig, Rope, token_id, token_ids, whole
 from ponder.nets.decoder import Decoder
+from ponder.nets.gguf_reader import Stored
 from ponder.nets.weights import fill
 
 ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}
@@ -37,17 +38,16 @@ class Vocabulary(Protocol):
 
 @dataclass(frozen=True)
 class File:
-    """An open GGUF file: its metadata by key, and its tensors by name, neither read before it is asked for."""
+    """An open GGUF file: its metadata by key, and its tensors by name, whose values are read when they are used."""
 
     path: Path
-    reader: Any
-    tensors: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any]
+    tensors: dict[str, Stored] = field(default_factory=dict)
 
     def get(self, key: str, default: Any = None) -> Any:
-        found = self.reader.get_field(key)
-        if found is None:
-            return default
-        value = found.contents()
+        value = self.fields.get(key, default)
+        if isinstance(value, np.ndarray):
+            return value.tolist()
         # stored as float32: 1e-5 should come back as 1e-05, not as 9.999999747378752e-06
         return float(str(np.float32(value))) if isinstance(value, float) else value
 
@@ -67,20 +67,21 @@ def library() -> Any:
 
 
 def read(path: Path | str) -> File:
-    """Open a file; nothing but its table of contents is read."""
+    """Open a file; nothing but its table of contents is read, and none of that is believed before it is checked."""
     path = Path(path)
     gguf = library()
     if not path.is_file():
         raise ModelError(f"no GGUF file at {path}; check the path")
-    with path.open("rb") as start:
-        magic = start.read(4)
-    if magic != b"GGUF":
-        raise ModelError(f"{path} is not a GGUF file (it begins with {magic!r})")
     try:
-        reader = gguf.GGUFReader(path)
-    except (ValueError, IndexError, KeyError, OverflowError) as damage:
-        raise ModelError(f"{path} is damaged or cut short ({damage}); download it again") from None
-    return File(path, reader, {t.name: t for t in reader.tensors})
+        with path.open("rb") as start:
+            magic = start.read(4)
+        if magic != gguf_reader.MAGIC:
+            raise ModelError(f"{path} is not a GGUF file (it begins with {magic!r})")
+        return File(path, *gguf_reader.read(path, gguf))
+    except (ValueError, IndexError, OverflowError) as damage:
+        raise ModelError(f"{path} is damaged or cut short ({damage!s:.200}); download it again") from None
+    except OSError as why:
+        raise ModelError(f"cannot read {path}: {why.strerror}") from None
 
 
 def load(
@@ -89,10 +90,20 @@ def load(
     """The model in a GGUF file, its quantised weights as floats of this type."""
     file = path if isinstance(path, File) else read(path)
     config = configuration(file)
-    return fill(config, _tensors(file, config), file.path, dtype, device)
+    shapes = {gguf_layout.our_name(name, config): t.shape[::-1] for name, t in _weights(file).items()}
+    return fill(config, _tensors(file, config), file.path, dtype, device, shapes=shapes)
 
 
 def configuration(file: File) -> DecoderConfig:
+    try:
+        return _configuration(file)
+    except ModelError as reason:
+        raise reason if str(file.path) in str(reason) else ModelError(f"{file.path}: {reason}") from None
+    except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as reason:
+        raise ModelError(f"{file.path} has metadata that makes no sense ({reason!s:.200})") from None
+
+
+def _configuration(file: File) -> DecoderConfig:
     architecture = str(file.need("general.architecture"))
     if architecture not in ARCHITECTURES:
         raise UnknownName("native GGUF architecture", architecture, ARCHITECTURES)
@@ -102,13 +113,15 @@ def configuration(file: File) -> DecoderConfig:
         value = file.need(f"{architecture}.{key}")
         if isinstance(value, list):
             raise ModelError(f"{file.path}: {key} differs between layers, which no native model family does")
-        return int(value)
+        return whole(key, value)
 
     def get(key: str, default: Any = None) -> Any:
         return file.get(f"{architecture}.{key}", default)
 
     width, heads, layers = need("embedding_length"), need("attention.head_count"), need("block_count")
-    head_dim = int(get("attention.key_length") or get("rope.dimension_count") or width // heads)
+    if layers > len(file.tensors):
+        raise ModelError(f"{file.path} has {layers:,} layers by its metadata, but {len(file.tensors):,} tensors")
+    head_dim = whole("head size", get("attention.key_length") or get("rope.dimension_count") or width // heads)
     if architecture == "llama" and get("attention.sliding_window"):
         family = "mistral"  # GGUF has one name for both; what tells them apart is the window
     if "token_embd.weight" not in file.tensors:
@@ -120,11 +133,11 @@ def configuration(file: File) -> DecoderConfig:
     context = need("context_length")
     return DecoderConfig(
         family=family,
-        vocab=int(file.tensors["token_embd.weight"].shape[1]),
+        vocab=file.tensors["token_embd.weight"].shape[1],
         width=width,
         layers=layers,
         heads=heads,
-        kv_heads=int(get("attention.head_count_kv") or heads),
+        kv_heads=whole("attention.head_count_kv", get("attention.head_count_kv") or heads),
         head_dim=head_dim,
         hidden=need("feed_forward_length"),
         context=context,
@@ -140,9 +153,9 @@ def configuration(file: File) -> DecoderConfig:
         activation="gelu_tanh" if gemma else "silu",
         query_scale=(head_dim**-0.5 if scale is None else float(scale)) if gemma else None,
         gemma=gemma,
-        bos=file.get("tokenizer.ggml.bos_token_id"),
-        eos=tuple(dict.fromkeys(int(e) for e in eos if e is not None)),
-        pad=file.get("tokenizer.ggml.padding_token_id"),
+        bos=token_id("bos_token_id", file.get("tokenizer.ggml.bos_token_id")),
+        eos=token_ids("eos_token_id", eos),
+        pad=token_id("padding_token_id", file.get("tokenizer.ggml.padding_token_id")),
     )
 
 
@@ -152,6 +165,8 @@ def _rope(file: File, architecture: str, head_dim: int) -> Rope:
     }
     factors = None
     if "rope_freqs.weight" in file.tensors:
+        if file.tensors["rope_freqs.weight"].shape != (head_dim // 2,):
+            raise ModelError(f"{file.path} has rope factors for another head size than {head_dim}")
         factors = dequantise(file, "rope_freqs.weight").astype(np.float64)
     theta = float(file.get(f"{architecture}.rope.freq_base", 1e6 if architecture == "gemma3" else 1e4))
     return gguf_rope.parse(theta, head_dim, settings, factors, str(file.path))
@@ -168,8 +183,10 @@ def _windows(window: int | None, pattern: Any, layers: int, gemma: bool) -> tupl
 
 def dequantise(file: File, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
     tensor = file.tensors[name]
+    data = tensor.data.astype(tensor.data.dtype.newbyteorder("="), copy=False)  # some files are a big-endian machine's
     try:
-        values = library().dequantize(tensor.data, tensor.tensor_type)
+        with np.errstate(all="ignore"):  # what is not finite is found later, and named
+            values = library().dequantize(data, tensor.tensor_type)
     except NotImplementedError:
         kind = tensor.tensor_type.name
         raise ModelError(f"{file.path}: {name} is stored as {kind}, which the gguf package cannot read") from None
@@ -178,11 +195,14 @@ def dequantise(file: File, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
     return out
 
 
+def _weights(file: File) -> dict[str, Stored]:
+    return {name: t for name, t in file.tensors.items() if name != "rope_freqs.weight"}  # those are the rope's settings
+
+
 def _tensors(file: File, config: DecoderConfig) -> Iterator[tuple[str, Tensor]]:
-    for name in file.tensors:
-        if name != "rope_freqs.weight":  # those are read as the rope's settings
-            values = torch.from_numpy(dequantise(file, name))
-            yield gguf_layout.our_name(name, config), gguf_layout.our_values(name, values, config)
+    for name in _weights(file):
+        values = torch.from_numpy(dequantise(file, name))
+        yield gguf_layout.our_name(name, config), gguf_layout.our_values(name, values, config)
 
 
 def save(

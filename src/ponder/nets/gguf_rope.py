@@ -39,14 +39,14 @@ def parse(
     kind = scaling.get("type", "none")
     if tensor is not None:
         if kind != "none":
-            raise ModelError(f"{where} has both rope factors and {kind} scaling, which no native model does")
+            raise ModelError(f"{where} has both rope factors and {kind!s:.60} scaling, which no native model does")
         return llama3(theta, head_dim, tensor, scaling.get("original_context_length"), where)
     if kind == "none":
         return Rope(theta)
     if kind == "linear":
         return Rope(theta, "linear", {"factor": scaling["factor"]})
     if kind != "yarn":
-        raise ModelError(f"{where} has rope scaling {kind!r}; native models know linear, yarn and llama3")
+        raise ModelError(f"{where} has rope scaling {kind!r:.60}; native models know linear, yarn and llama3")
     if scaling.get("yarn_ext_factor", 1.0) not in (1.0, -1.0) or scaling.get("yarn_log_multiplier"):
         raise ModelError(f"{where} has YaRN settings beyond the paper's (ext_factor, log_multiplier)")
     settings = {"factor": scaling["factor"]}

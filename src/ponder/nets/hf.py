@@ -9,18 +9,20 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from fnmatch import fnmatch
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from ponder import scratch
+from ponder import manifest, scratch
 from ponder.errors import ModelError, UsageError
 from ponder.nets import config as configs
-from ponder.nets import lora
+from ponder.nets import files, lora
 from ponder.nets.decoder import Decoder
-from ponder.nets.valued import Head, Valued
+from ponder.nets.files import Entry
+from ponder.nets.valued import Head, Valued, layers
 from ponder.nets.weights import Net, fill
 
 HEAD = "score_head"  # in config.json, what a value or reward model's numbers mean; ours
@@ -29,7 +31,9 @@ WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 # Gemma 3's multimodal files name their language model in one of two ways.
 PREFIXES = ("model.language_model.", "language_model.model.", "language_model.", "model.")
 # What a model folder may hold; `save` replaces no folder that holds anything else.
-OURS = ("config.json", "generation_config.json", "model*.safetensors", INDEX, "tokenizer*", "chat_template.jinja")
+_THEIRS = ("config.json", "generation_config.json", "model*.safetensors", INDEX, "tokenizer*")
+OURS: tuple[str, ...] = (*_THEIRS, "chat_template.jinja", manifest.MANIFEST)
+_NAMES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
 
 def load(folder: Path | str, dtype: torch.dtype | None = torch.float32, device: torch.device | str = "cpu") -> Decoder:
@@ -58,8 +62,13 @@ def head_of(folder: Path | str) -> tuple[Head, dict[str, Tensor]]:
     raw = _configuration(Path(folder))
     if not _classifier(raw):
         raise ModelError(f"{folder} holds a language model; give a value or reward model")
-    stored = {name: t for name, t in _tensors(Path(folder), multimodal=False) if name.startswith("score.")}
-    return _head(raw, folder), stored
+    head, config = _head(raw, folder), _decoder_config(Path(folder), raw)
+    held = {name: entry for name, entry in _entries(Path(folder), False).items() if name.startswith("score.")}
+    with torch.device("meta"):  # shapes without memory: a head may be said to be of any size
+        wanted = {f"score.{n}": tuple(p.shape) for n, p in layers(config.width, head).named_parameters()}
+    if wanted != {name: entry.shape for name, entry in held.items()}:
+        raise ModelError(f"the head in {folder} is not what its config.json says; download the model again")
+    return head, dict(_read(held))
 
 
 def _head(raw: Mapping[str, Any], folder: Path | str) -> Head:
@@ -67,12 +76,16 @@ def _head(raw: Mapping[str, Any], folder: Path | str) -> Head:
     try:
         told = {**raw.get(HEAD, {})}
         return Head(**told | {"hidden": tuple(told.get("hidden", ()))}) if told else Head("reward")
-    except (TypeError, ValueError, UsageError) as reason:
-        raise ModelError(f"{folder}/config.json has a {HEAD} that makes no sense ({reason})") from None
+    except (TypeError, ValueError, ArithmeticError, UsageError) as reason:
+        raise ModelError(f"{folder}/config.json has a {HEAD} that makes no sense ({reason!s:.200})") from None
 
 
 def _classifier(raw: Mapping[str, Any]) -> bool:
-    return any(str(name).endswith(CLASSIFIER) for name in raw.get("architectures") or ())
+    return any(str(name).endswith(CLASSIFIER) for name in _list(raw.get("architectures")))
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _load(
@@ -80,43 +93,44 @@ def _load(
 ) -> Net:
     if "quantization_config" in raw:
         raise ModelError(f"{folder} holds quantised weights; use the 'transformers:' policy, or unquantised weights")
+    config = _decoder_config(folder, raw)
+    held = _entries(folder, multimodal="text_config" in raw)
+    stays = str(device) == "cpu" and dtype is not None and {e.dtype for e in held.values()} == {_NAMES.get(dtype)}
+    shapes = {name: entry.shape for name, entry in held.items()}
+    return fill(config, _read(held), folder, None if stays else dtype, device, kind, shapes)
+
+
+def _decoder_config(folder: Path, raw: Mapping[str, Any]) -> configs.DecoderConfig:
+    path = folder / "config.json"
     try:
-        config = configs.from_hf(raw)
-    except (TypeError, ValueError, AttributeError) as reason:
-        raise ModelError(f"{folder / 'config.json'} has a value that makes no sense ({reason})") from None
-    return fill(config, _tensors(folder, multimodal="text_config" in raw), folder, dtype, device, kind)
+        return configs.from_hf(raw)
+    except ModelError as reason:
+        raise ModelError(f"{path}: {reason}") from None
+    except (TypeError, ValueError, AttributeError, ArithmeticError) as reason:
+        raise ModelError(f"{path} has a value that makes no sense ({reason!s:.200})") from None
 
 
 def _configuration(folder: Path) -> Mapping[str, Any]:
     if not folder.is_dir():
         raise ModelError(f"no model folder at {folder}; check the path")
-    path = folder / "config.json"
+    path = files.within(folder, "config.json")
     if not path.is_file():
         raise ModelError(f"{folder} has no config.json, so it is no Hugging Face model folder")
-    return _json(path)
-
-
-def _json(path: Path) -> Mapping[str, Any]:
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except ValueError as reason:
-        raise ModelError(f"{path} is not JSON ({reason}); download it again") from None
-    if not isinstance(found, dict):
-        raise ModelError(f"{path} is not a JSON object; download it again")
-    return found
+    manifest.verify(folder)
+    return files.read_json(path)
 
 
 def _files(folder: Path) -> list[Path]:
-    if (folder / INDEX).is_file():
-        where = _json(folder / INDEX).get("weight_map")
-        if not isinstance(where, dict) or not where:
-            raise ModelError(f"{folder / INDEX} has no weight_map; download it again")
-        files = [folder / str(name) for name in sorted(set(where.values()))]
-        for file in files:
+    if files.within(folder, INDEX).is_file():
+        where = files.read_json(folder / INDEX).get("weight_map")
+        if not isinstance(where, dict) or not where or not all(isinstance(name, str) for name in where.values()):
+            raise ModelError(f"{folder / INDEX} has no weight_map from tensors to files; download it again")
+        found = [files.within(folder, name) for name in sorted(set(where.values()))]
+        for file in found:
             if not file.is_file():
-                raise ModelError(f"{folder} lacks {file.name}, which {INDEX} names; download it")
-        return files
-    if (folder / WHOLE).is_file():
+                raise ModelError(f"{folder} lacks {file.name:.200}, which {INDEX} names; download it")
+        return found
+    if files.within(folder, WHOLE).is_file():
         return [folder / WHOLE]
     if pickles := sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt")) + sorted(folder.glob("*.pth")):
         raise ModelError(
@@ -126,20 +140,39 @@ def _files(folder: Path) -> list[Path]:
     raise ModelError(f"{folder} has no weights; expected {WHOLE}, or shards with {INDEX}")
 
 
+def _entries(folder: Path, multimodal: bool) -> dict[str, Entry]:
+    """What the folder's files hold, by our names, none of it read; each once, and of floats."""
+    out: dict[str, Entry] = {}
+    for path in _files(folder):
+        for entry in files.entries(path):
+            name = next((entry.name.removeprefix(p) for p in PREFIXES if entry.name.startswith(p)), entry.name)
+            if name.endswith("rotary_emb.inv_freq"):
+                continue  # a buffer in old files, computed here
+            if multimodal and name.startswith(("vision_tower.", "multi_modal_projector.")):
+                continue  # only text is read
+            if entry.dtype not in files.FLOATS:
+                raise ModelError(
+                    f"{entry.name:.200} in {path} is stored as {entry.dtype}; weights are floats of 16 bits or more"
+                )
+            if name in out:
+                raise ModelError(f"{folder} holds {name:.200} twice; download the model again")
+            out[name] = entry
+    return out
+
+
 def _tensors(folder: Path, multimodal: bool) -> Iterator[tuple[str, Tensor]]:
+    return _read(_entries(folder, multimodal))
+
+
+def _read(held: Mapping[str, Entry]) -> Iterator[tuple[str, Tensor]]:
     from safetensors import SafetensorError, safe_open
 
-    for path in _files(folder):
+    for path, group in groupby(held.items(), key=lambda item: item[1].path):
         try:
             with safe_open(path, framework="pt", device="cpu") as file:
-                for stored in file.keys():  # noqa: SIM118 (not a dict)
-                    name = next((stored.removeprefix(p) for p in PREFIXES if stored.startswith(p)), stored)
-                    if name.endswith("rotary_emb.inv_freq"):
-                        continue  # a buffer in old files, computed here
-                    if multimodal and name.startswith(("vision_tower.", "multi_modal_projector.")):
-                        continue  # only text is read
-                    yield name, file.get_tensor(stored)
-        except SafetensorError as damage:
+                for name, entry in group:
+                    yield name, file.get_tensor(entry.name)
+        except (SafetensorError, OSError) as damage:
             raise ModelError(f"{path} is damaged or cut short ({damage}); download it again") from None
 
 

@@ -7,7 +7,6 @@ model that training began with: the reference, at no cost.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
@@ -20,12 +19,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ponder import scratch
+from ponder import manifest, scratch
 from ponder.errors import MissingExtra, ModelError, UnknownName, UsageError
+from ponder.nets import files
+from ponder.nets.config import whole
 from ponder.nets.decoder import Decoder
+from ponder.nets.files import Entry
+from ponder.nets.weights import finite
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+MAX_RANK = 1 << 14
 PREFIX = "base_model.model.model."  # before a decoder's own names, in a file of peft's
 # Settings of an adapter file that say nothing about its function, or are read here; all others must be empty.
 KNOWN = {
@@ -169,49 +173,74 @@ def read(net: Decoder, folder: Path | str) -> tuple[LoRA, dict[str, Tensor]]:
     folder = Path(folder)
     raw, stored = _read(folder)
     targets = tuple(t for t in TARGETS if any(f".{t}.lora_A." in name for name in stored))
-    rank = int(raw["r"])
-    alpha = float(raw["lora_alpha"]) * (math.sqrt(rank) if raw.get("use_rslora") else 1.0)  # alpha / sqrt(rank) there
+    rank, alpha = _scale(raw, folder)
     if not targets:
         raise ModelError(f"{folder} has no adapter for any layer of a decoder ({', '.join(TARGETS)})")
     lora = LoRA(rank, alpha, targets)
-    _fits(net, lora, stored, folder)
-    return lora, stored
+    _fits(net, lora, {name: entry.shape for name, entry in stored.items()}, folder)
+    return lora, _tensors(stored, folder)
 
 
-def _read(folder: Path) -> tuple[Mapping[str, Any], dict[str, Tensor]]:
+def _scale(raw: Mapping[str, Any], folder: Path) -> tuple[int, float]:
+    """The rank, and alpha as it is divided by the rank."""
+    try:
+        rank, alpha = whole("r", raw["r"]), float(raw["lora_alpha"])
+    except (LookupError, TypeError, ValueError, ArithmeticError, ModelError) as reason:
+        raise ModelError(f"the adapter in {folder} is damaged ({reason!s:.200}); download it again") from None
+    if not 1 <= rank <= MAX_RANK or not 0 < alpha < math.inf:
+        raise ModelError(f"the adapter in {folder} has rank {rank:,} and alpha {alpha}, which no adapter has")
+    return rank, alpha * (math.sqrt(rank) if raw.get("use_rslora") else 1.0)  # alpha / sqrt(rank) there
+
+
+def _tensors(stored: Mapping[str, Entry], folder: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    for file in (CONFIG, WEIGHTS):
-        if not (folder / file).is_file():
-            raise ModelError(f"{folder} has no {file}, so it is no adapter that peft saved")
     try:
-        raw = json.loads((folder / CONFIG).read_text("utf-8"))
-        if raw["peft_type"] != "LORA":
-            raise ModelError(f"{folder} holds an adapter of type {raw['peft_type']}; only LoRA can be loaded")
-        int(raw["r"]), float(raw["lora_alpha"])
-        stored = load_file(folder / WEIGHTS)
-    except (ValueError, LookupError, TypeError, SafetensorError) as reason:
+        found = load_file(folder / WEIGHTS)
+    except (SafetensorError, OSError) as reason:
         raise ModelError(f"the adapter in {folder} is damaged ({reason}); download it again") from None
-    strange = [f"{key}={value!r}" for key, value in raw.items() if value and key not in KNOWN]
+    out = {name: found[entry.name] for name, entry in stored.items()}
+    for name, tensor in out.items():
+        if not finite(tensor):
+            raise ModelError(f"{name} in {folder / WEIGHTS} holds numbers that are not finite; download it again")
+    return out
+
+
+def _read(folder: Path) -> tuple[Mapping[str, Any], dict[str, Entry]]:
+    """What the adapter says of itself, and what its file holds, of which nothing is read."""
+    for file in (CONFIG, WEIGHTS):
+        if not files.within(folder, file).is_file():
+            raise ModelError(f"{folder} has no {file}, so it is no adapter that peft saved")
+    manifest.verify(folder)
+    try:
+        raw = files.read_json(folder / CONFIG)
+        stored = files.entries(folder / WEIGHTS)
+    except ModelError as reason:
+        raise ModelError(f"the adapter in {folder} is damaged: {reason}") from None
+    if raw.get("peft_type") != "LORA":
+        raise ModelError(f"{folder} holds an adapter of type {raw.get('peft_type')!r:.60}; only LoRA can be loaded")
+    if wrong := [entry for entry in stored if entry.dtype not in files.FLOATS]:
+        raise ModelError(f"{wrong[0].name:.200} in {folder / WEIGHTS} is stored as {wrong[0].dtype}, not as floats")
+    strange = [f"{key}={value!r:.60}" for key, value in raw.items() if value and key not in KNOWN]
     if (start := raw.get("init_lora_weights", True)) not in (True, False, "gaussian"):  # some change the base, too
-        strange.append(f"init_lora_weights={start!r}")
+        strange.append(f"init_lora_weights={start!r:.60}")
     if strange:
         raise ModelError(
             f"the adapter in {folder} is not plain LoRA ({strange[0]}): merge it into its model with peft's "
             "merge_and_unload, and give that model"
         )
-    return raw, {name.removeprefix(PREFIX): tensor for name, tensor in stored.items()}
+    return raw, {entry.name.removeprefix(PREFIX): entry for entry in stored}
 
 
-def _fits(net: Decoder, lora: LoRA, stored: Mapping[str, Tensor], folder: Path) -> None:
+def _fits(net: Decoder, lora: LoRA, stored: Mapping[str, tuple[int, ...]], folder: Path) -> None:
     wanted: dict[str, tuple[int, ...]] = {}
     for name, layer in net.named_modules():
         if name.rpartition(".")[2] in lora.targets and isinstance(layer, nn.Linear):
             wanted[f"{name}.lora_A.weight"] = (lora.rank, layer.in_features)
             wanted[f"{name}.lora_B.weight"] = (layer.out_features, lora.rank)
     for name in wanted.keys() | stored.keys():
-        found = tuple(stored[name].shape) if name in stored else "nothing"
+        found = stored.get(name, "nothing")
         if found != wanted.get(name):
             raise ModelError(
                 f"the adapter in {folder} does not fit this model: {name} is {found} there, and "

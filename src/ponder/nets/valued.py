@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,10 @@ from ponder.errors import UsageError
 from ponder.nets import lora
 from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import Decoder
+
+Of = Literal["value", "reward", "outcome", "process"]
+Form = Literal["number", "logit", "squashed", "two-hot"]
+MAX_WIDTH = 1 << 20  # of a head's layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +32,8 @@ class Head:
     what a sigmoid or softmax is taken of, and a reward.
     """
 
-    of: Literal["value", "reward", "outcome", "process"] = "value"
-    form: Literal["number", "logit", "squashed", "two-hot"] = "number"
+    of: Of = "value"
+    form: Form = "number"
     bias: bool = False  # transformers' classifiers have none
     hidden: tuple[int, ...] = ()  # widths of ReLU layers before the last
     bins: int = 1
@@ -39,6 +43,10 @@ class Head:
     separator: str = "\n"  # where the steps that it was trained on end, if they were cut
 
     def __post_init__(self) -> None:
+        if self.of not in get_args(Of) or self.form not in get_args(Form):
+            raise UsageError(f"no head reads {self.of!r:.60} as {self.form!r:.60}")
+        if not all(type(size) is int and size <= MAX_WIDTH for size in (self.bins, *self.hidden)):
+            raise UsageError(f"a head's bins and hidden layers are whole numbers up to {MAX_WIDTH:,}")
         if (self.bins > 1) != (self.form == "two-hot") or self.bins < 1 or not self.low < self.high:
             raise UsageError("a two-hot head, and no other, has 2 bins or more, from a low value to a higher one")
         if min(self.hidden, default=1) < 1 or not (self.temperature > 0 and math.isfinite(self.temperature)):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -13,6 +15,8 @@ from torch.overrides import TorchFunctionMode
 from ponder.errors import ModelError
 from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import Decoder
+from ponder.nets.rope import frequencies
+from ponder.room import free_memory
 
 Net = TypeVar("Net", bound=Decoder)
 
@@ -36,29 +40,78 @@ def fill(
     dtype: torch.dtype | None,
     device: torch.device | str,
     kind: type[Net] = Decoder,  # type: ignore[assignment]
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> Net:
-    """A decoder holding these tensors. `dtype=None` keeps each as it is stored."""
-    with torch.device("meta"), _Unset():  # shapes without memory
-        net = kind(config)
-        config = net.config
+    """A decoder holding these tensors. `dtype=None` keeps each as it is stored. `shapes`: of tensors that are still to
+    be read, which is done only if they fit."""
+    if shapes is None:
+        tensors = list(tensors)
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors}
+    net = _empty(config, shapes, where, kind)
+    config = net.config
     waiting = dict(net.named_parameters())  # a tied head stands here once, as the embedding
+    _fits(config, shapes, {name: tuple(p.shape) for name, p in waiting.items()}, where)
+    _room(shapes, where, dtype)
     for name, tensor in tensors:
         if config.tied and name == "lm_head.weight":
             continue  # some files hold the embedding twice
-        if name not in waiting:
-            raise ModelError(f"{where} holds {name}, which no {config.family} model of its configuration has")
-        wanted, found = tuple(waiting.pop(name).shape), tuple(tensor.shape)
-        if wanted != found:
-            raise ModelError(
-                f"{name} in {where} has shape {found}, but the configuration says {wanted}: "
-                "they belong to different models; download both again"
-            )
+        if not finite(tensor):
+            raise ModelError(f"{name} in {where} holds numbers that are not finite; download the model again")
         owner, leaf = name.rpartition(".")[::2]
         setattr(net.get_submodule(owner), leaf, nn.Parameter(tensor.to(device=device, dtype=dtype)))
-    if waiting:
-        names = sorted(waiting)
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        raise ModelError(f"{where} lacks the tensors {', '.join(names[:3])}{more}; download the model again")
     if config.tied:
         net.lm_head.weight = net.embed_tokens.weight
     return net
+
+
+def finite(tensor: Tensor) -> bool:
+    """Whether all of a tensor's numbers are; in one pass, without a copy."""
+    return not tensor.numel() or all(bool(end.isfinite()) for end in torch.aminmax(tensor))
+
+
+def _empty(config: DecoderConfig, shapes: Mapping[str, tuple[int, ...]], where: Path, kind: type[Net]) -> Net:
+    """The module without its numbers, unless the configuration is of a model far larger than what is stored."""
+    stored = sum(math.prod(shape) for shape in shapes.values())
+    if config.layers > len(shapes) or config.parameters > 8 * stored + (1 << 20):
+        raise ModelError(
+            f"the configuration in {where} is of a model with {config.layers:,} layers and {config.parameters:,} "
+            f"weights, but {len(shapes):,} tensors with {stored:,} weights are there; download both again"
+        )
+    try:
+        with np.errstate(all="ignore"):
+            turns = [frequencies(r, config.head_dim, config.context) for r in (config.rope, config.local_rope) if r]
+        if not all(bool(freqs.isfinite().all()) and math.isfinite(factor) for freqs, factor in turns):
+            raise ValueError("they give no finite numbers")
+        with torch.device("meta"), _Unset():  # shapes without memory
+            return kind(config)
+    except (ArithmeticError, ValueError, TypeError, LookupError, RuntimeError) as reason:
+        what = "rope settings" if "turns" not in locals() or "finite" in str(reason) else "sizes"
+        raise ModelError(f"the {what} in {where} make no sense ({reason!s:.200}); download it again") from None
+
+
+def _fits(
+    config: DecoderConfig,
+    shapes: Mapping[str, tuple[int, ...]],
+    wanted: dict[str, tuple[int, ...]],
+    where: Path,
+) -> None:
+    for name, found in shapes.items():
+        if config.tied and name == "lm_head.weight":
+            continue
+        if name not in wanted:
+            raise ModelError(f"{where} holds {name:.200}, which no {config.family} model of its configuration has")
+        if wanted[name] != found:
+            raise ModelError(
+                f"{name} in {where} has shape {found}, but the configuration says {wanted[name]}: "
+                "they belong to different models; download both again"
+            )
+    if names := sorted(wanted.keys() - shapes.keys()):
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        raise ModelError(f"{where} lacks the tensors {', '.join(names[:3])}{more}; download the model again")
+
+
+def _room(shapes: Mapping[str, tuple[int, ...]], where: Path, dtype: torch.dtype | None) -> None:
+    """Refuse weights that this machine cannot hold. In their stored type they stay on the disk."""
+    need = sum(math.prod(shape) for shape in shapes.values()) * (0 if dtype is None else dtype.itemsize)
+    if need > 1 << 30 and need > (free := free_memory()):  # below, looking takes longer than it is worth
+        raise ModelError(f"{where} takes {need / 1e9:,.0f} GB of memory, and {free / 1e9:,.1f} GB are free")

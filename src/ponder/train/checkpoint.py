@@ -4,7 +4,7 @@
         model/...            what the caller writes: a Hugging Face folder anybody can load
         learner.safetensors  the tensors and
         state.json           the numbers that training goes on from
-        manifest.json        step, score, job, and the size and SHA-256 of each file
+        manifest.json        step, score, job, and the size and checksums of each file
 
 It is written as step-000020.new, brought to the disk and renamed; one that is no longer kept is renamed to
 step-000020.old and removed. So the plain name means a whole checkpoint, whenever the process or machine stopped.
@@ -29,11 +29,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from ponder import manifest as manifests
 from ponder.errors import Interrupted, PonderError, RunError, UsageError
+from ponder.manifest import Damaged
 from ponder.runs import Run, checkpoints, newest_checkpoint
 
-TENSORS, STATE, MANIFEST = "learner.safetensors", "state.json", "manifest.json"
-SEAL = "sha256"  # of the manifest itself, over all its other keys
+TENSORS, STATE = "learner.safetensors", "state.json"
 
 
 @dataclass(frozen=True)
@@ -115,10 +116,8 @@ class Saver:
             (beside / STATE).write_text(state, encoding="utf-8")
             save_file(tensors, beside / TENSORS)
             shutil.copymode(beside / STATE, beside / TENSORS)  # safetensors makes private files
-            inside = sorted(beside.rglob("*"))
-            files = {p.relative_to(beside).as_posix(): _measure(p) for p in inside if p.is_file()}
-            (beside / MANIFEST).write_text(_sealed({**about, "job": self._job, "files": files}), encoding="utf-8")
-            for path in (*inside, beside / MANIFEST, beside):
+            manifests.write(beside, **about, job=self._job)
+            for path in (*sorted(beside.rglob("*")), beside):
                 _to_disk(path)
             beside.rename(final)
             for path in (self.folder, self.folder.parent):
@@ -142,8 +141,8 @@ class Saver:
 
     def _score(self, folder: Path) -> float | None:
         try:
-            manifest = _manifest(folder)
-        except _Fault:
+            manifest = manifests.read(folder)
+        except Damaged:
             return None
         return manifest["score"] if manifest["job"] == self._job else None
 
@@ -161,7 +160,7 @@ def load(run: Run) -> Checkpoint | None:
         return None
     try:
         step = _checked(found[-1], run)
-    except _Fault as fault:
+    except Damaged as fault:
         raise RunError(f"{found[-1]} {fault}: {_way_out(found, run)}") from None
     folder = found[-1]
     state = json.loads((folder / STATE).read_text(encoding="utf-8"))
@@ -179,27 +178,15 @@ def dtype(run: Run, asked: str) -> str:
         return asked  # `load` says what is wrong
 
 
-class _Fault(Exception):
-    """Why a checkpoint cannot be used, said of it."""
-
-
 def _checked(folder: Path, run: Run) -> int:
     """The step of a checkpoint in which nothing is wrong."""
-    manifest = _manifest(folder)
+    manifest = manifests.read(folder)
     step = int(manifest["step"])
     if manifest["job"] != _job(run):
-        raise _Fault("was saved by another job")
+        raise Damaged("was saved by another job")
     if folder.name != f"step-{step:06d}":
-        raise _Fault(f"was saved as step {step} and renamed")
-    for name, kept in manifest["files"].items():
-        try:
-            found = _measure(folder / name)
-        except OSError as why:
-            raise _Fault(f"is damaged ({name}: {why.strerror})") from None
-        if found["bytes"] != kept["bytes"]:
-            raise _Fault(f"is damaged ({name}: it has {found['bytes']} bytes, not {kept['bytes']})")
-        if found != kept:
-            raise _Fault(f"is damaged ({name}: its checksum differs)")
+        raise Damaged(f"was saved as step {step} and renamed")
+    manifests.check(folder, manifest["files"], manifest)
     return step
 
 
@@ -209,39 +196,12 @@ def _way_out(found: list[Path], run: Run) -> str:
     for folder in reversed(found[:-1]):
         try:
             _checked(folder, run)
-        except _Fault:
+        except Damaged:
             bad.append(folder)
             continue
         also = f" and {', '.join(f.name for f in bad[1:])}, no better," if bad[1:] else ""
         return f"remove that folder{also} and the run goes on from {folder.name}, which is whole"
     return "there is no earlier one that is whole: remove the folder 'checkpoints' and the run starts again"
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    try:
-        text = (folder / MANIFEST).read_text(encoding="utf-8")
-        manifest: dict[str, Any] = json.loads(text)
-        del manifest[SEAL]
-        if _sealed(manifest) == text:
-            return manifest
-        reason = "its checksum differs"
-    except OSError as why:
-        reason = str(why.strerror)
-    except (ValueError, LookupError, TypeError):
-        reason = "it is no manifest"
-    raise _Fault(f"is damaged ({MANIFEST}: {reason})")
-
-
-def _sealed(manifest: dict[str, Any]) -> str:
-    """The manifest's one spelling, so that a change of any byte shows."""
-    plain = json.dumps(manifest, sort_keys=True)
-    return json.dumps({**manifest, SEAL: hashlib.sha256(plain.encode()).hexdigest()}, indent=1, sort_keys=True) + "\n"
-
-
-def _measure(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        # Of hashlib's, SHA-256 is the fastest where the processor helps, as most do.
-        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
 def _job(run: Run) -> str:

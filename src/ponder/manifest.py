@@ -1,0 +1,130 @@
+"""The manifest of a folder that ponder wrote: the size and checksums of each file in it, and a seal over all of that.
+
+A checkpoint has one (train/checkpoint.py), and so has a folder of `ponder export`. Whoever reads a model, an adapter or
+a tokenizer calls `verify` first, so that a damaged file is named and never loaded. A run that resumes compares SHA-256;
+a model that is only loaded is compared by CRC-32, which finds every flipped bit and takes an eighth of the time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ponder.errors import ModelError
+
+MANIFEST = "manifest.json"
+SEAL = "sha256"  # of the manifest itself, over all its other keys
+MAX_BYTES = 64 << 20  # of a manifest; one of a thousand files has 100 KB
+_SETTLED_SECONDS = 2.0  # a file that changed this recently may change again within one tick of the file system's clock
+
+_known: dict[tuple[str, str, int, int, int], str] = {}  # by checksum, path, inode, size and time of change
+
+
+class Damaged(Exception):
+    """What is wrong with a folder, said of it."""
+
+
+def write(folder: Path, **about: Any) -> None:
+    """Describe all files that are in the folder now."""
+    inside = sorted(p for p in folder.rglob("*") if p.is_file() and p != folder / MANIFEST)
+    files = {p.relative_to(folder).as_posix(): measure(p) for p in inside}
+    (folder / MANIFEST).write_text(sealed({**about, "files": files}), encoding="utf-8")
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """A folder's manifest, unless a byte of it changed."""
+    path = folder / MANIFEST
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ValueError
+        text = path.read_text(encoding="utf-8")
+        manifest: dict[str, Any] = json.loads(text)
+        del manifest[SEAL]
+        if sealed(manifest) == text:
+            return manifest
+        reason = "its checksum differs"
+    except OSError as why:
+        reason = str(why.strerror)
+    except (ValueError, LookupError, TypeError, RecursionError):
+        reason = "it is no manifest"
+    raise Damaged(f"is damaged ({MANIFEST}: {reason})")
+
+
+def check(folder: Path, names: Iterable[str], manifest: dict[str, Any], quick: bool = False) -> None:
+    """Every byte of these files is as it was written. `quick`: by the faster checksum, where the manifest has it."""
+    for name in names:
+        kept = manifest["files"][name]
+        kind = "crc32" if quick and "crc32" in kept else "sha256"
+        try:
+            size, found = _checksum(folder / name, kind)
+        except OSError as why:
+            raise Damaged(f"is damaged ({name}: {why.strerror})") from None
+        if size != kept["bytes"]:
+            raise Damaged(f"is damaged ({name}: it has {size} bytes, not {kept['bytes']})")
+        if found != kept[kind]:
+            raise Damaged(f"is damaged ({name}: its checksum differs)")
+
+
+def verify(folder: Path) -> None:
+    """Refuse a folder in which a file differs from what ponder wrote; other people's folders have no manifest."""
+    here = folder.resolve()
+    home, names = (here, "") if _written(here) else (here.parent, f"{here.name}/")
+    in_run = here.parent.name.startswith("step-") and here.parent.parent.name == "checkpoints"
+    if not (_written(home) or (in_run and home != here)):
+        return
+    try:
+        manifest = read(home)
+        check(home, [name for name in manifest["files"] if name.startswith(names)], manifest, quick=True)
+    except Damaged as fault:
+        if in_run:
+            way_out = "give an earlier checkpoint's model, or a copy of this one"
+        else:
+            way_out = f"copy or export it again; if you changed the file yourself, remove {home / MANIFEST}"
+        raise ModelError(f"{home} {fault}: {way_out}") from None
+
+
+def sealed(manifest: dict[str, Any]) -> str:
+    """The manifest's one spelling, so that a change of any byte shows."""
+    plain = json.dumps(manifest, sort_keys=True)
+    return json.dumps({**manifest, SEAL: hashlib.sha256(plain.encode()).hexdigest()}, indent=1, sort_keys=True) + "\n"
+
+
+def measure(path: Path) -> dict[str, Any]:
+    """A file's size and checksums."""
+    size, crc32 = _checksum(path, "crc32")
+    return {"bytes": size, "crc32": crc32, "sha256": _checksum(path, "sha256")[1]}
+
+
+def _checksum(path: Path, kind: str) -> tuple[int, str]:
+    """A file's size and one checksum. A process reads a file once, for as long as the file stays as it is."""
+    with path.open("rb") as file:
+        told = os.fstat(file.fileno())
+        key = (kind, str(path), told.st_ino, told.st_size, told.st_mtime_ns)
+        if key not in _known:
+            found = _crc32(file) if kind == "crc32" else hashlib.file_digest(file, kind).hexdigest()
+            if time.time() - told.st_mtime < _SETTLED_SECONDS:
+                return told.st_size, found
+            _known[key] = found
+        return told.st_size, _known[key]
+
+
+def _crc32(file: BinaryIO) -> str:
+    sum_so_far = 0
+    while block := file.read(1 << 20):
+        sum_so_far = zlib.crc32(block, sum_so_far)
+    return f"{sum_so_far:08x}"
+
+
+def _written(folder: Path) -> bool:
+    """Does the folder have a manifest of ponder's? Others also call files manifest.json; theirs hold no SHA-256."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return b'"sha256"' in file.read(MAX_BYTES)

@@ -1,0 +1,372 @@
+"""Chat templates of somebody unknown: jinja2 in its sandbox, where no template runs for ever or fills the memory.
+
+The sandbox keeps a template away from Python; it does not keep it from looping 10^15 times, or from doubling a string
+sixty times. So every value that a template makes is weighed: its characters and items count, those inside it too, as
+if all were written out. Loops and macros count their turns. Honest templates use less than a thousandth of this.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from datetime import datetime
+from types import BuiltinMethodType
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.compiler import CodeGenerator, Frame
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+MAX_SOURCE_CHARS = 1 << 18  # of a template; the longest in use have 30,000
+MAX_CHARS = 1 << 22  # of one value, beside a few times what was said
+MAX_TOTAL_CHARS = 1 << 25  # of all values together, beside what copying all that was said for each message makes
+MAX_ITEMS = 1 << 18  # of one value, those in its lists' lists too
+MAX_TURNS = 1 << 20  # of all loops
+MAX_NUMBER = 1 << 20  # as a width, a count or an indent
+MAX_BITS = 1 << 12  # of an integer
+MAX_SECONDS = 3.0  # of computing; waiting does not count
+UNFIT = ("center", "filesizeformat", "pprint", "random", "urlize", "wordwrap", "xmlattr")  # filters no prompt needs
+LIGHT = {"abs", "attr", "count", "d", "default", "first", "float", "int", "items", "last", "length", "round"}
+PRODUCTS = {"replace", "translate", "join", "expandtabs", "indent", "format", "ljust", "rjust", "center", "zfill"}
+
+_local = threading.local()  # the meter of the rendering that this thread is in
+
+
+class TooMuch(jinja2.TemplateError):
+    """A template that would take more than any honest one."""
+
+
+class Meter:
+    """What one rendering has used. `said`: characters of the messages, which a template may copy."""
+
+    def __init__(self, said: int) -> None:
+        self.most, self.left = MAX_CHARS + 4 * said, MAX_TOTAL_CHARS + 256 * said
+        self.turns = 0
+        self.end = time.thread_time() + MAX_SECONDS
+
+    def turn(self, count: int = 1) -> None:
+        self.turns += count
+        if self.turns > MAX_TURNS:
+            raise TooMuch(f"it loops more than {MAX_TURNS:,} times")
+        if not self.turns & 255:
+            self.clock()
+
+    def clock(self) -> None:
+        if time.thread_time() > self.end:
+            raise TooMuch(f"it computes for more than {MAX_SECONDS:.0f} seconds")
+
+    def size(self, chars: float) -> None:
+        """Before something of this size is made."""
+        if chars > self.most:
+            raise TooMuch(f"it makes a text of {chars:,.0f} characters")
+        self.left -= int(chars)
+        if self.left < 0:
+            raise TooMuch("it makes too much text")
+
+    def made(self, value: Any) -> Any:
+        """A value that is new, weighed."""
+        if type(value) is str:
+            self.size(len(value))
+        elif isinstance(value, list | tuple | dict | set | frozenset | Namespace):
+            self.size(weigh(value, self.most)[0])
+            self.clock()
+        elif type(value) is int and value.bit_length() > MAX_BITS:
+            raise TooMuch("it makes a number of too many digits")
+        return value
+
+
+def weigh(value: Any, most: int) -> tuple[int, int]:
+    """Characters and items of a value as it would be written out; no more are counted than may be."""
+    chars = items = 0
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        items += 1
+        if isinstance(part, str | bytes):
+            chars += len(part)
+        elif isinstance(part, Mapping):
+            waiting.extend(part.keys())
+            waiting.extend(part.values())
+        elif isinstance(part, list | tuple | set | frozenset):
+            waiting.extend(part)
+        elif isinstance(part, Namespace):
+            waiting.append(part._Namespace__attrs)
+        if items + len(waiting) > MAX_ITEMS:
+            raise TooMuch(f"it makes lists of more than {MAX_ITEMS:,} items")
+        if chars > most:
+            raise TooMuch(f"it makes a text of more than {most:,} characters")
+    return chars + items, items
+
+
+def _meter() -> Meter:
+    found: Meter | None = getattr(_local, "meter", None)
+    return found or Meter(0)  # while it is compiled: jinja2 computes what is constant
+
+
+class _Counting(CodeGenerator):
+    """Code in which lists and joined texts are weighed; loops and macros are rewritten before (`_counted`)."""
+
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
+        self._within("joined", super().visit_Concat, node, frame)
+
+    def visit_List(self, node: nodes.List, frame: Frame) -> None:
+        self._within("made", super().visit_List, node, frame)
+
+    def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:
+        self._within("made", super().visit_Dict, node, frame)
+
+    def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:
+        if node.ctx == "load":
+            self._within("made", super().visit_Tuple, node, frame)
+        else:
+            super().visit_Tuple(node, frame)
+
+    def _within(self, name: str, visit: Callable[..., None], node: Any, frame: Frame) -> None:
+        if name == "joined":  # the parts are weighed before they become one text
+            self.write("environment.joined((")
+            for part in node.nodes:
+                self.visit(part, frame)
+                self.write(", ")
+            self.write("))")
+            return
+        self.write(f"environment.{name}(")
+        visit(node, frame)
+        self.write(")")
+
+
+class Bounded(ImmutableSandboxedEnvironment):
+    intercepted_binops = frozenset(("+", "*", "**", "%"))
+    code_generator_class = _Counting
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, finalize=_printed)
+        self.filters = {name: _weighed(name, f) for name, f in self.filters.items() if name not in UNFIT}
+        del self.globals["lipsum"]
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        return _counted(super()._parse(source, name, filename))
+
+    @staticmethod
+    def concat(parts: Iterable[str]) -> str:
+        meter, out = _meter(), []
+        for part in parts:
+            meter.size(len(part))
+            out.append(part)
+        meter.clock()
+        return "".join(out)
+
+    @staticmethod
+    def made(value: Any) -> Any:
+        return _meter().made(value)
+
+    @staticmethod
+    def joined(parts: tuple[Any, ...]) -> str:
+        meter = _meter()
+        meter.size(weigh(parts, meter.most)[0])
+        return "".join(map(str, parts))
+
+    @staticmethod
+    def looped(values: Any) -> Iterator[Any]:
+        meter = _meter()
+        for value in values:
+            meter.turn()
+            yield value
+
+    @staticmethod
+    def turned() -> None:
+        _meter().turn(16)  # a macro does more than a loop's turn
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        meter = _meter()
+        if operator == "*":
+            for many, count in ((left, right), (right, left)):
+                if isinstance(many, Sized) and isinstance(count, int):
+                    meter.size(weigh(many, meter.most)[0] * max(0, count))
+        elif operator == "**" and isinstance(left, int) and isinstance(right, int):
+            if left.bit_length() * max(0, right) > MAX_BITS:
+                raise TooMuch("it makes a number of too many digits")
+        elif operator == "%" and isinstance(left, str):
+            _formatted(left, (right,), "%")
+        elif operator == "+" and isinstance(left, str) and isinstance(right, str):
+            meter.size(len(left) + len(right))
+            return left + right
+        return meter.made(super().call_binop(context, operator, left, right))
+
+    def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(__obj, BuiltinMethodType):
+            args = _listed(args)
+            own = (
+                (*args, __obj.__self__) if __obj.__name__ == "join" else (__obj.__self__, *args)
+            )  # as the filter has it
+            _asked(__obj.__name__, own, kwargs)
+        return _meter().made(super().call(__context, __obj, *args, **kwargs))
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        wrapped = super().wrap_str_format(value)
+        if wrapped is None:
+            return None
+
+        @functools.wraps(wrapped)
+        def bounded(*args: Any, **kwargs: Any) -> str:
+            _formatted(str(value.__self__), (*args, *kwargs.values()), "{")
+            return wrapped(*args, **kwargs)
+
+        return bounded
+
+
+def _asked(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Before a method or filter is called on these: numbers must be small, and what multiplies is multiplied here."""
+    meter = _meter()
+    meter.turn()
+    given = [*args, *kwargs.values()]
+    numbers = [abs(n) for n in given[1:] if isinstance(n, int | float)]
+    if any(not n <= MAX_NUMBER for n in numbers):
+        raise TooMuch(f"it calls {name} with {max(numbers):,}")
+    if name not in PRODUCTS:
+        return
+    sizes = [weigh(part, meter.most)[0] for part in given]
+    if name == "format":
+        _formatted(str(args[0]), (*args[1:], *kwargs.values()), "%")
+    elif name in ("ljust", "rjust", "center", "zfill"):
+        meter.size(sizes[0] + sum(numbers))
+    elif name == "translate":
+        raise TooMuch("it calls translate")
+    else:  # each character or item may become all of the others, or so many spaces
+        meter.size(sizes[0] + _places(name, *args[:2]) * (sum(sizes[1:]) + sum(numbers)))
+
+
+def _places(name: str, text: Any, first: Any = "") -> int:
+    """Where a text grows: at what is replaced, between what is joined, at lines and tabs."""
+    if name == "join":
+        return len(text) if isinstance(text, Sized) else 1
+    if not isinstance(text, str):
+        return 1
+    if name == "replace":
+        return text.count(str(first))
+    return 1 + text.count("\t" if name == "expandtabs" else "\n")
+
+
+def _listed(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What comes one by one is taken now, so that it can be weighed."""
+    return tuple(list(Bounded.looped(part)) if isinstance(part, Iterator) else part for part in args)
+
+
+def _formatted(text: str, args: tuple[Any, ...], sign: str) -> None:
+    """Each place may take all arguments; widths are numbers in the text, and none is given as an argument."""
+    meter = _meter()
+    if any(len(n) > 3 for n in re.findall(r"\d+", text)) or re.search(r"%[^a-zA-Z%]*\*|\{[^{}]*\{", text):
+        raise TooMuch("it formats numbers to absurd widths")
+    each = sum(weigh(part, meter.most)[0] for part in args) + 1000
+    meter.size(len(text) + text.count(sign) * each)
+
+
+def _printed(value: Any) -> Any:
+    if not isinstance(value, str):
+        weigh(value, _meter().most)
+    return value
+
+
+def _weighed(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter whose arguments and result are weighed. Some are handed the environment or its like first."""
+    first = 1 if hasattr(plain, "jinja_pass_arg") else 0
+
+    @functools.wraps(plain)
+    def weighed(*args: Any, **kwargs: Any) -> Any:
+        meter = _meter()
+        if name not in LIGHT:
+            args = (*args[:first], *_listed(args[first:]))
+            for part in (*args[first:], *kwargs.values()):
+                if not isinstance(part, str):
+                    weigh(part, meter.most)
+        _asked(name, args[first:], kwargs)
+        return meter.made(plain(*args, **kwargs))
+
+    return weighed
+
+
+def _counted(tree: nodes.Template) -> nodes.Template:
+    """Loops go over what counts its turns, and macros begin by counting one."""
+    for loop in tree.find_all(nodes.For):
+        if loop.recursive:
+            raise jinja2.TemplateAssertionError("recursive loops are not taken", loop.lineno)
+        loop.iter = _call("looped", [loop.iter], loop.lineno)
+    blocks: list[Any] = [*tree.find_all(nodes.Macro), *tree.find_all(nodes.CallBlock)]
+    for block in blocks:
+        block.body.insert(0, nodes.ExprStmt(_call("turned", [], block.lineno), lineno=block.lineno))
+    return tree
+
+
+def _call(name: str, args: list[Any], line: int) -> nodes.Call:
+    target = nodes.EnvironmentAttribute(name, lineno=line)
+    return nodes.Call(target, args, [], None, None, lineno=line)
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what the assistant wrote, for training masks; here it is only passed through."""
+
+    tags = {"generation"}  # noqa: RUF012 (jinja2's own spelling)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_same"), [], [], body).set_lineno(line)
+
+    def _same(self, caller: Any) -> Any:
+        return caller()
+
+
+def _refuse(reason: str) -> None:
+    raise jinja2.TemplateError(reason)
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **more: Any) -> str:
+    # jinja2's own escapes <, > and &, which a prompt must not have
+    meter = _meter()
+    chars, items = weigh(value, meter.most)
+    between = 8 * indent if isinstance(indent, int) else 8 * len(indent or "")  # few values are nested deeper
+    meter.size(chars + items * (between + weigh(more, meter.most)[0]))
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **more)
+
+
+@functools.lru_cache(maxsize=32)
+def _compile(template: str) -> jinja2.Template:
+    if len(template) > MAX_SOURCE_CHARS:
+        raise TooMuch(f"it has {len(template):,} characters, and at most {MAX_SOURCE_CHARS:,} make sense")
+    env = Bounded(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols])
+    env.filters["tojson"] = _weighed("tojson", _to_json)
+    env.globals["raise_exception"] = _refuse
+    env.globals["strftime_now"] = lambda form: datetime.now().strftime(form[:100])
+    return env.from_string(template)
+
+
+def render(template: str, given: Mapping[str, Any]) -> str:
+    """The text that a template makes of these. Raises jinja2's errors, and those of Python's operators."""
+    before = getattr(_local, "meter", None)
+    _local.meter = Meter(_characters(given))
+    try:
+        return _compile(template).render(**given)
+    finally:
+        _local.meter = before
+
+
+def _characters(given: Any) -> int:
+    """Of all texts that are handed in, whoever wrote them."""
+    chars, waiting = 0, [given]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, str):
+            chars += len(part)
+        elif isinstance(part, Mapping):
+            waiting.extend([*part.keys(), *part.values()])
+        elif isinstance(part, list | tuple):
+            chars += len(part)
+            waiting.extend(part)
+    return chars

@@ -1,0 +1,124 @@
+"""The files of a model folder, opened as if they were hostile: sizes are compared before anything of that size is made.
+
+A model is often downloaded from somebody unknown. What its files say of themselves is a claim; what is checked here is
+the claim against the file's real size, and each file's place against the folder.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from ponder.errors import ModelError
+
+MAX_JSON_BYTES = 64 << 20  # of a configuration or an index; the largest published have 15 MB
+MAX_HEADER_BYTES = 64 << 20  # of a safetensors file; 100,000 tensors take about 15 MB
+MAX_DIMENSIONS = 8
+FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}  # bytes of the types that weights come in
+OTHERS = {"I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+OTHERS |= {"F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A tensor in a safetensors file, of which nothing but its place and shape is read."""
+
+    path: Path
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def within(folder: Path, name: str) -> Path:
+    """A file of the folder. A name or link that leads out of it is refused, but for the links of a hub's cache."""
+    path = folder / name
+    home = folder.resolve()
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise ModelError(f"{folder} names the file {name!r:.200}, which is outside of it; download the model again")
+    if path.is_file():  # no other is opened, and a link that leads nowhere or to itself is none
+        real = path.resolve()
+        blobs = home.parent.parent / "blobs"  # Hugging Face's cache keeps files there, and links in snapshots/REVISION
+        cached = home.parent.name == "snapshots" and real.is_relative_to(blobs)
+        if not (real.is_relative_to(home) or cached):
+            raise ModelError(f"{path} is a link to {real}, outside of the model's folder; copy the file there instead")
+    return path
+
+
+def read_text(path: Path, most: int = MAX_JSON_BYTES) -> str:
+    try:
+        if (size := path.stat().st_size) > most:
+            raise ModelError(f"{path} has {size:,} bytes, and at most {most:,} make sense; download it again")
+        return path.read_text("utf-8")
+    except OSError as why:
+        raise ModelError(f"cannot read {path}: {why.strerror}") from None
+    except ValueError as why:
+        raise ModelError(f"{path} is not text ({why}); download it again") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object."""
+    text = read_text(path)
+    try:
+        found = json.loads(text)
+    except ValueError as reason:
+        raise ModelError(f"{path} is not JSON ({reason}); download it again") from None
+    except RecursionError:
+        raise ModelError(f"{path} is nested too deeply to be a model's; download it again") from None
+    if not isinstance(found, dict):
+        raise ModelError(f"{path} is not a JSON object; download it again")
+    return found
+
+
+def entries(path: Path) -> list[Entry]:
+    """What a safetensors file says that it holds, if the file is as large as that."""
+    try:
+        return list(_entries(path))
+    except OSError as why:
+        raise ModelError(f"cannot read {path}: {why.strerror}") from None
+    except RecursionError:
+        raise ModelError(f"{path} is damaged (its header is nested too deeply); download it again") from None
+    except (ValueError, TypeError, LookupError, AttributeError) as damage:
+        raise ModelError(f"{path} is damaged or cut short ({damage!s:.200}); download it again") from None
+
+
+def _entries(path: Path) -> Iterable[Entry]:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > size - 8:
+            raise ValueError(f"its header has {length:,} bytes, the file {size:,}")
+        if length > MAX_HEADER_BYTES:
+            raise ValueError(f"its header has {length:,} bytes, and at most {MAX_HEADER_BYTES:,} make sense")
+        header = json.loads(file.read(length).decode("utf-8"), object_pairs_hook=_unlike)
+    if not isinstance(header, dict):
+        raise ValueError("its header is no JSON object")
+    room, places = size - 8 - length, []
+    for name, about in header.items():
+        if name == "__metadata__":
+            continue
+        dtype, shape, (begin, end) = about["dtype"], about["shape"], about["data_offsets"]
+        if dtype not in FLOATS and dtype not in OTHERS:
+            raise ValueError(f"{name!r:.80} is of type {dtype!r:.40}")
+        if len(shape) > MAX_DIMENSIONS or not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
+            raise ValueError(f"{name!r:.80} has a shape or place of {shape!r:.80}, {begin!r:.40}, {end!r:.40}")
+        needed = math.prod(shape) * (FLOATS | OTHERS)[dtype]
+        if end > room or end - begin != needed:
+            raise ValueError(f"{name!r:.80} needs {needed:,} bytes, and is said to lie at {begin:,} to {end:,}")
+        places.append((begin, end, name))
+        yield Entry(path, name, dtype, tuple(shape))
+    places.sort()
+    for (_, end, one), (begin, _, other) in pairwise(places):
+        if begin < end:
+            raise ValueError(f"{one!r:.80} and {other!r:.80} lie on the same bytes")
+
+
+def _unlike(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name stands in it twice")
+    return found

@@ -1,0 +1,205 @@
+"""A model that ponder wrote is checked byte by byte, whoever loads it and for what."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kept import Job
+from ponder import manifest
+from ponder.cli import export
+from ponder.errors import ModelError
+from ponder.models.load import Fresh, load_any, load_policy, tokenizer_of
+from ponder.models.reward import load_scorer, share_scorer
+from ponder.nets import hf, lora
+from ponder.nets.lora import LoRA
+from ponder.nets.valued import Head, Valued
+from ponder.pipelines import teachers
+from ponder.runs import Run
+from ponder.train.checkpoint import Saver
+
+FRESH = Fresh("0123456789+=", width=16, layers=1, heads=2, context=64)
+FLIPS = 60
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run directory as training leaves it, with a critic and an adapter."""
+    policy = load_policy(FRESH, device="cpu", dtype="float32")
+    net, tokenizer = policy.net, policy.tokenizer
+    judge, adapted = Valued.of(net, Head("outcome", "logit")), load_policy(FRESH, device="cpu", dtype="float32").net
+
+    def write(decoder: hf.Decoder) -> Callable[[Path], None]:
+        def fill(folder: Path) -> None:
+            hf.snapshot(decoder)(folder)
+            tokenizer.save(folder)
+
+        return fill
+
+    lora.attach(adapted, LoRA(2), seed=0)
+    folders = {"model": write(net), "critic": write(Valued.of(net)), "judge": write(judge)}
+    folders["adapter"] = lora.snapshot(adapted, LoRA(2), "base")
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    with Run(folder, Job()) as kept, Saver(kept, background=False) as saver:
+        saver.save(1, {}, {}, folders)
+    return folder
+
+
+@pytest.fixture
+def copy(run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(run, tmp_path / "run"))
+
+
+def flip(path: Path, bit: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+
+
+def checkpoint(run: Path) -> Path:
+    return run / "checkpoints" / "step-000001"
+
+
+def test_every_flipped_bit_of_a_runs_model_is_found(copy: Path) -> None:
+    files = sorted((checkpoint(copy) / "model").iterdir())
+    draw = random.Random(0)
+    load_policy(str(copy), device="cpu")
+    for number in range(FLIPS):
+        path = files[number % len(files)] if number % 2 else checkpoint(copy) / "model" / hf.WHOLE
+        bit = draw.randrange(8 * path.stat().st_size)
+        flip(path, bit)
+        with pytest.raises(ModelError, match=rf"step-000001 is damaged \(model/{path.name}: its checksum differs\)"):
+            load_policy(str(copy), device="cpu")
+        flip(path, bit)
+    load_policy(str(copy), device="cpu")
+
+
+def test_the_command_line_says_it_in_one_sentence(copy: Path) -> None:
+    flip(checkpoint(copy) / "model" / hf.WHOLE, 8 * 2000 + 3)
+    done = subprocess.run(
+        [sys.executable, "-m", "ponder", "solve", "1+1=", "--model", str(copy)], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "model.safetensors: its checksum differs" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def last_bit(folder: Path, name: str = hf.WHOLE) -> None:
+    flip(folder / name, 8 * (folder / name).stat().st_size - 1)
+
+
+def test_whoever_loads_it_checks(copy: Path) -> None:
+    part = checkpoint(copy)
+    policy = load_policy(str(copy), device="cpu")
+    last_bit(part / "model")
+    last_bit(part / "judge")
+    last_bit(part / "adapter", lora.WEIGHTS)
+    shutil.copytree(part / "model", part.parent.parent / "elsewhere")  # without a manifest: anybody's folder
+    uses: dict[str, Callable[[], object]] = {
+        "a model folder": lambda: load_policy(str(part / "model"), device="cpu"),
+        "a tokenizer": lambda: tokenizer_of(str(copy)),
+        "a teacher": lambda: teachers.same_kind(str(copy), policy),
+        "a judge": lambda: load_scorer(str(part / "judge"), device="cpu"),
+        "a judge in the policy's engine": lambda: share_scorer(policy, str(part / "judge")),
+        "an adapter": lambda: lora.read(policy.net, part / "adapter"),
+        "an adapter of an engine": lambda: policy.engine.adapters.add("a", part / "adapter"),
+        "an export": lambda: export.write(str(copy), copy / "out"),
+    }
+    for use, load in uses.items():
+        with pytest.raises(ModelError, match="its checksum differs"):
+            load()
+            pytest.fail(f"{use} was loaded")
+    load_policy(str(part.parent.parent / "elsewhere"), device="cpu")
+
+
+def test_a_critic_is_checked(copy: Path) -> None:
+    policy = load_policy(str(copy), device="cpu")
+    last_bit(checkpoint(copy) / "critic")
+    with pytest.raises(ModelError, match=r"critic/model.safetensors: its checksum differs"):
+        teachers.valued(str(copy), policy)
+
+
+def test_transformers_policy_checks(copy: Path) -> None:
+    pytest.importorskip("transformers")
+    last_bit(checkpoint(copy) / "model")
+    with pytest.raises(ModelError, match="its checksum differs"):
+        load_any(f"transformers:{copy}", device="cpu")
+
+
+def test_a_lost_file_and_a_lost_manifest(copy: Path) -> None:
+    (checkpoint(copy) / "model" / "tokenizer_config.json").unlink()
+    with pytest.raises(ModelError, match=r"model/tokenizer_config.json: No such file"):
+        load_policy(str(copy), device="cpu")
+    (checkpoint(copy) / manifest.MANIFEST).unlink()
+    with pytest.raises(ModelError, match=r"manifest.json: No such file"):
+        load_policy(str(copy), device="cpu")
+
+
+def test_a_link_to_a_checkpoint_is_checked(copy: Path, tmp_path: Path) -> None:
+    (tmp_path / "best").symlink_to(checkpoint(copy) / "model")
+    load_policy(str(tmp_path / "best"), device="cpu")
+    last_bit(checkpoint(copy) / "model")
+    with pytest.raises(ModelError, match="its checksum differs"):
+        load_policy(str(tmp_path / "best"), device="cpu")
+
+
+def test_an_exported_folder_is_checked(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    export.write(str(run), out)
+    assert (out / manifest.MANIFEST).is_file()
+    load_policy(str(out), device="cpu")
+    last_bit(out)
+    with pytest.raises(ModelError, match=r"if you changed the file yourself, remove .*manifest.json"):
+        load_policy(str(out), device="cpu")
+    (out / manifest.MANIFEST).unlink()
+    load_policy(str(out), device="cpu")
+
+
+def test_any_bit_of_an_exports_manifest(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    export.write(str(run), out)
+    path = out / manifest.MANIFEST
+    for bit in random.Random(1).sample(range(8 * path.stat().st_size), FLIPS):
+        flip(path, bit)
+        with pytest.raises(ModelError, match="is damaged"):
+            tokenizer_of(str(out))
+        flip(path, bit)
+
+
+def test_anothers_manifest_says_nothing(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    export.write(str(run), out)
+    (out / manifest.MANIFEST).write_text('{"manifest_version": 3, "name": "an extension"}')
+    load_policy(str(out), device="cpu")
+
+
+def test_an_older_manifest_has_sha256_alone(copy: Path) -> None:
+    folder = checkpoint(copy)
+    told = manifest.read(folder)
+    for kept in told["files"].values():
+        del kept["crc32"]
+    (folder / manifest.MANIFEST).write_text(manifest.sealed(told))
+    load_policy(str(copy), device="cpu")
+    last_bit(folder / "model")
+    with pytest.raises(ModelError, match="its checksum differs"):
+        load_policy(str(copy), device="cpu")
+
+
+def test_a_settled_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "data"
+    path.write_bytes(b"12345678")
+    os.utime(path, (1e9, 1e9))
+    first = manifest.measure(path)
+    monkeypatch.setattr(manifest.hashlib, "file_digest", lambda *_: pytest.fail("it was read again"))
+    monkeypatch.setattr(manifest.zlib, "crc32", lambda *_: pytest.fail("it was read again"))
+    assert manifest.measure(path) == first
+    monkeypatch.undo()
+    path.write_bytes(b"12345679")
+    assert manifest.measure(path) != first
