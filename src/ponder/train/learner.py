@@ -20,6 +20,7 @@ from ponder.errors import Interrupted, PonderError, UsageError
 from ponder.nets import lora
 from ponder.nets.attention import packed
 from ponder.nets.decoder import Decoder
+from ponder.train.finite import Diverged
 from ponder.train.head import divergence, token_logprobs
 from ponder.train.objective import Objective, Tokens
 from ponder.train.optimiser import AdamW, Masters
@@ -29,10 +30,6 @@ from ponder.train.tally import Tally, average
 from ponder.types import Step, Trace
 
 T = TypeVar("T")
-
-
-class Diverged(PonderError):
-    """Three steps in a row had a loss or gradient that is not a finite number."""
 
 
 class OutOfMemory(PonderError):
