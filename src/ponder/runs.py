@@ -26,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from ponder import jobs
+from ponder import jobs, settings
 from ponder.environment import INPUTS, MISSING, MOST, compare, environment, read_environment
 from ponder.errors import RunError
 from ponder.records import Appender, damaged, mend, records, to_disk
@@ -55,6 +55,7 @@ class Run:
         follows: Callable[[Run, Any], None] | None = None,
     ) -> None:
         self.folder = Path(folder)
+        settings.check_finite(job)
         self.job = jobs.encode(job)
         self.inputs = None if inputs is None else dict(inputs)
         self.follows = follows

@@ -94,8 +94,10 @@ class Sampling:
             raise UsageError(f"{odd[0]!r} is no token and no number of tokens: these are whole, and at most {_MOST}")
         if isinstance(self.stop, str) or not all(isinstance(s, str) for s in self.stop):
             raise UsageError(f"stop is {self.stop!r}; it is a tuple of texts")
-        if not self.temperature >= 0 or 0 < self.temperature < _SMALL:
-            raise UsageError(f"temperature is {self.temperature}; it must be 0 (greedy) or at least {_SMALL}")
+        if self.temperature != 0 and not _SMALL <= self.temperature <= 1 / _SMALL:
+            raise UsageError(
+                f"temperature is {self.temperature}; it must be 0 (greedy) or a finite number of at least {_SMALL}"
+            )
         if not _SMALL <= self.top_p <= 1:
             raise UsageError(f"top_p is {self.top_p}; it must lie in (0, 1]")
         if self.top_k < 0:

@@ -237,8 +237,8 @@ def _read(folder: Path, run: Run) -> Checkpoint:
         tensors = load_file(folder / TENSORS)
     except (OSError, ValueError, SafetensorError) as why:
         raise _Damage(f"is damaged ({why})") from None
-    if (why := unsound(tensors)) is not None:
-        raise _Damage(f"is damaged ({TENSORS}: {why})")
+    if (wrong := unsound(tensors)) is not None:
+        raise _Damage(f"is damaged ({TENSORS}: {wrong})")
     return Checkpoint(step, folder, state, tensors)
 
 
