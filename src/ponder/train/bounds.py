@@ -53,7 +53,7 @@ _MOMENTS = (("exp_avg", "exp_avg_max"), ("exp_avg_sq", "exp_avg_sq_max"))
 
 def limit(params: Mapping[str, Tensor]) -> float:
     """Below this a master weight fits into its parameter's own type."""
-    return min((min(WIDE, torch.finfo(p.dtype).max / 2) for p in params.values()), default=WIDE)
+    return min((min(WIDE, torch.finfo(p.dtype).max) for p in params.values()), default=WIDE)
 
 
 def _largest(tensors: Iterable[Tensor]) -> float:
