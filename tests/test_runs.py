@@ -287,6 +287,32 @@ def test_a_full_disk_is_waited_for(
     assert "there is room again: traces.jsonl is written" in said
 
 
+def test_a_disk_whose_fullness_shows_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a system may forget the bytes when it says so: they are written again."""
+    real, failed = os.fsync, []
+
+    def fsync(handle: int) -> None:
+        if len(failed) < 2:
+            failed.append(handle)
+            full()
+        real(handle)
+
+    again: list[int] = []
+    rewrite = records._write_again
+    monkeypatch.setattr(records, "_write_again", lambda *given: (again.append(given[2] - given[1]), rewrite(*given)))
+    monkeypatch.setattr(full_disk, "FIRST_PAUSE", 0.01)
+    with Run(tmp_path, Job()) as run:
+        run.metrics(0, {"x": 1.0})
+        run.metrics(1, {"x": 1.0})
+        size = (tmp_path / "metrics.jsonl").stat().st_size
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", fsync)
+            run.sync()
+        assert again == [size, size] and steps(tmp_path) == [0, 1]
+        run.metrics(2, {"x": 1.0})
+    assert steps(tmp_path) == [0, 1, 2]
+
+
 def test_a_stop_ends_the_wait_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         Disk(patch, room=500)

@@ -59,6 +59,7 @@ class Appender:
                 file.truncate(size - len(last))
         self._next = _next_number(path)
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+        self._synced = 0  # bytes that are known to be on the disk
 
     def add(self, record: Mapping[str, Any]) -> None:
         line = sealed(json.dumps(record, separators=(",", ":"), allow_nan=False).encode(), self._next)
@@ -78,13 +79,33 @@ class Appender:
 
     def sync(self) -> None:
         """Past the cache that a power cut empties; a new file's name too."""
-        os.fsync(self._file.fileno())
+        end, again = self._file.seek(0, os.SEEK_END), False
+
+        def bring() -> None:
+            nonlocal again
+            if again:  # some systems find out late that the disk is full, and then take the bytes for written
+                _write_again(self.path, self._synced, end)
+            again = True
+            os.fsync(self._file.fileno())
+
+        full_disk.patiently(bring, self.path, end - self._synced)
+        self._synced = end
         if self._fresh:
             to_disk(self.path.parent)
             self._fresh = False
 
     def close(self) -> None:
         self._file.close()
+
+
+def _write_again(path: Path, start: int, end: int) -> None:
+    """The same bytes in the same place."""
+    with open(path, "r+b", buffering=0) as file:
+        for at in range(start, end, _CHUNK):
+            file.seek(at)
+            part = file.read(min(_CHUNK, end - at))
+            file.seek(at)
+            file.write(part)
 
 
 def sealed(body: bytes, number: int) -> bytes:

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from ponder import jobs, settings
+from ponder import full_disk, jobs, settings
 from ponder.environment import INPUTS, MISSING, MOST, compare, environment, read_environment
 from ponder.errors import RunError
 from ponder.records import Appender, damaged, mend, records, to_disk
@@ -161,7 +161,8 @@ class Run:
         try:
             file = self._files.get(name)
             if file is None:
-                file = self._files[name] = Appender(self.folder / f"{name}.jsonl")
+                path = self.folder / f"{name}.jsonl"
+                file = self._files[name] = full_disk.patiently(lambda: Appender(path), path, 0)
             for record in fresh:
                 file.add(record)
                 if "step" in record:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from fakes import ALPHABET, ASK, Digits, Wanted, Watcher, characters, group
 from ponder.errors import Interrupted, PonderError, RunError, TaskError, UsageError, VerifierError
@@ -28,7 +29,7 @@ from ponder.reason.strategies import Chain, Ensemble
 from ponder.records import as_written
 from ponder.runs import Run, checkpoints, newest_checkpoint, read_findings, read_job, read_metrics, read_traces
 from ponder.train.imitation import SFT, Distill
-from ponder.train.optimiser import AdamW
+from ponder.train.optimiser import AdamW, Masters
 from ponder.train.policy_gradient import GRPO, RLOO
 from ponder.train.ppo import PPO
 from ponder.types import Cost, Sampling, Score
@@ -38,6 +39,15 @@ JOB = RL(
     Digits(), MODEL, ASK, Ensemble(4, Sampling(max_tokens=2)), GRPO(), AdamW(lr=3e-3, warmup=2), steps=6, prompts=3,
     micro_tokens=20, preflight=False, save_every=2, device="cpu", dtype="float32",
 )  # fmt: skip
+
+
+NORM = "layers.1.input_layernorm.weight"
+
+
+def newest_model(folder: Path) -> Path:
+    newest = newest_checkpoint(folder)
+    assert newest is not None
+    return newest / "model" / "model.safetensors"
 
 
 def told(folder: Path) -> list[dict[str, float]]:
@@ -216,6 +226,28 @@ def test_records_that_a_checkpoint_counts_on_are_checked_on_resume(
     said = rf"{name}\.jsonl, line [34] is damaged" if damage != "last" else rf"{name}\.jsonl lacks 1 records"
     with pytest.raises(RunError, match=said):
         JOB(folder)
+
+
+@pytest.mark.parametrize("what", ["weight", "exp_avg", "exp_avg_sq", "frozen"])
+def test_a_checkpoint_with_a_number_that_is_not_finite_is_not_written(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Masters.step
+
+    def step(masters: Masters, norm: torch.Tensor) -> bool:
+        taken = real(masters, norm)
+        if masters.steps == 4:
+            place = masters.net.embed_tokens.weight if what == "frozen" else masters.tensors()[f"{what}.{NORM}"]
+            place.detach().view(-1)[0] = math.inf
+        return taken
+
+    monkeypatch.setattr(Masters, "step", step)
+    job = replace(JOB, frozen_layers=1 if what == "frozen" else 0, save_every=2)
+    said = "embed_tokens" if what == "frozen" else rf"policy:{what}\.{NORM} of the optimiser"
+    with pytest.raises(PonderError, match=f"{said}.* holds a number that is not finite"):
+        job(tmp_path / "run")
+    assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000002"]
+    assert all(t.isfinite().all() for t in load_file(newest_model(tmp_path / "run")).values())
 
 
 def test_a_full_disk_pauses_a_run(

@@ -30,7 +30,7 @@ from ponder.pipelines.checks import all_hold, gradient
 from ponder.protocols import Watch
 from ponder.runs import Run, read_metrics
 from ponder.train import checkpoint
-from ponder.train.finite import Diverged
+from ponder.train.finite import Diverged, all_finite
 from ponder.train.learner import Learner
 from ponder.train.pack import plan
 from ponder.types import Trace
@@ -144,6 +144,7 @@ class Keeper:
 
     def save(self, score: float | None) -> None:
         tensors = {f"{name}:{n}": t for name, learner in self.learners.items() for n, t in learner.tensors().items()}
+        all_finite(tensors, "the optimiser")  # before the model, whose weights are made of these
         kept = {
             "state": asdict(self.state),
             "learners": {name: learner.facts() for name, learner in self.learners.items()},

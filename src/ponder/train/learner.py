@@ -162,8 +162,8 @@ class Learner:
         self.skipped += 1
         if self.skipped >= 3:
             raise Diverged(
-                "the loss, the gradient or the new weights were not finite three steps in a row: the samples are kept "
-                "in the run directory; lower the learning rate, or look at their log-probabilities and advantages"
+                "the loss, the gradient or the new weights were not finite three steps in a row: lower the learning "
+                "rate, or look at the log-probabilities and advantages of the last traces in the run directory"
             )
         return metrics | {"skipped_steps": float(self.skipped)}
 
