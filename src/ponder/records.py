@@ -1,36 +1,256 @@
 """Records of a run, one JSON object per line: each has a step, is only appended, and can be read at any time.
 
-Only a last line that a crash left unfinished is ignored, and goes before the next is written. What else cannot be read
-is damage, and is named.
+A line ends with its record's number in the file and a CRC-32 of all that stands before it:
+
+    {"step":3,"loss":0.5,"record":4,"crc":2774413512}
+
+So changed digits, and lines that are missing, doubled or in another order, are noticed and named. Lines of earlier
+versions have neither and stay readable. A person who cannot bring a line back writes {"lost": 4} in its place: the
+records up to number 4 are known to be gone. Only a last line that a crash left unfinished is ignored, and goes before
+the next is written.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+from zlib import crc32
 
+from ponder import full_disk
 from ponder.errors import RunError
 
 _CHUNK = 1 << 16
+_SEAL = re.compile(rb',"record":([0-9]+),"crc":([0-9]+)\}')
+_CRC = b',"crc":'
 
 
-def open_append(path: Path) -> IO[str]:
-    """Open for appending, on a line of its own: what a crash left unfinished goes, unless only its end is missing."""
-    with open(path, "a+b") as file:
-        last, size = _last_line(file), file.tell()
-        if last and _parsed(last) is None:
-            file.truncate(size - len(last))
-        elif last:
-            file.write(b"\n")
-    return open(path, "a", encoding="utf-8")
+class Damaged(RunError):
+    """A line that is not as it was written."""
+
+    def __init__(self, path: Path, line: int, why: str, cure: str, offset: int) -> None:
+        super().__init__(f"{path}, line {line} is damaged ({why}): {cure}")
+        self.line, self.offset = line, offset
 
 
-def _last_line(file: IO[bytes]) -> bytes:
-    """What stands after the last end of a line; leaves the file at its end."""
-    size = at = file.seek(0, os.SEEK_END)
+@dataclass(frozen=True, slots=True)
+class _Line:
+    line: int
+    offset: int
+    record: dict[str, Any]
+    number: int  # of the record
+
+
+class Appender:
+    """Writes records to the end of a file. A full disk is waited for; a line is written whole or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._fresh = path, not path.exists()
+        with open(path, "a+b") as file:
+            last, size = _last_line(file), file.tell()
+            if last and _record(last) is not None:
+                file.write(b"\n")
+            elif last and not _overwritten(last):
+                file.truncate(size - len(last))
+        self._next = _next_number(path)
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+        self._synced = 0  # bytes that are known to be on the disk
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        line = sealed(json.dumps(record, separators=(",", ":"), allow_nan=False).encode(), self._next)
+        full_disk.patiently(lambda: self._write(line), self.path, len(line))
+        self._next += 1
+
+    def _write(self, line: bytes) -> None:
+        start = self._file.seek(0, os.SEEK_END)
+        try:
+            left = memoryview(line)
+            while left:
+                left = left[self._file.write(left) :]
+        except BaseException:
+            with contextlib.suppress(OSError):  # a part of a line counts for nothing; whoever opens it next removes it
+                self._file.truncate(start)
+            raise
+
+    def sync(self) -> None:
+        """Past the cache that a power cut empties; a new file's name too."""
+        end, again = self._file.seek(0, os.SEEK_END), False
+
+        def bring() -> None:
+            nonlocal again
+            if again:  # some systems find out late that the disk is full, and then take the bytes for written
+                _write_again(self.path, self._synced, end)
+            again = True
+            os.fsync(self._file.fileno())
+
+        full_disk.patiently(bring, self.path, end - self._synced)
+        self._synced = end
+        if self._fresh:
+            to_disk(self.path.parent)
+            self._fresh = False
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _write_again(path: Path, start: int, end: int) -> None:
+    """The same bytes in the same place."""
+    with open(path, "r+b", buffering=0) as file:
+        for at in range(start, end, _CHUNK):
+            file.seek(at)
+            part = file.read(min(_CHUNK, end - at))
+            file.seek(at)
+            file.write(part)
+
+
+def sealed(body: bytes, number: int) -> bytes:
+    """The line of a JSON object."""
+    head = body[:-1] + b',"record":%d' % number
+    return head + b"%b%d}\n" % (_CRC, crc32(head))
+
+
+def unsealed(line: bytes) -> bytes:
+    """A line without its number and checksum: what an earlier version would have written."""
+    text = line.removesuffix(b"\n")
+    seal = _seal(text)
+    return line if seal is None else text[: seal.start()] + b"}\n"
+
+
+def records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The records that still hold, each with its line's number."""
+    if not path.exists():
+        return
+    valid: list[tuple[int, int, int]] = []  # (step, line, byte offset)
+    with open(path, "rb") as file:
+        for one in _all(path, file):
+            if "resumed" in one.record:
+                valid = [kept for kept in valid if kept[0] < one.record["resumed"]]
+            elif "step" in one.record:
+                valid.append((one.record["step"], one.line, one.offset))
+        for _, number, at in valid:
+            file.seek(at)
+            yield number, json.loads(unsealed(file.readline()))
+
+
+def as_written(path: Path) -> Iterator[dict[str, Any]]:
+    """Every record and every marker, one by one: for whoever need not read to the end."""
+    if path.exists():
+        with open(path, "rb") as file:
+            yield from (one.record for one in _all(path, file))
+
+
+def mend(path: Path, step: int, wanted: int | None, each: bool = False) -> tuple[int, str]:
+    """Make sure of the records of steps before `step`, which a checkpoint counts on: `wanted` of them (None: nobody
+    knows how many), and with `each` one of every step. Damage among later ones, which come again, is cut off.
+
+    Gives how many there are, and what was cut off and why, or nothing.
+    """
+    if each:
+        wanted = step
+    valid, lost, damage, following = _before(path, step)
+    steps = [s for s, _ in valid]
+    whole = lost or ((wanted is None or len(valid) == wanted) and (not each or steps == list(range(step))))
+    if damage is not None:
+        if not whole:
+            raise damage
+        os.truncate(path, damage.offset)
+        return len(valid), f"{path.name} was damaged from line {damage.line} on, which is after what is kept"
+    if whole:
+        return len(valid), ""
+    if each and (gap := next((i for i, s in enumerate(steps) if s != i), None)) is not None:
+        line = valid[gap][1]
+        why = f"it is of step {steps[gap]}, and step {gap} should be here"
+        raise Damaged(path, line, why, _bring_back(line - 1), 0)
+    missing = (wanted or 0) - len(valid)
+    if missing < 0:
+        raise RunError(
+            f"{path} holds {-missing} records too many of the steps before {step}: bring it back from a copy"
+        )
+    after = f"after line {valid[-1][1]}" if valid else "from the first on"
+    cure = _bring_back(following - 1 + missing, "there")
+    raise RunError(f"{path} lacks {missing} records of the steps before {step}, {after}: {cure}")
+
+
+def _bring_back(number: int, where: str = "above it") -> str:
+    return f'bring back what is gone, or write a line {{"lost": {number}}} {where} to go on without'
+
+
+def _before(path: Path, step: int) -> tuple[list[tuple[int, int]], bool, Damaged | None, int]:
+    """(step, line) of records of earlier steps, whether some are known as lost, the first damage, the next number."""
+    valid: list[tuple[int, int]] = []
+    lost, following = False, 1
+    if not path.exists():
+        return valid, lost, None, following
+    with open(path, "rb") as file:
+        try:
+            for one in _all(path, file):
+                following = one.number + 1
+                lost = lost or "lost" in one.record
+                if "resumed" in one.record:
+                    valid = [kept for kept in valid if kept[0] < one.record["resumed"]]
+                elif "step" in one.record and one.record["step"] < step:
+                    valid.append((one.record["step"], one.line))
+        except Damaged as damage:
+            return valid, lost, damage, following
+    return valid, lost, None, following
+
+
+def _all(path: Path, file: IO[bytes]) -> Iterator[_Line]:
+    """Every line that is a record, in order; raises at the first that is not as it was written."""
+    offset, expected, sealing = 0, 1, False
+    for line, raw in enumerate(file, 1):
+        text, at = raw.removesuffix(b"\n"), offset
+        offset += len(raw)
+        record = _record(text)
+        if record is None:
+            if text.strip() and (raw.endswith(b"\n") or _overwritten(text)):
+                raise _damaged(path, line, _ailment(text), expected if sealing else None, at)
+            continue
+        seal = _seal(text)
+        if seal is not None:
+            sealing, number = True, int(seal[1])
+            if crc32(text[: seal.end(1)]) != int(seal[2]):
+                raise _damaged(path, line, "its checksum differs", expected, at)
+            if number < expected:
+                raise Damaged(path, line, f"it is record {number} again", "remove that line", at)
+            if number > expected:
+                gone = f"record {expected} is" if number == expected + 1 else f"records {expected} to {number - 1} are"
+                raise Damaged(path, line, f"{gone} missing before it", _bring_back(number - 1), at)
+        elif "lost" in record:
+            number = max(record["lost"], expected - 1)
+        elif sealing or {"record", "crc"} & record.keys():
+            raise _damaged(path, line, "it has lost its checksum", expected, at)
+        else:
+            number = expected
+        expected = number + 1
+        if seal is not None:
+            record = {k: v for k, v in record.items() if k not in ("record", "crc")}
+        yield _Line(line, at, record, number)
+
+
+def _next_number(path: Path) -> int:
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        if not size:
+            return 1
+        last = _last_line(file, size - 1)
+        if (seal := _seal(last)) is not None and crc32(last[: seal.end(1)]) == int(seal[2]):
+            return int(seal[1]) + 1
+        file.seek(0)
+        following = 1
+        for one in _all(path, file):
+            following = one.number + 1
+        return following
+
+
+def _last_line(file: IO[bytes], end: int | None = None) -> bytes:
+    """What stands after the last end of a line before `end`; leaves the file at its end."""
+    size = at = file.seek(0, os.SEEK_END) if end is None else end
     tail = b""
     while at and b"\n" not in tail:
         at = max(0, at - _CHUNK)
@@ -40,59 +260,52 @@ def _last_line(file: IO[bytes]) -> bytes:
     return tail.rpartition(b"\n")[2]
 
 
-def records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The records that still hold, each with its line's number."""
-    if not path.exists():
-        return
-    valid: list[tuple[int, int, int]] = []  # (step, line, byte offset)
-    with open(path, "rb") as file:
-        for number, offset, record in _all(path, file):
-            if "resumed" in record:
-                valid = [one for one in valid if one[0] < record["resumed"]]
-            else:
-                valid.append((record["step"], number, offset))
-        for _, number, at in valid:
-            file.seek(at)
-            yield number, json.loads(file.readline())
+def _seal(text: bytes) -> re.Match[bytes] | None:
+    """The number and checksum at the end of a line."""
+    at = text.rfind(b',"record":')
+    return _SEAL.fullmatch(text, at) if at >= 0 else None
 
 
-def as_written(path: Path) -> Iterator[dict[str, Any]]:
-    """Every record and every marker, one by one: for whoever need not read to the end."""
-    if path.exists():
-        with open(path, "rb") as file:
-            yield from (record for _, _, record in _all(path, file))
+def _overwritten(text: bytes) -> bool:
+    """A whole record with something after it, as no crash leaves it: the end of its line was changed."""
+    return any(crc32(text[: found.end(1)]) == int(found[2]) for found in _SEAL.finditer(text))
 
 
-def _all(path: Path, file: IO[bytes]) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    """With the number and the offset of its line."""
-    offset = 0
-    for number, line in enumerate(file, 1):
-        record = _parsed(line)
-        if record is not None:
-            yield number, offset, record
-        elif line.endswith(b"\n") and line.strip():
-            raise damaged(path, number, _ailment(line))
-        offset += len(line)
-
-
-def _parsed(line: bytes) -> dict[str, Any] | None:
+def _record(text: bytes) -> dict[str, Any] | None:
     """A record; None where it is not one: torn by a kill, still being written, or damaged."""
     try:
-        record = json.loads(line)
+        record = json.loads(text)
     except (ValueError, RecursionError):
         return None
     if not isinstance(record, dict):
         return None
-    return record if type(record.get("resumed", record.get("step"))) is int else None
+    key = next((name for name in ("lost", "resumed") if name in record), "step")
+    return record if type(record.get(key)) is int else None
 
 
-def _ailment(line: bytes) -> str:
+def _ailment(text: bytes) -> str:
     try:
-        record = json.loads(line)
+        record = json.loads(text)
     except (ValueError, RecursionError):
         return "it is not JSON"
     return "it has no step" if isinstance(record, dict) and "step" not in record else "it is no record"
 
 
+def _damaged(path: Path, line: int, why: str, number: int | None, offset: int) -> Damaged:
+    if number is None:
+        return Damaged(path, line, why, "bring that line back, or remove it to go on without it", offset)
+    cure = f'bring that line back, or write {{"lost": {number}}} in its place to go on without it'
+    return Damaged(path, line, why, cure, offset)
+
+
 def damaged(path: Path, number: int, why: str) -> RunError:
-    return RunError(f"{path}, line {number} is damaged ({why}): bring that line back, or remove it to go on without it")
+    return _damaged(path, number, why, None, 0)
+
+
+def to_disk(path: Path) -> None:
+    """A file's bytes, or a folder's names, past the cache that a power cut empties."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

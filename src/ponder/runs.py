@@ -7,8 +7,8 @@
     checkpoints/        step-000020/ ... weights, optimiser, state
     lock                held while a process writes
 
-The .jsonl files are only appended to and can be read at any time. A run that resumes from step k appends
-{"resumed": k}; readers then forget earlier records of steps from k on.
+The .jsonl files are only appended to and can be read at any time; each line has a checksum (see records.py). A run that
+resumes from step k appends {"resumed": k}; readers then forget earlier records of steps from k on.
 """
 
 from __future__ import annotations
@@ -17,20 +17,23 @@ import contextlib
 import fcntl
 import json
 import math
+import os
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from ponder import jobs
+from ponder import full_disk, jobs, settings
 from ponder.environment import INPUTS, MISSING, MOST, compare, environment, read_environment
 from ponder.errors import RunError
-from ponder.records import damaged, open_append, records
+from ponder.records import Appender, damaged, mend, records, to_disk
 from ponder.types import Trace
 
 _FIRST = ("lock", "environment.json", "environment.json.new", "job.json.new")  # all that a start cut short leaves
+_RECORDS = ("metrics", "traces")
 FINDINGS = "findings"
 _BESIDE = "{run}/.."  # in a stage's job.json: the folder that its run directory lies in
 
@@ -52,10 +55,13 @@ class Run:
         follows: Callable[[Run, Any], None] | None = None,
     ) -> None:
         self.folder = Path(folder)
+        settings.check_finite(job)
         self.job = jobs.encode(job)
         self.inputs = None if inputs is None else dict(inputs)
         self.follows = follows
-        self._files: dict[str, IO[str]] = {}
+        self._files: dict[str, Appender] = {}
+        self._kept: dict[str, int] = {}  # records of steps before the one that was resumed from
+        self._added: dict[str, Counter[int]] = {}  # records since, by step
 
     def __enter__(self) -> Run:
         self._lock = hold(self.folder)
@@ -67,7 +73,11 @@ class Run:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._close()
+        try:
+            if error is None:
+                self.sync()
+        finally:
+            self._close()
 
     def _close(self) -> None:
         for file in self._files.values():
@@ -115,20 +125,48 @@ class Run:
     def traces(self, step: int, traces: Iterable[Trace]) -> None:
         self._append("traces", ({"step": step, **t.to_json()} for t in traces))
 
-    def resumed(self, step: int) -> None:
-        """Records of this step and later come again."""
-        for name in ("metrics", "traces"):
+    def resumed(self, step: int, because: str = "") -> None:
+        """Records of this step and later come again. `because`: what is worth knowing about it."""
+        self._added.clear()
+        marker: dict[str, Any] = {"resumed": step} | ({"because": because} if because else {})
+        for name in _RECORDS:
             if (self.folder / f"{name}.jsonl").exists():
-                self._append(name, [{"resumed": step}])
+                self._append(name, [marker])
+
+    def check_records(self, step: int, wanted: Mapping[str, int]) -> str:
+        """Make sure of the records of steps before `step`, one row of metrics each and so many traces as `wanted`
+        says, where it does. Gives what was cut off after them and why, or nothing: call `resumed` next.
+        """
+        said = []
+        for name in _RECORDS:
+            count = wanted.get(name)
+            self._kept[name], cut = mend(self.folder / f"{name}.jsonl", step, count, each=name == "metrics")
+            said += [cut] if cut else []
+        return "; ".join(said)
+
+    def counts(self, step: int) -> dict[str, int]:
+        """How many records of steps before `step` there are in each file: what `check_records` takes."""
+        added = {name: sum(n for s, n in counter.items() if s < step) for name, counter in self._added.items()}
+        return {name: self._kept.get(name, 0) + added.get(name, 0) for name in _RECORDS}
+
+    def sync(self) -> None:
+        """All records past the cache that a power cut empties: whoever counts on them may be written next."""
+        for name, file in self._files.items():
+            try:
+                file.sync()
+            except OSError as why:
+                raise RunError(f"cannot write {self.folder / name}.jsonl: {why.strerror}; run again") from None
 
     def _append(self, name: str, fresh: Iterable[Mapping[str, Any]]) -> None:
         try:
             file = self._files.get(name)
             if file is None:
-                file = self._files[name] = open_append(self.folder / f"{name}.jsonl")
+                path = self.folder / f"{name}.jsonl"
+                file = self._files[name] = full_disk.patiently(lambda: Appender(path), path, 0)
             for record in fresh:
-                file.write(json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n")
-            file.flush()
+                file.add(record)
+                if "step" in record:
+                    self._added.setdefault(name, Counter())[record["step"]] += 1
         except (TypeError, ValueError) as why:
             raise RunError(f"{name} cannot be kept as JSON ({why}): answers and tags must be plain data") from None
         except OSError as why:
@@ -166,11 +204,15 @@ def differing(theirs: Any, ours: Any) -> str:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Whole or not at all."""
+    """Whole or not at all, and on the disk when it returns."""
     beside = path.with_name(path.name + ".new")
     try:
-        beside.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        with open(beside, "w", encoding="utf-8") as file:
+            file.write(json.dumps(data, indent=1) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
         beside.replace(path)
+        to_disk(path.parent)
     except OSError as why:
         raise RunError(f"cannot write {path}: {why.strerror}") from None
 

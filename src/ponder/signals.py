@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 STOPS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
+_jobs: list[Any] = []  # of each job that saves before it stops: whether it was asked to
 _owner = 0  # the process that the handlers were installed in; one that it forks has nothing to clear up
 
 
@@ -27,6 +28,21 @@ def install(handler: Any = None) -> dict[int, Any]:
         if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:
             before[number] = signal.signal(number, handler or end)
     return before
+
+
+def stop_requested() -> bool:
+    """Whether a job that is running was asked to stop: for whoever waits inside it."""
+    return any(asked() for asked in list(_jobs))
+
+
+def heed(asked: Any) -> None:
+    """Let `stop_requested` ask this function too, until `unheed`."""
+    _jobs.append(asked)
+
+
+def unheed(asked: Any) -> None:
+    if asked in _jobs:
+        _jobs.remove(asked)
 
 
 def end(number: int, frame: FrameType | None = None, said: str = "stopped") -> NoReturn:

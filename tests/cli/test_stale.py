@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from fakes import FakePolicy
+from ponder.records import Appender
 from ponder.runs import checkpoints, read_metrics
 from ponder.types import Completion, Ids
 
@@ -226,7 +227,9 @@ def test_a_judge_and_its_labels(ponder: Ponder, place: Path) -> None:
     assert STORED in ponder(*learned).out
     traces = Path("labels/traces.jsonl")
     kept = traces.read_text()
-    traces.write_text(kept + '{"resumed":5}\n')
+    mark = Appender(traces)
+    mark.add({"resumed": 5})
+    mark.close()
     assert STORED in ponder(*learned).out, "a marker that takes nothing back is no change"
     traces.write_text("".join(kept.splitlines(keepends=True)[:-1]))
     said = ponder(*learned)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from fakes import ALPHABET, ASK, Digits, Wanted, Watcher, characters, group
 from ponder.errors import Interrupted, PonderError, RunError, TaskError, UsageError, VerifierError
@@ -25,9 +26,10 @@ from ponder.pipelines.solve import pick
 from ponder.pipelines.summary import summary
 from ponder.pipelines.teachers import valued
 from ponder.reason.strategies import Chain, Ensemble
+from ponder.records import as_written
 from ponder.runs import Run, checkpoints, newest_checkpoint, read_findings, read_job, read_metrics, read_traces
 from ponder.train.imitation import SFT, Distill
-from ponder.train.optimiser import AdamW
+from ponder.train.optimiser import AdamW, Masters
 from ponder.train.policy_gradient import GRPO, RLOO
 from ponder.train.ppo import PPO
 from ponder.types import Cost, Sampling, Score
@@ -37,6 +39,15 @@ JOB = RL(
     Digits(), MODEL, ASK, Ensemble(4, Sampling(max_tokens=2)), GRPO(), AdamW(lr=3e-3, warmup=2), steps=6, prompts=3,
     micro_tokens=20, preflight=False, save_every=2, device="cpu", dtype="float32",
 )  # fmt: skip
+
+
+NORM = "layers.1.input_layernorm.weight"
+
+
+def newest_model(folder: Path) -> Path:
+    newest = newest_checkpoint(folder)
+    assert newest is not None
+    return newest / "model" / "model.safetensors"
 
 
 def told(folder: Path) -> list[dict[str, float]]:
@@ -155,7 +166,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(
     same_run(folder, policy, *whole)
     assert [m["step"] for m in read_metrics(folder)] == list(range(6)), "each step once"
     lines = (folder / "metrics.jsonl").read_text().splitlines()
-    assert {"resumed": kept} in [json.loads(line) for line in lines if line.endswith("}")]
+    assert kept in [json.loads(line).get("resumed") for line in lines if line.endswith("}")]
 
 
 def test_a_finished_run_does_nothing_more(whole: tuple[Path, Native], tmp_path: Path) -> None:
@@ -180,6 +191,85 @@ def test_a_damaged_checkpoint_is_named(file: str, tmp_path: Path) -> None:
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
 
 
+def test_after_a_damaged_checkpoint_the_run_goes_on_from_the_one_before(
+    whole: tuple[Path, Native], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(whole[0], folder)
+    newest = checkpoints(folder)[-1]
+    content = bytearray((newest / "learner.safetensors").read_bytes())
+    content[len(content) // 2] ^= 1
+    (newest / "learner.safetensors").write_bytes(content)
+    with pytest.warns(UserWarning, match="step-000006 is damaged .* goes on from step-000004, which is whole"):
+        policy = JOB(folder)
+    same_run(folder, policy, *whole)
+    marks = [row for row in as_written(folder / "metrics.jsonl") if "resumed" in row]
+    assert marks[-1]["resumed"] == 4 and marks[-1]["because"].startswith("step-000006 is damaged")
+    assert [p.name for p in sorted((folder / "checkpoints").iterdir())][-1] == "step-000006"
+
+
+@pytest.mark.parametrize("name", ["metrics", "traces"])
+@pytest.mark.parametrize("damage", ["digit", "gone", "twice", "moved", "last"])
+def test_records_that_a_checkpoint_counts_on_are_checked_on_resume(
+    damage: str, name: str, whole: tuple[Path, Native], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(whole[0], folder)
+    path = folder / f"{name}.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines = [line for line in lines if b'"resumed"' not in line[:12]]
+    changed = {
+        "digit": [*lines[:2], lines[2].replace(b"0", b"9", 1), *lines[3:]], "gone": [*lines[:2], *lines[3:]],
+        "twice": [*lines[:3], *lines[2:]], "moved": [*lines[:2], lines[3], lines[2], *lines[4:]], "last": lines[:-1],
+    }[damage]  # fmt: skip
+    path.write_bytes(b"".join(changed))
+    said = rf"{name}\.jsonl, line [34] is damaged" if damage != "last" else rf"{name}\.jsonl lacks 1 records"
+    with pytest.raises(RunError, match=said):
+        JOB(folder)
+
+
+@pytest.mark.parametrize("what", ["weight", "exp_avg", "exp_avg_sq", "frozen"])
+def test_a_checkpoint_with_a_number_that_is_not_finite_is_not_written(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Masters.step
+
+    def step(masters: Masters, norm: torch.Tensor) -> bool:
+        taken = real(masters, norm)
+        if masters.steps == 4:
+            place = masters.net.embed_tokens.weight if what == "frozen" else masters.tensors()[f"{what}.{NORM}"]
+            place.detach().view(-1)[0] = math.inf
+        return taken
+
+    monkeypatch.setattr(Masters, "step", step)
+    job = replace(JOB, frozen_layers=1 if what == "frozen" else 0, save_every=2)
+    said = "embed_tokens" if what == "frozen" else rf"policy:{what}\.{NORM} of the optimiser"
+    with pytest.raises(PonderError, match=f"{said}.* holds a number that is not finite"):
+        job(tmp_path / "run")
+    assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000002"]
+    assert all(t.isfinite().all() for t in load_file(newest_model(tmp_path / "run")).values())
+
+
+def test_a_full_disk_pauses_a_run(
+    whole: tuple[Path, Native], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ponder import full_disk
+    from ponder.train import checkpoint
+
+    real, tries = checkpoint.save_file, []
+
+    def full(*args: Any) -> None:
+        tries.append(1)
+        if len(tries) in (2, 3):
+            raise OSError(28, "No space left on device")
+        real(*args)
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(full_disk, "FIRST_PAUSE", 0.01)
+    same_run(tmp_path / "run", JOB(tmp_path / "run"), *whole)
+    assert "the disk is full" in capsys.readouterr().err
+
+
 def test_a_half_written_checkpoint_is_not_one(whole: tuple[Path, Native], tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with pytest.raises(Interrupted):
@@ -196,13 +286,13 @@ def test_a_checkpoint_that_cannot_be_written_keeps_the_one_before(
     real = checkpoint.save_file
     count = []
 
-    def full(*args: Any) -> None:
+    def broken(*args: Any) -> None:
         count.append(1)
         if len(count) > 1:
-            raise OSError(28, "No space left on device")
+            raise OSError(5, "Input/output error")
         real(*args)
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(checkpoint, "save_file", broken)
     with pytest.raises(RunError, match="the one before is kept"):
         JOB(tmp_path / "run")
     assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000002"]

@@ -21,7 +21,8 @@ from ponder.pipelines import rl
 from ponder.pipelines.rl import RL
 from ponder.reason.strategies import Ensemble
 from ponder.runs import newest_checkpoint, read_metrics, read_traces
-from ponder.train.learner import Diverged, Learner
+from ponder.train.finite import Diverged
+from ponder.train.learner import Learner
 from ponder.train.objective import KL, NO_KL, Stats, Tokens
 from ponder.train.optimiser import AdamW
 from ponder.train.pack import Batch

@@ -13,12 +13,15 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from kept import FILES, Job, held, keep, model, state, tensors, whole
+from ponder import full_disk, signals
 from ponder.errors import Interrupted, ModelError, RunError, UsageError
 from ponder.runs import Run, checkpoints
 from ponder.train import checkpoint
 from ponder.train.checkpoint import Saver, load
+from ponder.train.finite import Diverged
 
 
 @pytest.fixture
@@ -185,24 +188,24 @@ def test_leaving_waits_also_on_an_error(run: Run) -> None:
 # a save that fails
 
 
-def full(folder: Path) -> None:
+def broken(folder: Path) -> None:
     folder.mkdir()
     (folder / "config.json").write_text("{")
-    raise OSError(28, "No space left on device")
+    raise OSError(5, "Input/output error")
 
 
 def spoilt(folder: Path) -> None:
     raise ModelError("the weights are not there")
 
 
-FAILED = r"step-000002 \(No space left on device\): put that right and run again; the one before is kept"
+FAILED = r"step-000002 \(Input/output error\): put that right and run again; the one before is kept"
 
 
 def test_a_failure_here_is_told_at_once(run: Run) -> None:
     keep(run, 1)
     with Saver(run, keep=1, background=False) as saver:
         with pytest.raises(RunError, match=FAILED):
-            saver.save(2, tensors(2), state(2), {"model": full})
+            saver.save(2, tensors(2), state(2), {"model": broken})
         assert held(run) == ["step-000001"] and whole(run) == 1
         saver.save(2, tensors(2), state(2), {"model": model(2)})
     assert held(run) == ["step-000002"] and whole(run) == 2
@@ -212,7 +215,7 @@ def test_a_failure_here_is_told_at_once(run: Run) -> None:
 def test_a_failure_in_the_background_is_told_next_and_once(where: str, run: Run) -> None:
     keep(run, 1)
     with Saver(run, keep=1) as saver:
-        saver.save(2, tensors(2), state(2), {"model": full})
+        saver.save(2, tensors(2), state(2), {"model": broken})
         with pytest.raises(RunError, match=FAILED):
             saver.wait() if where == "wait" else saver.save(3, {}, {}, {"model": model(3)})
         saver.wait()
@@ -226,18 +229,101 @@ def test_a_failure_in_the_background_is_told_on_leaving(interrupted: bool, run: 
     keep(run, 1)
     with pytest.raises(RunError, match=FAILED):
         with Saver(run, keep=1) as saver:
-            saver.save(2, tensors(2), state(2), {"model": full})
+            saver.save(2, tensors(2), state(2), {"model": broken})
             if interrupted:
                 raise Interrupted("stopped; what was done is saved")
     assert held(run) == ["step-000001"] and whole(run) == 1
 
 
+@pytest.mark.parametrize("words", [False, True], ids=["error", "words of a library"])
+def test_a_full_disk_is_waited_for(
+    words: bool, run: Run, background: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(run, 1)
+    tries = []
+
+    def fill(folder: Path) -> None:
+        tries.append(held(run))
+        if len(tries) < 3:
+            folder.mkdir()
+            (folder / "config.json").write_text("{")
+            if words:
+                raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+            raise OSError(28, "No space left on device")
+        model(2)(folder)
+
+    monkeypatch.setattr(full_disk, "FIRST_PAUSE", 0.01)
+    with Saver(run, background=background) as saver:
+        saver.save(2, tensors(2), state(2), {"model": fill})
+    assert tries == [["step-000001", "step-000002.new"]] * 3 and held(run) == ["step-000001", "step-000002"]
+    assert whole(run) == 2
+    said = capsys.readouterr().err
+    assert "the disk is full: " in said and "step-000002 needs " in said and "there is room again" in said
+
+
+def test_a_stop_ends_the_wait_for_room(run: Run, background: bool) -> None:
+    def fill(folder: Path) -> None:
+        folder.mkdir()
+        raise OSError(28, "No space left on device")
+
+    keep(run, 1)
+    wants = lambda: True  # noqa: E731
+    signals.heed(wants)
+    try:
+        with pytest.raises(RunError, match=r"step-000002 \(No space left on device\): put that right"):
+            with Saver(run, background=background) as saver:
+                saver.save(2, tensors(2), state(2), {"model": fill})
+    finally:
+        signals.unheed(wants)
+    assert held(run) == ["step-000001"] and whole(run) == 1
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_not_finite_is_not_saved(bad: float, run: Run, background: bool) -> None:
+    keep(run, 1)
+    spoilt = tensors(2)
+    spoilt["half"][3] = bad
+    with Saver(run, background=background) as saver:
+        with pytest.raises(Diverged, match=r"half of the optimiser .* not finite, so it is not saved: the check"):
+            saver.save(2, spoilt, state(2), {"model": model(2)})
+    assert held(run) == ["step-000001"] and whole(run) == 1
+
+
+def test_records_are_on_the_disk_before_the_checkpoint_that_counts_on_them(
+    run: Run, background: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the order of what is done to the disk: each file's bytes and name, and only then the checkpoint's name."""
+    done: list[str] = []
+    fsync, rename = os.fsync, Path.rename
+
+    def watch_fsync(handle: int) -> None:
+        done.append(os.path.basename(os.readlink(f"/proc/self/fd/{handle}")))
+        fsync(handle)
+
+    def watch_rename(self: Path, target: Path) -> Path:
+        done.append(f"rename {target.name}")
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", watch_fsync)
+    monkeypatch.setattr(Path, "rename", watch_rename)
+    with Saver(run, background=background) as saver:
+        for step in (1, 2):
+            run.traces(step - 1, [])
+            run.metrics(step - 1, {"loss": 1.0})
+            done.clear()
+            saver.save(step, tensors(step), state(step), {"model": model(step)})
+            saver.wait()
+            named = done.index(f"rename step-00000{step}")
+            assert "metrics.jsonl" in done[:named], done
+            assert step > 1 or run.folder.name in done[done.index("metrics.jsonl") : named], "the new file's name too"
+
+
 def test_a_failure_does_not_hide_a_bug(run: Run) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         with Saver(run) as saver:
-            saver.save(2, {}, {}, {"model": full})
+            saver.save(2, {}, {}, {"model": broken})
             raise ZeroDivisionError
-    assert "No space left" in caught.value.__notes__[0]
+    assert "Input/output error" in caught.value.__notes__[0]
 
 
 def test_a_bug_in_the_background_keeps_its_name(run: Run) -> None:

@@ -13,7 +13,8 @@ from fakes import tiny, world
 from formulas import turned
 from ponder.errors import Interrupted
 from ponder.nets.decoder import Decoder
-from ponder.train.learner import Diverged, Learner, OutOfMemory
+from ponder.train.finite import Diverged
+from ponder.train.learner import Learner, OutOfMemory
 from ponder.train.objective import NO_KL, Stats, Tokens
 from ponder.train.optimiser import AdamW
 from ponder.train.pack import Batch

@@ -45,11 +45,13 @@ class Stop:
 
     def __enter__(self) -> Stop:
         self._before = signals.install(self._heard)
+        signals.heed(self._requested)
         self._watchman.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._watchman.leave()
+        signals.unheed(self._requested)
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -58,6 +60,9 @@ class Stop:
         if self.asked:
             self.heeded = True
             raise self._interrupted()
+
+    def _requested(self) -> bool:
+        return self.asked > 0
 
     @property
     def message(self) -> str:

@@ -22,6 +22,7 @@ from ponder.nets import config as configs
 from ponder.nets import files, lora
 from ponder.nets.decoder import Decoder
 from ponder.nets.files import Entry
+from ponder.nets.finite import not_finite
 from ponder.nets.valued import Head, Valued, layers
 from ponder.nets.weights import Net, fill
 
@@ -200,6 +201,8 @@ def snapshot(decoder: Decoder, shard_bytes: float = 5e9, copy: bool = True) -> C
         config |= {"label2id": {n: i for i, n in enumerate(labels)}}
     ends = {"bos_token_id": c.bos, "eos_token_id": list(c.eos) or None, "pad_token_id": c.pad}
     tensors = lora.merged(decoder)  # a tied head is the embedding, named once
+    if (bad := not_finite(tensors)) is not None:
+        raise ModelError(f"the weight {bad} holds a number that is not finite: such a model is not saved")
     if copy:
         tensors = {name: t.to("cpu", copy=True) for name, t in tensors.items()}
 

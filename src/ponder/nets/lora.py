@@ -31,6 +31,8 @@ TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MAX_RANK = 1 << 14
 PREFIX = "base_model.model.model."  # before a decoder's own names, in a file of peft's
+MAX_ALPHA = 1e6
+
 # Settings of an adapter file that say nothing about its function, or are read here; all others must be empty.
 KNOWN = {
     "auto_mapping", "base_model_name_or_path", "bias", "exclude_modules", "inference_mode", "init_lora_weights",
@@ -48,8 +50,9 @@ class LoRA:
     targets: tuple[str, ...] = TARGETS
 
     def __post_init__(self) -> None:
-        if self.rank < 1 or not self.alpha > 0:
-            raise UsageError(f"LoRA has rank {self.rank} and alpha {self.alpha}; both must be positive")
+        if self.rank < 1 or not 0 < self.alpha <= MAX_ALPHA:
+            given = f"LoRA has rank {self.rank} and alpha {self.alpha}"
+            raise UsageError(f"{given}; both must be positive, and alpha at most {MAX_ALPHA:g}")
         if not self.targets:
             raise UsageError(f"LoRA has no targets; choose of {', '.join(TARGETS)}")
         for name in self.targets:  # not the head or embedding: they are used by their weight, past any adapter

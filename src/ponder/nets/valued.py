@@ -49,6 +49,8 @@ class Head:
             raise UsageError(f"a head's bins and hidden layers are whole numbers up to {MAX_WIDTH:,}")
         if (self.bins > 1) != (self.form == "two-hot") or self.bins < 1 or not self.low < self.high:
             raise UsageError("a two-hot head, and no other, has 2 bins or more, from a low value to a higher one")
+        if not (math.isfinite(self.low) and math.isfinite(self.high)):
+            raise UsageError(f"a head's values lie between {self.low} and {self.high}; both must be finite")
         if min(self.hidden, default=1) < 1 or not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise UsageError("a head's hidden layers and its temperature must be positive")
 

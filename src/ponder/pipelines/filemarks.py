@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from ponder.models.smollm2 import cache
-from ponder.records import records
+from ponder.records import records, unsealed
 
 WHOLE = 2 << 30  # bytes of a file up to which all of it counts
 BLOCK, BLOCKS, ENDS = 4096, 4096, 1 << 20  # of a larger one: so many blocks, and both ends, where a head's numbers lie
@@ -65,7 +65,7 @@ def traces_mark(run: Path) -> str:
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             if valid is None or number in valid:
-                digest.update(line)
+                digest.update(unsealed(line))
     return digest.hexdigest()
 
 

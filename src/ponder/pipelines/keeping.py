@@ -6,6 +6,7 @@ whole, once the step is recorded. So a run that was killed at any moment goes on
 
 from __future__ import annotations
 
+import warnings
 from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -29,7 +30,8 @@ from ponder.pipelines.checks import all_hold, gradient
 from ponder.protocols import Watch
 from ponder.runs import Run, read_metrics
 from ponder.train import checkpoint
-from ponder.train.learner import Diverged, Learner
+from ponder.train.finite import Diverged, all_finite
+from ponder.train.learner import Learner
 from ponder.train.pack import plan
 from ponder.types import Trace
 
@@ -74,13 +76,18 @@ class Keeper:
     def __enter__(self) -> Keeper:
         self._stack.enter_context(self.saver)
         found = checkpoint.load(self.run)
+        wanted: dict[str, int] = {}
         if found is not None:
             for name, learner in self.learners.items():
                 learner.restore(_part(found.tensors, name), found.state["learners"][name])
             if self.policy.net.device.type == "cpu":
                 torch.set_num_threads(found.state["threads"])  # sums in another order would give other bits
             self.state = State(**found.state["state"])
-        self.run.resumed(self.state.step)
+            wanted = found.state.get("records", {})  # earlier versions kept no counts
+        because = self.run.check_records(self.state.step, wanted)
+        if because:
+            warnings.warn(f"{because}: what is cut off comes again", stacklevel=2)
+        self.run.resumed(self.state.step, "; ".join(filter(None, (found.because if found else "", because))))
         self.rows = read_metrics(self.run.folder)  # what a diagnosis reads
         self.policy.version = self.state.step
         return self
@@ -137,9 +144,11 @@ class Keeper:
 
     def save(self, score: float | None) -> None:
         tensors = {f"{name}:{n}": t for name, learner in self.learners.items() for n, t in learner.tensors().items()}
+        all_finite(tensors, "the optimiser")  # before the model, whose weights are made of these
         kept = {
             "state": asdict(self.state),
             "learners": {name: learner.facts() for name, learner in self.learners.items()},
+            "records": self.run.counts(self.state.step),
             "threads": torch.get_num_threads(),
             "dtype": str(self.policy.net.dtype).removeprefix("torch."),
         }

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ponder import room
+from ponder import room, settings
 from ponder.errors import Interrupted, PonderError, Spent, TaskError, UsageError
 from ponder.protocols import Policy, Scorer, Strategy
 from ponder.reason.budget import Budget, Metered, Purse
@@ -40,6 +40,7 @@ async def solve(
         raise UsageError(
             f"guide and judge both score as {judge.name!r}, and one would be taken for the other: rename the guide"
         )
+    settings.check_finite(strategy)
     trace = prompt_trace(problem, policy.encode(problem.messages)) if trace is None else trace
     trace.oracle, trace.spent, trace.failed = trace.oracle or (oracle and guide is not None), False, ""
     # Tags may hold a worked solution.

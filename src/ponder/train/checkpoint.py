@@ -6,8 +6,10 @@
         state.json           the numbers that training goes on from
         manifest.json        step, score, job, and the size and checksums of each file
 
-It is written as step-000020.new, brought to the disk and renamed; one that is no longer kept is renamed to
-step-000020.old and removed. So the plain name means a whole checkpoint, whenever the process or machine stopped.
+It is written as step-000020.new, brought to the disk and renamed, after the records of its steps; one that is no longer
+kept is renamed to step-000020.old and removed. So the plain name means a whole checkpoint, whenever the process or
+machine stopped. One that was damaged since is renamed to step-000020.damaged, and the run goes on from the one before;
+it is removed with the next save.
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ import contextlib
 import hashlib
 import json
 import math
-import os
 import shutil
+import warnings
 from collections.abc import Callable, Mapping
 from concurrent import futures
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -29,12 +31,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from ponder import full_disk, signals
 from ponder import manifest as manifests
 from ponder.errors import Interrupted, PonderError, RunError, UsageError
 from ponder.manifest import Damaged
-from ponder.runs import Run, checkpoints, newest_checkpoint
+from ponder.records import to_disk
+from ponder.runs import Run, checkpoints
+from ponder.train.finite import Diverged, all_finite, unsound
 
 TENSORS, STATE = "learner.safetensors", "state.json"
+DAMAGED = ".damaged"
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,7 @@ class Checkpoint:
     folder: Path
     state: dict[str, Any]
     tensors: dict[str, Tensor]  # on the CPU
+    because: str = ""  # why it is not the newest, where that was damaged
 
 
 class Saver:
@@ -52,7 +59,8 @@ class Saver:
         if keep < 1:
             raise UsageError(f"keep is {keep}; at least the newest checkpoint must stay")
         self.folder, self.keep, self.background = run.folder / "checkpoints", keep, background
-        self._job = _job(run)
+        self._run, self._job = run, _job(run)
+        self._leaving = False  # nobody waits for room any more
         self._writer = futures.ThreadPoolExecutor(1, "checkpoint")
         self._begun: futures.Future[None] | None = None
 
@@ -61,10 +69,11 @@ class Saver:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._leaving = error is not None
         self._writer.shutdown()
         try:
             self.wait()
-        except RunError as failed:
+        except (RunError, Diverged) as failed:
             if error is None or isinstance(error, Interrupted):  # which says that what was done is saved
                 raise
             error.add_note(str(failed))
@@ -85,6 +94,8 @@ class Saver:
             return
         about = {"step": step, "score": score if score is not None and math.isfinite(score) else None}
         text = _plain(state)
+        all_finite(tensors, "the optimiser")
+        self._run.sync()  # what a checkpoint counts on is on the disk before it
         if self.background:
             copies = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
             self._begun = self._writer.submit(self._write, final, about, copies, text, folders)
@@ -107,6 +118,28 @@ class Saver:
         state: str,
         folders: Mapping[str, Callable[[Path], None]],
     ) -> None:
+        def write() -> None:
+            self._write_once(final, about, tensors, state, folders)
+
+        size = max(sum(t.nbytes for t in tensors.values()), self._last_size())
+        try:
+            full_disk.patiently(write, final, size, lambda: self._leaving or signals.stop_requested())
+        except Diverged:
+            raise
+        except (OSError, SafetensorError, PonderError) as why:
+            what = f"cannot save {final} ({getattr(why, 'strerror', None) or why})"
+            raise RunError(f"{what}: put that right and run again; the one before is kept") from None
+        self._prune()
+
+    def _write_once(
+        self,
+        final: Path,
+        about: Mapping[str, Any],
+        tensors: dict[str, Tensor],
+        state: str,
+        folders: Mapping[str, Callable[[Path], None]],
+    ) -> None:
+        """Whole or not at all."""
         beside = final.with_name(final.name + ".new")
         try:
             self._sweep()
@@ -118,16 +151,20 @@ class Saver:
             shutil.copymode(beside / STATE, beside / TENSORS)  # safetensors makes private files
             manifests.write(beside, **about, job=self._job)
             for path in (*sorted(beside.rglob("*")), beside):
-                _to_disk(path)
+                to_disk(path)
             beside.rename(final)
             for path in (self.folder, self.folder.parent):
-                _to_disk(path)
-        except (OSError, SafetensorError, PonderError) as why:
-            what = f"cannot save {final} ({getattr(why, 'strerror', None) or why})"
-            raise RunError(f"{what}: put that right and run again; the one before is kept") from None
+                to_disk(path)
         finally:
             shutil.rmtree(beside, ignore_errors=True)
-        self._prune()
+
+    def _last_size(self) -> int:
+        """Bytes of the newest checkpoint: the next will not be much smaller."""
+        try:
+            newest = checkpoints(self.folder.parent)[-1]
+            return sum(int(about["bytes"]) for about in manifests.read(newest)["files"].values())
+        except (IndexError, Damaged):
+            return 0
 
     def _prune(self) -> None:
         found = checkpoints(self.folder.parent)
@@ -137,7 +174,7 @@ class Saver:
             if folder not in best:
                 with contextlib.suppress(OSError):  # the new one is safe; this one goes after the next
                     folder.rename(folder.with_name(folder.name + ".old"))
-        self._sweep()
+        self._sweep((".new", ".old", DAMAGED))
 
     def _score(self, folder: Path) -> float | None:
         try:
@@ -146,36 +183,86 @@ class Saver:
             return None
         return manifest["score"] if manifest["job"] == self._job else None
 
-    def _sweep(self) -> None:
+    def _sweep(self, kinds: tuple[str, ...] = (".new", ".old")) -> None:
         """Remove what is half written or half removed."""
         for path in self.folder.glob("step-*"):
-            if path.suffix in (".new", ".old"):
+            if path.suffix in kinds:
                 shutil.rmtree(path, ignore_errors=True)
 
 
 def load(run: Run) -> Checkpoint | None:
-    """The newest checkpoint, every byte of it checked; None in a new run."""
+    """The newest checkpoint that is whole, every byte of it checked; None in a new run. Damaged ones after it are set
+    aside and told of. One of another job, or renamed, is an error: somebody put it there.
+    """
     found = checkpoints(run.folder)
-    if not found:
-        return None
+    passed: dict[Path, str] = {}
+    for folder in reversed(found):
+        try:
+            checkpoint = _read(folder, run)
+        except Damaged as fault:
+            passed[folder] = str(fault)
+            continue
+        except _Misplaced as fault:
+            if passed:
+                continue  # no better
+            raise RunError(f"{folder} {fault}: {_way_out(found, run)}") from None
+        return _instead(checkpoint, passed) if passed else checkpoint
+    if passed:
+        folder, why = next(iter(passed.items()))
+        raise RunError(f"{folder} {why}: {_NONE}")
+    return None
+
+
+def _instead(checkpoint: Checkpoint, passed: Mapping[Path, str]) -> Checkpoint:
+    """Where newer ones are damaged, which nobody is to take for whole again."""
+    for folder in passed:
+        aside = folder.with_name(folder.name + DAMAGED)
+        try:
+            shutil.rmtree(aside, ignore_errors=True)
+            folder.rename(aside)
+            to_disk(folder.parent)
+        except OSError as why:
+            raise RunError(f"{folder} {passed[folder]}, and cannot be set aside ({why.strerror}): remove it") from None
+    because = "; ".join(f"{folder.name} {why}" for folder, why in passed.items())
+    warnings.warn(f"{because}: the run goes on from {checkpoint.folder.name}, which is whole", stacklevel=3)
+    return replace(checkpoint, because=because)
+
+
+def _read(folder: Path, run: Run) -> Checkpoint:
+    """A checkpoint in which nothing is wrong, its numbers included."""
+    step = _checked(folder, run)
     try:
-        step = _checked(found[-1], run)
-    except Damaged as fault:
-        raise RunError(f"{found[-1]} {fault}: {_way_out(found, run)}") from None
-    folder = found[-1]
-    state = json.loads((folder / STATE).read_text(encoding="utf-8"))
-    return Checkpoint(step, folder, state, load_file(folder / TENSORS))
+        state = json.loads((folder / STATE).read_text(encoding="utf-8"), parse_constant=_no_number)
+        tensors = load_file(folder / TENSORS)
+    except (OSError, ValueError, SafetensorError) as why:
+        raise Damaged(f"is damaged ({why})") from None
+    if (wrong := unsound(tensors)) is not None:
+        raise Damaged(f"is damaged ({TENSORS}: {wrong})")
+    return Checkpoint(step, folder, state, tensors)
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{STATE}: it holds {name}")
 
 
 def dtype(run: Run, asked: str) -> str:
     """The type to compute in: what the run began with, where it was left to the machine, which may decide otherwise."""
-    newest = newest_checkpoint(run.folder)
-    if asked != "auto" or newest is None:
+    if asked != "auto":
         return asked
-    try:
-        return str(json.loads((newest / STATE).read_text(encoding="utf-8"))["dtype"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return asked  # `load` says what is wrong
+    for folder in reversed(checkpoints(run.folder)):
+        try:
+            manifests.check(folder, [STATE], manifests.read(folder))
+            return str(json.loads((folder / STATE).read_text(encoding="utf-8"))["dtype"])
+        except (Damaged, OSError, ValueError, LookupError, TypeError):
+            continue  # `load` says what is wrong
+    return asked
+
+
+_NONE = "there is no earlier one that is whole: remove the folder 'checkpoints' and the run starts again"
+
+
+class _Misplaced(Exception):
+    """Why a whole checkpoint cannot be used, said of it."""
 
 
 def _checked(folder: Path, run: Run) -> int:
@@ -183,9 +270,9 @@ def _checked(folder: Path, run: Run) -> int:
     manifest = manifests.read(folder)
     step = int(manifest["step"])
     if manifest["job"] != _job(run):
-        raise Damaged("was saved by another job")
+        raise _Misplaced("was saved by another job")
     if folder.name != f"step-{step:06d}":
-        raise Damaged(f"was saved as step {step} and renamed")
+        raise _Misplaced(f"was saved as step {step} and renamed")
     manifests.check(folder, manifest["files"], manifest)
     return step
 
@@ -196,12 +283,12 @@ def _way_out(found: list[Path], run: Run) -> str:
     for folder in reversed(found[:-1]):
         try:
             _checked(folder, run)
-        except Damaged:
+        except (Damaged, _Misplaced):
             bad.append(folder)
             continue
         also = f" and {', '.join(f.name for f in bad[1:])}, no better," if bad[1:] else ""
         return f"remove that folder{also} and the run goes on from {folder.name}, which is whole"
-    return "there is no earlier one that is whole: remove the folder 'checkpoints' and the run starts again"
+    return _NONE
 
 
 def _job(run: Run) -> str:
@@ -220,12 +307,3 @@ def _plain(state: Mapping[str, Any]) -> str:
         what = f"a checkpoint cannot keep the state {key!r}, {value!r:.60} ({why})"
         raise RunError(f"{what}: use finite numbers, text, lists, and dicts with text as keys")
     return json.dumps(state, indent=1) + "\n"
-
-
-def _to_disk(path: Path) -> None:
-    """A file's bytes, or a folder's names, past the cache that a power cut empties."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ponder import settings
 from ponder.errors import UsageError
 from ponder.train import credit, losses
 from ponder.train.objective import Memory, Plain, Stats, Tokens
@@ -45,6 +46,7 @@ class RejectionSampling(SFT):
     most: int = 4  # different answers per problem; the first ones
 
     def __post_init__(self) -> None:
+        settings.check_finite(self)
         if self.most < 1:
             raise UsageError(f"rejection sampling keeps at most {self.most} answers per problem: keep at least 1")
 
@@ -74,6 +76,7 @@ class DPO(Plain):
     nll: float = 0.0
 
     def __post_init__(self) -> None:
+        settings.check_finite(self)
         if not (self.beta > 0 and 0 <= self.smoothing < 0.5) or self.kind not in ("sigmoid", "ipo"):
             raise UsageError("DPO needs beta > 0, smoothing in [0, 0.5) and kind 'sigmoid' or 'ipo'")
         if not self.nll >= 0:

@@ -16,10 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ponder import settings
 from ponder.errors import Interrupted, PonderError, UsageError
 from ponder.nets import lora
 from ponder.nets.attention import packed
 from ponder.nets.decoder import Decoder
+from ponder.train.finite import Diverged
 from ponder.train.head import divergence, token_logprobs
 from ponder.train.objective import Objective, Tokens
 from ponder.train.optimiser import AdamW, Masters
@@ -29,10 +31,7 @@ from ponder.train.tally import Tally, average
 from ponder.types import Step, Trace
 
 T = TypeVar("T")
-
-
-class Diverged(PonderError):
-    """Three steps in a row had a loss or gradient that is not a finite number."""
+_COLDEST = 1e-30  # the least number to divide by in float32
 
 
 class OutOfMemory(PonderError):
@@ -62,6 +61,10 @@ class Learner:
         reference: Decoder | None = None,
         peers: Peers = ALONE,
     ) -> None:
+        settings.check_finite(objective)
+        settings.check_finite(optimiser)
+        if not _COLDEST <= temperature <= 1 / _COLDEST:
+            raise UsageError(f"temperature is {temperature}; log-probabilities need one that is positive and finite")
         self.net, self.objective, self.peers = net, objective, peers
         freeze(net, frozen_layers)
         self.masters = Masters(net, optimiser)
@@ -146,16 +149,21 @@ class Learner:
         metrics = tally.metrics() | {"grad_norm": float(norm)}
         if self.shrunk:
             metrics |= {"oom_retries": float(self.shrunk), "micro_tokens": float(self.micro_tokens)}
-        if np.isfinite(metrics["grad_norm"]) and np.isfinite(metrics["loss"]):
+        return self._take(metrics, norm)
+
+    def _take(self, metrics: dict[str, float], norm: Tensor) -> dict[str, float]:
+        """The optimiser's step, where loss and gradient and what comes of them are finite. Three times in a row that
+        they are not, training ends."""
+        finite = np.isfinite(metrics["grad_norm"]) and np.isfinite(metrics["loss"])
+        if finite and self.masters.step(norm):
             self.skipped = 0
-            self.masters.step(norm)
             return metrics
         self.masters.forget()
         self.skipped += 1
         if self.skipped >= 3:
             raise Diverged(
-                "the loss or gradient was not finite three steps in a row: the samples are kept in the run directory; "
-                "lower the learning rate, or look at their log-probabilities and advantages"
+                "the loss, the gradient or the new weights were not finite three steps in a row: lower the learning "
+                "rate, or look at the log-probabilities and advantages of the last traces in the run directory"
             )
         return metrics | {"skipped_steps": float(self.skipped)}
 

@@ -5,6 +5,7 @@ The learner does not know which one runs. Shapes: N trained tokens of a micro-ba
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -33,7 +34,7 @@ class KL:
     where: Literal["loss", "reward"] = "loss"
 
     def __post_init__(self) -> None:
-        if not self.beta >= 0:
+        if not 0 <= self.beta < math.inf:
             raise UsageError(f"a KL coefficient must be 0 or positive, not {self.beta}")
         if self.kind not in losses.KL or self.where not in ("loss", "reward"):
             raise UsageError(f"KL is k1, k2 or k3, in the loss or the reward; not {self.kind} in the {self.where}")

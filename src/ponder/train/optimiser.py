@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from ponder.errors import PonderError, RunError, UnknownName, UsageError
+from ponder.train.bounds import WIDE, Bounds, limit
+from ponder.train.finite import unsound
 from ponder.train.states import Rule, fresh, update
 
 States = Literal["float32", "int8", "cpu"]
+MAX_LR = 10.0
+MIN_EPS = 1e-30  # what is smaller may be 0 in float32, and 0 / 0 is no number
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +38,22 @@ class AdamW:
     max_norm: float = 1.0  # the gradient's global norm is clipped to this
     states: States = "float32"
 
+    INFINITE: ClassVar = ("max_norm",)  # see settings.py
+
     def __post_init__(self) -> None:
         if not self.lr > 0:
             raise UsageError(f"lr is {self.lr}; a learning rate must be positive")
-        if not all(0 <= b < 1 for b in self.betas) or not self.eps > 0 or not self.weight_decay >= 0:
-            raise UsageError("AdamW needs betas in [0, 1), eps > 0 and weight_decay >= 0")
+        if not self.lr <= MAX_LR:
+            raise UsageError(f"lr is {self.lr}; a step moves each weight by about as much: give at most {MAX_LR:g}")
+        if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas) or not self.eps > 0:
+            raise UsageError("AdamW needs two betas in [0, 1) and eps > 0")
+        if not MIN_EPS <= self.eps <= 1 / MIN_EPS:
+            raise UsageError(f"eps is {self.eps}; in float32 it must lie between {MIN_EPS:g} and {1 / MIN_EPS:g}")
+        if not 0 <= self.weight_decay * self.lr <= 1:
+            raise UsageError(f"weight_decay is {self.weight_decay}; it must be 0 or positive, and at most 1 / lr")
         for name, steps in (("warmup", self.warmup), ("decay_steps", self.decay_steps)):
-            if not steps >= 0:
-                raise UsageError(f"{name} is {steps}; a number of steps is 0 or more")
+            if not isinstance(steps, int) or not steps >= 0:
+                raise UsageError(f"{name} is {steps}; a number of steps is whole, 0 or more")
         if not 0 <= self.floor <= 1:
             raise UsageError(f"floor is {self.floor}; it is a share of lr, from 0 to 1")
         if not self.max_norm > 0:
@@ -77,6 +89,7 @@ class Masters:
         self.states = {n: fresh(w, settings.states == "int8") for n, w in self.weights.items()}
         self._sums: dict[str, Tensor] = {}  # gradients in float32, of parameters that are not
         self._landing: dict[str, Tensor] = {}  # where gradients arrive in host memory
+        self._bounds: Bounds | None = None  # None: nobody has looked
 
     def collect(self) -> None:
         """Add the network's gradients up in float32; call after each micro-batch."""
@@ -127,9 +140,12 @@ class Masters:
         self.net.zero_grad(set_to_none=True)
 
     @torch.no_grad()
-    def step(self, norm: Tensor) -> None:
-        """Clip by the norm and take a step. Waits for the device only where the masters are not on it."""
+    def step(self, norm: Tensor) -> bool:
+        """Clip by the norm and take a step, unless a number would not be finite after it: then all stays as it was.
+        Gives whether it was taken.
+        """
         found = self.gradients()
+        before = None if self._surely_finite(float(norm)) else self._copies()
         if found and math.isfinite(self.settings.max_norm):
             torch._foreach_mul_(list(found.values()), (self.settings.max_norm / norm).clamp(max=1.0))
         found = self._landed(found)
@@ -138,9 +154,34 @@ class Masters:
             names = [n for n in found if (self.weights[n].dim() >= 2) == matrices]
             rule = Rule(s.rate(self.steps), s.betas, s.eps, s.weight_decay if matrices else 0.0)
             update([(self.weights[n], found[n], self.states[n]) for n in names], rule)
+        if before is not None:
+            now = Bounds.of(self.weights.values(), self.states.values())
+            if not now.within(limit(self.params)):
+                for name, t in self.tensors().items():
+                    t.copy_(before[name])
+                self.forget()
+                return False
+            self._bounds = now
         self.steps += 1
         self.forget()
         self._publish()
+        return True
+
+    def _surely_finite(self, norm: float) -> bool:
+        """Whether a step with a gradient of that norm cannot overflow. Reads the weights only where in doubt."""
+        s = self.settings
+        rule = Rule(s.rate(self.steps), s.betas, s.eps, s.weight_decay)
+        most = limit(self.params)
+        for kept in (self._bounds, None):
+            known = kept or Bounds.of(self.weights.values(), self.states.values())
+            then = known.after(rule, min(norm, s.max_norm) if norm == norm else norm, narrow=most < WIDE)
+            if then.within(most):
+                self._bounds = then
+                return True
+        return False
+
+    def _copies(self) -> dict[str, Tensor]:
+        return {name: t.clone() for name, t in self.tensors().items()}
 
     def tensors(self) -> dict[str, Tensor]:
         """All that `restore` needs but the step count, for a safetensors file. Not copies: a step changes them."""
@@ -165,11 +206,14 @@ class Masters:
                     f"{name} of the saved optimiser is {tuple(found.shape)} in {found.dtype}, here {wanted[0]} in "
                     f"{wanted[1]}: it belongs to another model or other settings"
                 )
+        if (bad := unsound({name: tensors[name] for name in own})) is not None:
+            raise RunError(f"the saved optimiser is damaged: {bad}; go on from an earlier checkpoint")
         if strange := [name for name in tensors if name.startswith("weight.") and name not in own]:
             raise RunError(f"the saved optimiser holds {strange[0]}, which is not trained here: free the same layers")
         for name, t in own.items():
             t.copy_(tensors[name])
         self.steps = int(facts["steps"])
+        self._bounds = None
         self.forget()
         self._publish()
 

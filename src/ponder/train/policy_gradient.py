@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ponder import settings
 from ponder.errors import UsageError
 from ponder.train import credit, losses
 from ponder.train.credit import Array, Written
@@ -69,6 +70,10 @@ class REINFORCE(OnSequences):
     decay: float = 0.9  # of the running mean
     kl: KL = NO_KL
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.decay <= 1:
+            raise UsageError(f"decay is {self.decay}; it is the share of the running mean that stays, from 0 to 1")
+
     def unused(self) -> dict[str, str]:
         return (
             {} if self.baseline == "running" else {"decay": f"the baseline is {self.baseline}: give baseline=running"}
@@ -112,6 +117,7 @@ class Clipped(Plain):
 
     def __post_init__(self) -> None:
         positive(type(self).__name__, self.clip, self.high)
+        settings.check_finite(self)
 
     @property
     def high(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -27,8 +28,9 @@ class Adaptive:
     horizon: float = 10_000  # completions
 
     def __post_init__(self) -> None:
-        if not (self.target > 0 and self.horizon > 0):
-            raise UsageError(f"the KL's target and horizon must be positive, not {self.target} and {self.horizon}")
+        if not (0 < self.target < math.inf and 0 < self.horizon < math.inf):
+            given = f"{self.target} and {self.horizon}"
+            raise UsageError(f"the KL's target and horizon must be positive and finite, not {given}")
 
     def next(self, beta: float, kl: float, completions: int) -> float:
         error = float(np.clip(kl / self.target - 1, -0.2, 0.2))
@@ -43,6 +45,12 @@ class Critic:
     optimiser: AdamW = AdamW(lr=1e-5)
     clip: float | None = 0.2  # of the value's change within a step; None: no clipping
     warmup: int = 0  # steps in which only the critic learns
+
+    def __post_init__(self) -> None:
+        if self.clip is not None and not 0 < self.clip < math.inf:
+            raise UsageError(f"the critic's clip is {self.clip}; it must be positive and finite, or None: no clipping")
+        if not isinstance(self.warmup, int) or self.warmup < 0:
+            raise UsageError(f"the critic's warmup is {self.warmup}; a number of steps is whole, 0 or more")
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,9 @@ class PPO(Clipped):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name, most in (("most", self.most), ("most_reward", self.most_reward)):
+            if most is not None and not 0 < most < math.inf:
+                raise UsageError(f"{name} is {most}; it must be positive and finite, or None: no clipping")
         if not (0 < self.gamma <= 1 and 0 <= self.lam <= 1):
             raise UsageError(f"PPO needs gamma in (0, 1] and lam in [0, 1], not {self.gamma} and {self.lam}")
         if self.adaptive and not (self.kl.beta and self.kl.where == "reward"):

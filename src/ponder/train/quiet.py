@@ -208,8 +208,8 @@ class QuietLearner(Learner):
         watch(1.0)
         self.masters.collect()
         norm = self.masters.norm()
-        self.masters.step(norm)
-        return told | {"loss": float(total.detach()), "grad_norm": float(norm), "lr": rate}
+        metrics = told | {"loss": float(total.detach()), "grad_norm": float(norm), "lr": rate}
+        return self._take(metrics, norm)
 
     def slopes(self, texts: Sequence[Text], thoughts: Thoughts) -> dict[str, Tensor]:
         """The gradient of a step, without taking it."""

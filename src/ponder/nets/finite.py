@@ -1,0 +1,21 @@
+"""Which tensors hold a number that is not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+
+def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
+    """The name of the first such tensor. One pass over memory, and one wait for each device."""
+    some = {n: t.detach() for n, t in tensors.items() if t.is_floating_point() and t.numel()}
+    for device in {t.device for t in some.values()}:
+        names = [n for n, t in some.items() if t.device == device]
+        # The largest magnitude of a tensor is NaN or infinite where any of its numbers is.
+        largest = torch._foreach_norm([some[n] for n in names], float("inf"))
+        fine = torch.stack([torch.isfinite(one) for one in largest]).tolist()
+        if not all(fine):
+            return names[fine.index(False)]
+    return None

@@ -1,0 +1,64 @@
+"""How large a step of AdamW can make its numbers, from a few scalars: where that is far from overflow, nothing is read.
+
+Per element, for a gradient of norm g: |m'| <= b1 m + (1 - b1) g, v' <= b2 v + (1 - b2) g^2, and the weight moves by at
+most lr |m'| / ((1 - b1) eps). That is far too much, and still far below 1e37 for any setting that learns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ponder.train.states import Rule, State
+
+WIDE = 1e37  # of float32, with room for what the kernel computes on the way
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """No weight, first moment or second moment is larger."""
+
+    weight: float
+    first: float
+    second: float
+
+    @classmethod
+    def of(cls, weights: Iterable[Tensor], states: Iterable[State]) -> Bounds:
+        """As they are: one pass over memory."""
+        held = list(states)
+        first, second = ([s[k] for s in held for k in s if k in names] for names in _MOMENTS)
+        return cls(_largest(weights), _largest(first), _largest(second))
+
+    def after(self, rule: Rule, norm: float, narrow: bool) -> Bounds:
+        """After a step. `narrow`: the weights' own type ends early, and moments are taken to be Adam's own."""
+        b1, b2 = rule.betas
+        first = b1 * self.first + (1 - b1) * norm
+        second = b2 * self.second + (1 - b2) * norm * norm
+        moved = first / ((1 - b1) * rule.eps)
+        if narrow and b1 * b1 < b2:  # Cauchy and Schwarz: the largest quotient of sums over the same gradients
+            moved = min(moved, 1 / math.sqrt((1 - b2) * (1 - b1 * b1 / b2)))
+        return Bounds(self.weight * (1 + rule.lr * rule.decay) + rule.lr * moved, first, second)
+
+    def within(self, limit: float) -> bool:
+        """False also where one is NaN."""
+        return self.weight < limit and self.first < WIDE and self.second < WIDE
+
+
+_MOMENTS = (("exp_avg", "exp_avg_max"), ("exp_avg_sq", "exp_avg_sq_max"))
+
+
+def limit(params: Mapping[str, Tensor]) -> float:
+    """Below this a master weight fits into its parameter's own type."""
+    return min((min(WIDE, torch.finfo(p.dtype).max) for p in params.values()), default=WIDE)
+
+
+def _largest(tensors: Iterable[Tensor]) -> float:
+    some = [t.detach() for t in tensors if t.is_floating_point() and t.numel()]
+    if not some:
+        return 0.0
+    norms = [float(n) for n in torch.stack([n.cpu() for n in torch._foreach_norm(some, math.inf)])]
+    return math.nan if any(math.isnan(n) for n in norms) else max(norms)
