@@ -192,6 +192,8 @@ def _checked(folder: Path, run: Run) -> int:
     if folder.name != f"step-{step:06d}":
         raise _Fault(f"was saved as step {step} and renamed")
     for name, kept in manifest["files"].items():
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise _Fault(f"is damaged ({MANIFEST}: {name!r} lies outside of it)")
         try:
             found = _measure(folder / name)
         except OSError as why:
