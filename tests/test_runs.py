@@ -243,9 +243,9 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     """A disk that takes no byte more: one clear error, also when the run closes over what could not be written."""
     with Run(tmp_path, Job()):
         pass
-    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
     with pytest.raises(RunError, match=r"metrics\.jsonl: No space left on device; free some space and run again"):
         with Run(tmp_path, Job()) as run:
+            (tmp_path / "metrics.jsonl").symlink_to("/dev/full")  # by then it is open: no link is there when it begins
             run.metrics(0, {"x": 1.0})
     (tmp_path / "metrics.jsonl").unlink()
     with Run(tmp_path, Job()) as run:

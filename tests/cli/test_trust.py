@@ -29,7 +29,7 @@ from ponder.trust import foreign, trusting
 from ponder.types import Problem, Score, Step, Trace, ids, user
 
 MODULE = "stranger_module"
-CODE = f"""
+CODE = """
 from pathlib import Path
 
 Path(__file__).with_name("marker").touch()
@@ -160,13 +160,22 @@ def test_trust_says_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, p
     """The user's own run, by its directory: --trust, with which modules of the current folder are found."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own_words.py").write_text("def call(question):\n    return ['3']\n")
-    (tmp_path / "t.json").write_text(json.dumps([{"name": "t", "question": "What is 1 + 2, and why?", "answer": "3"}]))
-    given = ("problems", "--source", "templates", "--file", "t.json", "--count", "1", "--exact", "own_words:call")
+    sums = {
+        "name": "sums",
+        "question": "What is {a} + {b}?",
+        "variables": {"a": [1, 2], "b": [1, 2]},
+        "answer": "a + b",
+    }
+    (tmp_path / "t.json").write_text(json.dumps(sums | {"answer": "a + b"}))
+    given = ("problems", "templates", "--file", "t.json", "--count", "4", "--near", "0", "--exact", "own_words:call")
     monkeypatch.syspath_prepend(str(tmp_path))
-    first = ponder(*given, "--run", "run")
+    first = ponder(*given, "--run", "run", "--out", "a.jsonl")
     assert first.code == 0, first.err
-    again = ponder(*given, "--run", "run")
+    again = ponder(*given, "--run", "run", "--out", "b.jsonl")
     assert again.code == 0, again.err  # he named it himself
+    other = ponder(*given[:-2], "--run", "run", "--out", "c.jsonl")
+    assert other.code == 0, other.err  # the stored job named code that is not asked for any more
+    assert ponder(*given, "--run", "run", "--out", "d.jsonl").code == 0
     assert "own_words:call" in (refused := ponder("run", "run")).err and refused.code == 2
     assert ponder("run", "run", "--trust").code == 0
     assert ponder("run", "run").code == 2, "one command's word is not the next one's"
