@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 import ponder.errors
 from ponder import jobs, names
+from ponder.environment import read_environment
 from ponder.errors import ForeignCode, RunError, UsageError
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
@@ -22,7 +24,7 @@ from ponder.pipelines.rl import RL
 from ponder.pipelines.sieve import Sieve
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Ensemble
-from ponder.runs import Run, checkpoints, hold, read_environment, read_job, read_metrics, read_traces
+from ponder.runs import Run, checkpoints, hold, read_job, read_metrics, read_traces
 from ponder.tasks import Addition, Columns
 from ponder.tasks.mixed import Shaped
 from ponder.trust import foreign, trusting
@@ -113,8 +115,9 @@ READING: dict[str, tuple[str, ...]] = {
 
 @pytest.mark.parametrize("command", READING)
 def test_a_reading_command_runs_nothing_of_a_run(command: str, strange: Path, ponder: Callable[..., Any]) -> None:
-    for what, task in TASKS.items():
-        home = strange / "run"
+    drawn = command.startswith("plot")  # which takes a second each time
+    for what in ("a type", "a reward") if drawn else TASKS:
+        home, task = strange / "run", TASKS[what]
         written(home, evaluation(task), trace(), trace("p/1"))
         said = ponder(*READING[command])
         assert said.code in (0, 2) and not (strange / "marker").exists(), (what, said.err)
@@ -266,15 +269,22 @@ def test_every_name_that_is_loaded_stands_in_a_field_that_says_so() -> None:
     assert users | {"names.py"} == known
 
 
-def test_a_stage_s_own_task_is_known_to_a_later_one() -> None:
-    from ponder.pipelines import stages
+@dataclass(frozen=True)
+class Looks:
+    """A job of the user's own, which reads its run directory back."""
 
-    seen: list[bool] = []
-    job = Stages((Stage("a", Evaluate(Columns(data=({"prompt": "?"},), rewards=("json:dumps",)))),))
-    assert jobs.foreign_in(job) == ["json:dumps"] and stages.foreign_in is jobs.foreign_in
-    with trusting(jobs.foreign_in(job)):
-        seen.append(jobs.decode(jobs.encode(job)) == job)
-    assert seen == [True]
+    def __call__(self, folder: Path, watch: Any = None) -> Any:
+        with Run(folder, self, {}):
+            return jobs.decode(read_job(folder))
+
+
+def test_what_stages_name_is_trusted_while_they_run(tmp_path: Path) -> None:
+    job = Stages((Stage("a", Looks()),))
+    assert jobs.foreign_in(job) == [f"{__name__}:Looks"]
+    for _ in range(2):  # also when they go on
+        assert job(tmp_path / "run") == {"a": Looks()}
+    with pytest.raises(ForeignCode, match="Looks"):
+        jobs.decode(read_job(tmp_path / "run"))
 
 
 # Links
