@@ -41,7 +41,7 @@ JOBS = [
 @pytest.mark.parametrize("job", JOBS, ids=lambda j: type(j).__name__)
 def test_a_job_comes_back_equal(job: Any) -> None:
     data = json.loads(json.dumps(jobs.encode(job)))
-    again = jobs.decode(data)
+    again = jobs.decode(data, trust=True)
     assert again == job and type(again) is type(job)
     assert jobs.encode(again) == jobs.encode(job) == data
     assert not jobs.differences(data, jobs.encode(again))
@@ -79,7 +79,7 @@ def test_plain_things() -> None:
     for value in (None, True, 3, 2.5, "x", (1, ("a", None)), {"a": (1,)}):
         assert jobs.decode(json.loads(json.dumps(jobs.encode(value)))) == value
     assert jobs.encode(Path("/a/b")) == "/a/b"
-    assert jobs.decode(jobs.encode(Holder((1, 2)))) == Holder((1, 2))
+    assert jobs.decode(jobs.encode(Holder((1, 2))), trust=[f"{__name__}:Holder"]) == Holder((1, 2))
 
 
 @pytest.mark.parametrize(
@@ -89,6 +89,8 @@ def test_plain_things() -> None:
 def test_a_type_that_is_not_known_is_refused(kind: str) -> None:
     with pytest.raises(PonderError, match=kind):
         jobs.decode({"is": kind, "x": 1})
+    with pytest.raises(PonderError, match=kind):
+        jobs.decode({"is": kind, "x": 1}, trust=True)
 
 
 def test_another_version_s_job_is_named() -> None:

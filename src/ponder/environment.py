@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import RunError
+from ponder.links import refuse_links
 
 INPUTS, MISSING = "inputs", "missing"  # in environment.json: fingerprints by name, and who had none the last time
 CODE = "the code of "  # before a module's name, among them
@@ -48,6 +49,7 @@ def compare(folder: Path, now: Mapping[str, str], grown: bool) -> list[str]:
 
 def read_environment(folder: str | Path) -> dict[str, Any]:
     """What a run began with; empty where nobody can read it."""
+    refuse_links(folder)
     try:
         found = json.loads((Path(folder) / "environment.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -35,6 +35,17 @@ class UnknownName(UsageError):
         super().__init__(f"no {kind} named {name[:MAX_NAME_CHARS]!r}.{meant}{listed}{' ' + hint if hint else ''}")
 
 
+class ForeignCode(UsageError):
+    """A run directory names code that is not ponder's own, and that the user did not name."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        listed = ", ".join(repr(name) for name in names)
+        super().__init__(
+            f"job.json names {listed}, which is not ponder's own, and is not loaded or called on its word alone: give"
+            " --trust where you trust whoever wrote it, or name the same on the command line (in Python: trust=True)"
+        )
+
+
 class ModelError(PonderError):
     """Weights, configuration or tokenizer that are missing, damaged or do not fit each other."""
 

@@ -1,6 +1,7 @@
 """A job as plain data and back. The object is its own config: frozen dataclasses, written with their type.
 
-`decode(encode(job)) == job`, so the `job.json` of a run directory runs again.
+`decode(encode(job)) == job`, so the `job.json` of a run directory runs again. What it names is code, and may be a
+stranger's: only ponder's own types are loaded, unless somebody trusts others (see `trust`).
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from ponder.errors import RunError, UsageError
-from ponder.names import load
+from ponder.errors import PonderError, RunError, UsageError
+from ponder.names import limited, load
+from ponder.trust import FLOAT, Trust, check, foreign
+from ponder.trust import TYPE as _TYPE
 
-_TYPE = "is"  # the key under which a dataclass's own type stands
 _LONGEST = 60  # characters of a value in a message
 
 
@@ -41,21 +43,30 @@ def encode(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, float) and not math.isfinite(value):  # JSON has no such number
-        return {_TYPE: "float", "value": str(value)}
+        return {_TYPE: FLOAT, "value": str(value)}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise UsageError(f"a job can hold numbers, text, sequences and frozen dataclasses, not {type(value).__name__}")
 
 
-def decode(data: Any) -> Any:
-    """The object again. Sequences come back as tuples, as frozen dataclasses hold them."""
+def decode(data: Any, trust: Trust = ()) -> Any:
+    """The object again. Sequences come back as tuples, as frozen dataclasses hold them.
+
+    `trust`: names of code that the data may hold beside ponder's own types, as "module:object"; True: any. The whole is
+    looked through before anything is imported.
+    """
+    with limited(check(data, trust)):
+        return _decoded(data)
+
+
+def _decoded(data: Any) -> Any:
     if isinstance(data, list):
-        return tuple(decode(v) for v in data)
+        return tuple(_decoded(v) for v in data)
     if not isinstance(data, dict):
         return data
-    if data.get(_TYPE) == "float":
-        return float(data["value"])
-    plain = {k: decode(v) for k, v in data.items() if k != _TYPE}
+    if data.get(_TYPE) == FLOAT:
+        return _number(data.get("value"))
+    plain = {k: _decoded(v) for k, v in data.items() if k != _TYPE}
     if _TYPE not in data:
         return plain
     kind = load(str(data[_TYPE]))
@@ -63,8 +74,27 @@ def decode(data: Any) -> Any:
         raise RunError(f"job.json names {data[_TYPE]!r}, which is not a dataclass")
     try:
         return kind(**plain)
+    except PonderError:
+        raise
     except TypeError as why:
         raise RunError(f"job.json was written by another version: {data[_TYPE]} {why}") from None
+    except (ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as why:
+        raise RunError(f"job.json is damaged: {data[_TYPE]} cannot be made of what it says ({why})") from None
+
+
+def _number(text: Any) -> float:
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        raise RunError(f"job.json is damaged: {text!r:.60} is no number") from None
+
+
+def foreign_in(value: Any) -> list[str]:
+    """The code that a job, or a part of one, names beside ponder's own: whoever made it trusts it."""
+    try:
+        return foreign(encode(value))
+    except UsageError:  # no part of a saved job
+        return []
 
 
 def each_text(data: Any, change: Callable[[str], str]) -> Any:
@@ -117,7 +147,7 @@ def _shown(a: Any, b: Any) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, dict) and isinstance(value.get(_TYPE), str) and value[_TYPE] != "float":
+    if isinstance(value, dict) and isinstance(value.get(_TYPE), str) and value[_TYPE] != FLOAT:
         return value[_TYPE].rpartition(":")[2] + "(...)"
     return repr(value)
 

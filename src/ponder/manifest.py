@@ -59,6 +59,8 @@ def read(folder: Path) -> dict[str, Any]:
 def check(folder: Path, names: Iterable[str], manifest: dict[str, Any], quick: bool = False) -> None:
     """Every byte of these files is as it was written. `quick`: by the faster checksum, where the manifest has it."""
     for name in names:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise Damaged(f"is damaged ({MANIFEST}: {name!r} lies outside of it)")
         kept = manifest["files"][name]
         kind = "crc32" if quick and "crc32" in kept else "sha256"
         try:

@@ -29,7 +29,9 @@ from typing import IO, Any
 from ponder import full_disk, jobs, settings
 from ponder.environment import INPUTS, MISSING, MOST, compare, environment, read_environment
 from ponder.errors import RunError
+from ponder.links import refuse_links
 from ponder.records import Appender, damaged, mend, records, to_disk
+from ponder.trust import foreign
 from ponder.types import Trace
 
 _FIRST = ("lock", "environment.json", "environment.json.new", "job.json.new")  # all that a start cut short leaves
@@ -90,7 +92,7 @@ class Run:
         """Write the job, or make sure that the one already here is this one."""
         path = self.folder / "job.json"
         if path.exists():
-            theirs = _filled(read_job(self.folder))
+            theirs = _filled(read_job(self.folder), foreign(self.job))
             another_job = theirs != self.job
             if another_job and self.follows is None:
                 raise another(self.folder, theirs, self.job)
@@ -177,6 +179,7 @@ class Run:
 
 def hold(folder: Path) -> IO[str]:
     """The lock of a run directory, which is made where it is not there; closing it lets go."""
+    refuse_links(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = open(folder / "lock", "a+")  # noqa: SIM115
@@ -220,13 +223,20 @@ def write_json(path: Path, data: Any) -> None:
 def read_job(folder: str | Path) -> Any:
     """The encoded job of a run directory, with paths as they are now."""
     here = str(Path(folder).resolve().parent)
-    return jobs.each_text(_stored(folder), lambda text: text.replace(_BESIDE, here))
+
+    def placed(text: str) -> str:
+        for after in text.split(_BESIDE)[1:]:
+            if ".." in re.split(r"[/\\\s]", after):
+                raise RunError(f"{folder}/job.json names {text!r:.80}, which leads out of the folder of its stages")
+        return text.replace(_BESIDE, here)
+
+    return jobs.each_text(_stored(folder), placed)
 
 
-def _filled(encoded: Any) -> Any:
-    """A stored job with the defaults of fields that its kind has got since."""
+def _filled(encoded: Any, trust: Sequence[str]) -> Any:
+    """A stored job with the defaults of fields that its kind has got since. `trust`: what the job at hand names."""
     try:
-        return jobs.encode(jobs.decode(encoded))
+        return jobs.encode(jobs.decode(encoded, trust))
     except Exception:  # whatever is not there any more, or refuses what it took then, is compared as it was written
         return encoded
 
@@ -242,11 +252,12 @@ def _unplaced(job: Any, folder: Path) -> Any:
 
 def _stored(folder: str | Path) -> Any:
     path = Path(folder) / "job.json"
+    refuse_links(folder)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except OSError as why:
         raise RunError(f"{folder} is not a run directory: {path.name}: {why.strerror}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise RunError(f"{path} is damaged: it is not JSON") from None
 
 
@@ -263,6 +274,7 @@ def read_findings(folder: str | Path) -> dict[int, list[str]]:
 
 def _metrics(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     path = folder / "metrics.jsonl"
+    refuse_links(folder)
     for number, row in records(path):
         for name, value in row.items():
             fits = isinstance(value, list if name == FINDINGS else int | float | None)
@@ -274,6 +286,7 @@ def _metrics(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def read_traces(folder: str | Path) -> Iterator[tuple[int, Trace]]:
     """Every trace with its step, in the order in which they were thought."""
     path = Path(folder) / "traces.jsonl"
+    refuse_links(folder)
     for number, record in records(path):
         try:
             trace = Trace.from_json(record)
@@ -286,6 +299,7 @@ def read_traces(folder: str | Path) -> Iterator[tuple[int, Trace]]:
 
 def checkpoints(folder: str | Path) -> list[Path]:
     """Whole checkpoints of a run, oldest first."""
+    refuse_links(folder)
     found = (Path(folder) / "checkpoints").glob("step-*")
     whole = (p for p in found if p.name.removeprefix("step-").isdigit())  # not .new or .old: being written, removed
     return sorted(whole, key=lambda p: (len(p.name), p.name))  # past a million steps names grow longer

@@ -5,6 +5,7 @@ Nothing heavy is imported before a command runs, so that `ponder --help` answers
 
 from __future__ import annotations
 
+import contextvars
 import errno
 import os
 import sys
@@ -51,6 +52,8 @@ COMMANDS = {
 }
 
 UNSAFE = "--unsafe-sandbox"  # with any command: where no jail can be built, run a model's programs without one
+TRUST = "--trust"  # with commands that take run directories: load the code that these name, as their author's word
+TRUSTING = ("run", "plan", "harvest", "compare", "plot", "replay", "contamination", "reflect")
 
 # What the user can put right: no space, no permission, a path that cannot be one.
 THEIRS = (
@@ -72,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(given: list[str]) -> int:
     try:
-        code = _dispatch(given)
+        code = contextvars.copy_context().run(_dispatch, given)  # what it trusts ends with it
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader of our output has gone
@@ -122,6 +125,9 @@ def _dispatch(argv: list[str]) -> int:
     if name not in COMMANDS:
         raise UnknownName("command", name, COMMANDS)
     command = COMMANDS[name]
+    if TRUST in rest and name in TRUSTING:
+        rest = [a for a in rest if a != TRUST]
+        _trust()
     function = load(command.at)
     if command.whole:
         return int(function(rest))
@@ -130,6 +136,15 @@ def _dispatch(argv: list[str]) -> int:
 
     made = flags.call(function, rest, f"ponder {name}")
     return start(*made) if isinstance(made, Launch) else int(made)
+
+
+def _trust() -> None:
+    """Modules in the current folder are found too, as where the run was made."""
+    from ponder.cli import recipes
+    from ponder.trust import trust
+
+    trust(True)
+    recipes.reach([Path.cwd()])
 
 
 def overview() -> str:
@@ -144,6 +159,7 @@ usage: ponder COMMAND ...
 
 `ponder COMMAND --help` lists a command's flags; `ponder run RECIPE --help` a recipe's. Programs that a model writes
 run in a jail; where none can be built they are refused, or run without one under --unsafe-sandbox.
+A run directory's own code, where it names any that is not ponder's, is loaded only under --trust.
 A stopped run goes on when the same command is given again."""
 
 

@@ -98,7 +98,8 @@ def _harvest(
     things = f"rows of {job.what}" if job.what == "labels" else job.what
     print("\n".join([*funnel.lines(), "", f"{len(rows):,} {things} of {problems:,} problems in {out}"]))
     if unsure := sum(not row.get("verified", True) for row in rows):
-        print(f"{unsure:,} could not be judged again as whole answers: --task NAME does that")
+        whose = "--task NAME does that, or --trust where the run's task is code of your own"
+        print(f"{unsure:,} could not be judged again as whole answers: {whose}")
     if held := sum(map(from_held_out, rows)):
         print(f"{held:,} are of held-out problems: a model that learns from them cannot be measured on those any more")
     if job.what in USED_BY:

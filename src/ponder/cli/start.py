@@ -124,8 +124,9 @@ def _parts(stages: Stages, folder: Path) -> list[tuple[str, tuple[Any, Path]]]:
     from ponder import jobs
     from ponder.runs import read_job
 
+    trust = jobs.foreign_in(stages)
     where = {stage.name: folder / stage.name for stage in stages.stages}
-    return [(name, (jobs.decode(read_job(run)), run)) for name, run in where.items()]
+    return [(name, (jobs.decode(read_job(run), trust), run)) for name, run in where.items()]
 
 
 def report(job: Any, folder: Path, result: Any) -> list[str]:

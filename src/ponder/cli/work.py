@@ -293,10 +293,14 @@ def slug(name: str) -> str:
 
 
 def kept_job(folder: Path) -> Any:
-    from ponder import jobs
+    """The job of a run directory. What it names beside ponder's own is loaded only where the user said --trust, now
+    and for as long as the command runs."""
+    from ponder import jobs, names
     from ponder.runs import read_job
+    from ponder.trust import allowed
 
-    recipes.reach([Path.cwd(), *recipes.folders()])  # a job may hold a recipe's own task
+    recipes.reach(recipes.folders())  # a job may hold the task of a recipe that comes with ponder
+    names.limit(allowed())
     job = jobs.decode(read_job(folder))
     if not callable(job):
         raise UsageError(f"{folder}/job.json holds no job that can be run")
@@ -316,6 +320,7 @@ def _recipes_help() -> str:
             *(listed or ["  (none are installed)"]),
             "",
             "`ponder run RECIPE --help` lists its flags. The run directory is runs/RECIPE unless --run names another.",
+            "A run directory that names code of its own, not ponder's, runs only with --trust.",
         ]
     )
 

@@ -31,6 +31,7 @@ from ponder.models.local import Local
 from ponder.models.tokenizer import Tokenizer
 from ponder.models.tokenizer_file import unpanicked
 
+_LOCAL = {"local_files_only": True, "trust_remote_code": False}  # said at once: else transformers asks on a terminal
 _CACHE_BYTES = 2 << 30  # most memory for keys and values of sequences in flight
 
 
@@ -79,9 +80,9 @@ class Transformers(Local):
         manifest.verify(folder)
         try:
             with _no_bars(transformers.utils.logging), unpanicked():
-                model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+                model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **_LOCAL)
             with unpanicked():
-                theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+                theirs = transformers.AutoTokenizer.from_pretrained(folder, **_LOCAL)
         except Exception as reason:  # transformers raises nothing narrower
             said = " ".join(str(reason).split()) or type(reason).__name__
             raise ModelError(f"transformers cannot load {folder}: {said}") from None

@@ -53,7 +53,7 @@ class VLLM(Local):
             raise ModelError(f"no model folder at {folder}; check the path")
         manifest.verify(folder)
         os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")  # a fork has no CUDA where there was any before
-        told = {"logprobs_mode": "processed_logprobs", "disable_log_stats": True, **options}
+        told = {"trust_remote_code": False, "logprobs_mode": "processed_logprobs", "disable_log_stats": True, **options}
         tokenizer = Tokenizer.from_folder(folder)
         loop = asyncio.new_event_loop()
         threading.Thread(target=loop.run_forever, name="vllm", daemon=True).start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ponder import room
@@ -12,7 +12,7 @@ from ponder.errors import UsageError
 from ponder.models.load import load_any, pin
 from ponder.pipelines.asked import in_style
 from ponder.pipelines.evaluate import think_about
-from ponder.pipelines.guides import guide_named, sees_gold
+from ponder.pipelines.guides import code_of, guide_named, sees_gold
 from ponder.pipelines.inputs import inputs_of
 from ponder.pipelines.report import Report, report
 from ponder.pipelines.solve import pick
@@ -21,6 +21,7 @@ from ponder.protocols import Silent, Strategy, Task, Watch
 from ponder.reason.budget import Budget
 from ponder.reason.strategies import Ensemble
 from ponder.runs import Run, read_traces
+from ponder.trust import names_code
 from ponder.types import Trace
 
 
@@ -32,7 +33,8 @@ class Collect:
     model: str = "smollm2"
     template: str | None = None
     strategy: Strategy = Ensemble(4)
-    guide: str = ""  # "oracle": the gold answer guides the search, as training data may, and the traces say so
+    # "oracle": the gold answer guides the search, as training data may, and the traces say so
+    guide: str = field(default="", metadata=names_code(code_of))
     budget: Budget | None = None
     problems: int = 256
     first: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from ponder.errors import Interrupted, ModelError, TaskError, UsageError
 from ponder.models.load import load_any, pin
 from ponder.pipelines import unchanged
 from ponder.pipelines.asked import in_style
-from ponder.pipelines.guides import guide_named, sees_gold
+from ponder.pipelines.guides import code_of, guide_named, sees_gold
 from ponder.pipelines.inputs import inputs_of
 from ponder.pipelines.report import Report, report, so_far
 from ponder.pipelines.solve import attempt
@@ -23,6 +23,7 @@ from ponder.protocols import Policy, Scorer, Silent, Strategy, Task, Watch
 from ponder.reason.budget import Budget, Purse
 from ponder.reason.strategies import Chain
 from ponder.runs import Run, read_traces
+from ponder.trust import names_code
 from ponder.types import Cost, Problem, Trace
 
 MANY = 16  # failures from the start on that end an evaluation: it is the settings, not the problems
@@ -36,7 +37,8 @@ class Evaluate:
     model: str = "smollm2"
     template: str | None = None
     strategy: Strategy = Chain()
-    guide: str = ""  # what guides a search (see `guides`); "oracle" is the task's verifier, and is said everywhere
+    # what guides a search (see `guides`); "oracle" is the task's verifier, and is said everywhere
+    guide: str = field(default="", metadata=names_code(code_of))
     budget: Budget | None = None  # of each problem
     together: bool = False  # it is the budget of all problems: whoever thinks hard leaves less to the others
     limit: int | None = None  # the first so many problems; None: all

@@ -79,6 +79,13 @@ def sees_gold(guide: str) -> bool:
     return guide.partition("+")[0] == ORACLE
 
 
+def code_of(guide: str) -> str:
+    """The `module:object` in a guide's name; empty where there is none."""
+    while guide.startswith(ORACLE + "+"):
+        guide = guide.removeprefix(ORACLE + "+")
+    return guide if ":" in guide and not learned(guide)[0] else ""
+
+
 def learned(guide: str) -> tuple[str, str]:
     """What kind of judge it is, and its model; both empty where a guide has no weights of its own."""
     kind, _, rest = guide.partition(":")

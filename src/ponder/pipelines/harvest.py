@@ -6,15 +6,18 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from ponder import jobs
-from ponder.errors import PonderError, RunError, TaskError, UnknownName, UsageError
+from ponder.errors import RunError, TaskError, UnknownName, UsageError
 from ponder.funnel import Funnel
+from ponder.measure.readers.runs import run_task, run_verifier, verifier_of
 from ponder.models.genrm import lesson
+from ponder.names import limited
 from ponder.pipelines.held_out import may_learn, none_left, sided_traces
 from ponder.pipelines.kinds import APPLIES, EACH, ESTIMATES, FORMS, INSTEAD, MANY, WHAT, WITH_TOKENS, Format, What
 from ponder.pipelines.rows import FUNNEL, told, write_rows
@@ -24,6 +27,7 @@ from ponder.reason.harvest.found import By, Found, Origin
 from ponder.reason.harvest.journeys import Reads
 from ponder.runs import Run, read_job, read_traces, write_json
 from ponder.tasks.steps import FORMATS, LABEL
+from ponder.trust import allowed, trusting
 from ponder.types import Ids, Problem, Score, Step, Trace, ids, prompt_trace
 
 if TYPE_CHECKING:
@@ -102,7 +106,10 @@ class Harvest:
 
     def rows(self, funnel: Funnel, watch: Watch | None = None) -> list[dict[str, Any]]:
         """What a file says, one row each. Where nothing is left, an error with the funnel."""
-        watch = watch or Silent()
+        with trusting(jobs.foreign_in(self.task)):  # what its own task is, that of a run may be too
+            return self._rows(funnel, watch or Silent())
+
+    def _rows(self, funnel: Funnel, watch: Watch) -> list[dict[str, Any]]:
         watch.phase("read")
         for run in self.runs:
             has_traces(run)
@@ -122,7 +129,8 @@ class Harvest:
             watch.phase("judge")
             judges = {run: own_judge(run) if self.task is None else self.task.verifier for run in self.runs}
             judges = {run: judge if judge and judge.name == scorer[run] else None for run, judge in judges.items()}
-            found = asyncio.run(still_right(found, problems, judges, self.bar, funnel))
+            with nullcontext() if self.task is not None else limited(allowed()):
+                found = asyncio.run(still_right(found, problems, judges, self.bar, funnel))
         ways = self.what in ESTIMATES and self.format == "stepwise"
         if ways:
             found = reap.woven(reap.merged(found, funnel))
@@ -216,13 +224,14 @@ async def still_right(
 
 
 def own_judge(run: str) -> Scorer | None:
-    """Who judged the answers of a run, where its job still says so."""
-    try:
-        job = jobs.decode(read_job(run))
-        judge = job.task.verifier if hasattr(job, "strategy") else None
-    except (PonderError, AttributeError):  # made by code that is not here, or by a job without a task
-        return None
+    """Who judged the answers of a run, where its job says so by what is ponder's own, or trusted."""
+    judge = verifier_of(run_task(Path(run))) if _solves(run) else None
     return judge if isinstance(judge, Scorer) else None
+
+
+def _solves(run: str) -> bool:
+    job = read_job(run)
+    return isinstance(job, dict) and "strategy" in job
 
 
 def only_scorer(runs: Sequence[str]) -> str:
@@ -231,7 +240,7 @@ def only_scorer(runs: Sequence[str]) -> str:
     names = scorers(runs)
     if len(names) == 1:
         return next(iter(names))
-    own = {judge.name for run in runs if (judge := own_judge(run)) is not None}
+    own = {name for run in runs if _solves(run) and (name := run_verifier(Path(run), run_task(Path(run)))) is not None}
     if len(own) == 1 and own <= set(names):
         return own.pop()
     if not names:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, ClassVar
@@ -39,6 +39,7 @@ from ponder.reason.strategies import Chain, Ensemble
 from ponder.runs import Run, another, read_traces, write_json
 from ponder.tasks.made import ANSWERED, draw, read_problems, read_templates, spread, to_row
 from ponder.tasks.made.rows import bare, domain
+from ponder.trust import foreign, names_code
 from ponder.types import Problem, Sampling, user
 from ponder.verify import state
 
@@ -79,7 +80,8 @@ class MakeProblems:
     samples: int = 8  # of each solver
     solving: Sampling = Sampling(max_tokens=1024)
     votes: int = 2  # samples that must give the answer, at least
-    exact: str | None = None  # `module:function`, from a question to all its answers: there must be one
+    # `module:function`, from a question to all its answers: there must be one
+    exact: str | None = field(default=None, metadata=names_code())
     hardest: float = 0.01  # pass rates
     easiest: float = 0.95
     sieve: Sieve = Sieve()
@@ -162,7 +164,8 @@ class MakeProblems:
         if fixed[0] != fixed[1]:
             raise RunError(f"{another(run.folder, *fixed)}; only solvers and filters may change")
         (run.folder / PROBLEMS).unlink(missing_ok=True)  # it comes again
-        asked = [_asked(job) for job in (jobs.decode(theirs), self)]
+        before = {k: v for k, v in theirs.items() if k not in FILTERS}  # which may have named other code
+        asked = [_asked(job) for job in (jobs.decode(before, foreign(run.job)), self)]
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*asked, strict=False)))
         if aside := sum(step > WRITING + same for step, _ in read_traces(run.folder)):
             run.resumed(WRITING + same + 1)

@@ -21,7 +21,7 @@ from ponder.measure.compare import Pair, pair_of
 from ponder.measure.decide import Method, decide, rate
 from ponder.measure.intervals import Accuracy, Mean
 from ponder.measure.readers import Attempts, Columns, read_all, to_traces
-from ponder.measure.readers.runs import given, is_run, read_run, run_task, run_traces
+from ponder.measure.readers.runs import given, is_run, read_run, run_task, run_traces, verifier_of
 from ponder.protocols import Scorer
 from ponder.train.credit import group_relative, leave_one_out
 from ponder.types import Score, Trace
@@ -149,7 +149,7 @@ def _weighted(name: str, stored: Stored) -> Scorer:
             weights[key.strip()] = float(weight)
         except ValueError:
             raise UsageError(f"--score {part!r}: a weighted sum is name=weight,name=weight") from None
-    verifier = getattr(stored.task, "verifier", None) or verify.MathAnswer()
+    verifier = verifier_of(stored.task) or verify.MathAnswer()
     return verify.weighted(weights, verifier)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from ponder.errors import UsageError
-from ponder.pipelines.guides import guide_named
+from ponder.pipelines.guides import code_of, guide_named
 from ponder.protocols import Scorer, Task
 from ponder.tasks.styled import with_style
+from ponder.trust import names_code
 from ponder.types import Problem, Score, Trace
 
 
@@ -21,7 +22,7 @@ class Judge:
     judge along.
     """
 
-    by: str
+    by: str = field(metadata=names_code(code_of))
     device: str = "auto"
     dtype: str = "auto"
     gameable = True
@@ -39,7 +40,7 @@ class Rewarded:
     """`by`: a guide's name, as reward:FOLDER. `name`: where the task's own would be another's."""
 
     task: Task
-    by: str
+    by: str = field(metadata=names_code(code_of))
     name: str = ""
     device: str = "auto"
     dtype: str = "auto"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
 from ponder import names
@@ -14,6 +14,7 @@ from ponder.protocols import Task
 from ponder.tasks.made.rows import bare
 from ponder.tasks.made.similar import alike, alike_by, distinct
 from ponder.tasks.styled import Styled
+from ponder.trust import names_code
 from ponder.types import Problem
 from ponder.verify.form.language import consistency
 from ponder.verify.form.tongues import LANGUAGES
@@ -31,7 +32,7 @@ class Sieve:
     language: str | None = None
     pure: float = 0.9  # share of a question that must be in that language
     near: float = 0.8  # Jaccard similarity (or cosine) from which two are one; 0: only word for word
-    embed: str | None = None
+    embed: str | None = field(default=None, metadata=names_code())
     against: tuple[Task, ...] = ()
     ngram: int = 8
 

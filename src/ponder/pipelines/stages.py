@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import Interrupted, PonderError, RunError, UnknownName, UsageError
+from ponder.jobs import foreign_in
 from ponder.pipelines.begun import clear
 from ponder.pipelines.changes import check
 from ponder.pipelines.finished import finished
 from ponder.protocols import Silent, Watch
 from ponder.runs import Run, another
+from ponder.trust import trusting
 
 _REFERENCE = re.compile(r"stage:([^/\s]+)")
 
@@ -40,6 +42,8 @@ class Stages:
         for i, stage in enumerate(self.stages):
             if not _is_folder(stage.name):
                 raise UsageError(f"a stage's name is a folder's: {stage.name!r} has a space or a slash, or is none")
+            if climbs(stage.job):
+                raise UsageError(f"stage {stage.name!r} names a place above an earlier stage: leave out '..'")
             for wanted in mentioned(stage.job):
                 if wanted not in names[:i]:
                     raise UnknownName("earlier stage", wanted, names[:i])
@@ -49,7 +53,8 @@ class Stages:
         watch = watch or Silent()
         results = {}
         known = dict.fromkeys(stage.name for stage in self.stages)
-        with Run(folder, self, follows=lambda run, before: known.update(self._after(run, before))) as run:
+        own = trusting(foreign_in(self))  # what one stage names, a later one that reads its run may load
+        with own, Run(folder, self, follows=lambda run, before: known.update(self._after(run, before))) as run:
             for name in known:
                 clear(run.folder / name)
             for stage in self.stages:
@@ -103,6 +108,18 @@ def mentioned(job: Any) -> list[str]:
 
     _each_text(job, note)
     return found
+
+
+def climbs(job: Any) -> bool:
+    """Whether a job names a place in an earlier stage that leads out of it again."""
+    found: list[str] = []
+
+    def note(text: str) -> str:
+        found.extend(rest for rest in _REFERENCE.split(text)[2::2] if ".." in re.split(r"[/\\\s]", rest))
+        return text
+
+    _each_text(job, note)
+    return bool(found)
 
 
 def _each_text(value: Any, change: Callable[[str], str]) -> Any:

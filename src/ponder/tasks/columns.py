@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,6 +19,7 @@ from ponder.tasks.rewards import Function, RewardFunctions
 from ponder.tasks.sets.files import BadRows, Files, Row
 from ponder.tasks.sets.loaded import asked, normal
 from ponder.tasks.split import held_out
+from ponder.trust import names_code
 from ponder.types import Problem, user
 
 Rows = str | Sequence[Mapping[str, Any]]
@@ -39,7 +40,7 @@ class Columns:
     }
 
     data: Rows
-    rewards: tuple[str | Function, ...]
+    rewards: tuple[str | Function, ...] = field(metadata=names_code())
     weights: tuple[float, ...] = ()
     test_data: Rows | None = None
     held_out: int = 1
@@ -50,12 +51,12 @@ class Columns:
     name: str = "columns"
 
     def __post_init__(self) -> None:
-        for field in ("data", "test_data"):
-            given = getattr(self, field)
+        for name in ("data", "test_data"):
+            given = getattr(self, name)
             if isinstance(given, Path):
-                object.__setattr__(self, field, str(given))
+                object.__setattr__(self, name, str(given))
             elif given is not None and not isinstance(given, str):
-                object.__setattr__(self, field, tuple(given))
+                object.__setattr__(self, name, tuple(given))
         if not 1 <= self.held_out <= 9:
             raise UsageError(f"held_out is {self.held_out}; it is 1 to 9 tenths of the rows")
         if self.limit is not None and self.limit < 1:

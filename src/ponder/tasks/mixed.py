@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import overload
 
 from ponder.errors import TaskError, UsageError
 from ponder.protocols import Scorer, Task
 from ponder.tasks.styled import with_style
+from ponder.trust import names_code
 from ponder.types import Problem, Score, Trace
-from ponder.verify.rewards import weighted
+from ponder.verify.rewards import code_of, weighted
 
 _OF = "task"  # the tag that says which task a problem is of
 PATIENCE = 1_000  # held problems in a row
@@ -22,7 +23,7 @@ class Shaped:
     """A task whose reward is a weighted sum: `(("number", 1.0), ("format", 0.2))`, the verifier by its own name."""
 
     task: Task
-    rewards: tuple[tuple[str, float], ...]
+    rewards: tuple[tuple[str, float], ...] = field(metadata=names_code(code_of))
 
     def __post_init__(self) -> None:
         self.verifier  # noqa: B018  says at once which name is unknown

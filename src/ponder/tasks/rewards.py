@@ -17,7 +17,7 @@ import copy
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,10 +25,12 @@ from ponder import foreign
 from ponder.errors import Interrupted, UsageError
 from ponder.names import load
 from ponder.protocols import Scorer
+from ponder.trust import names_code
 from ponder.types import Score, Trace
 
 Function = Callable[..., Any]
 
+REWARD = "reward"  # the name under which the sum stands
 GIVEN = ("prompts", "completions", "completion_ids", "trainer_state")  # besides the columns
 
 
@@ -40,7 +42,8 @@ class RewardFunctions:
     none says anything, or one breaks, gives no number or not one for each, the reward is undecided.
     """
 
-    functions: tuple[str | Function, ...]  # as "module:function", which a saved job can hold, or themselves
+    # as "module:function", which a saved job can hold, or themselves
+    functions: tuple[str | Function, ...] = field(metadata=names_code())
     weights: tuple[float, ...] = ()  # none given: 1 each
 
     def __post_init__(self) -> None:
@@ -55,7 +58,7 @@ class RewardFunctions:
 
     @property
     def name(self) -> str:
-        return "reward"
+        return REWARD
 
     @cached_property
     def called(self) -> dict[str, Function]:

@@ -29,6 +29,11 @@ def weighted(weights: Mapping[str, float], verifier: Scorer) -> Weighted:
     return Weighted(tuple((_named(name, verifier), float(weight)) for name, weight in weights.items()))
 
 
+def code_of(name: str) -> str:
+    """The code that a reward's name stands for; empty where that is one of the table, a language or a plug-in."""
+    return name if ":" in name and not name.startswith("language:") else ""
+
+
 def _named(name: str, verifier: Scorer) -> Scorer:
     if name == verifier.name:
         return verifier

@@ -13,7 +13,7 @@ from ponder.errors import UsageError
 from ponder.measure.figures.drawn import Drawn, Row, ends, headline, panels, small_print
 from ponder.measure.plots import COLOURS, DASHES, INK, moving_mean
 from ponder.measure.readers.attempts import labels
-from ponder.measure.readers.runs import run_task, written
+from ponder.measure.readers.runs import run_task, run_verifier, written
 from ponder.runs import read_metrics, read_traces
 
 if TYPE_CHECKING:
@@ -141,11 +141,11 @@ def _metrics(folder: str | Path) -> list[dict[str, float]]:
 
 def _lengths(folder: str | Path) -> dict[int, list[tuple[int, bool | None]]]:
     """By step: the length of each answer, and whether it was right."""
-    verifier = getattr(run_task(Path(folder)), "verifier", None)
+    verifier = run_verifier(Path(folder), run_task(Path(folder)))
     found: dict[int, list[tuple[int, bool | None]]] = defaultdict(list)
     for step, trace in read_traces(folder):
         for i in trace.answers():
-            score = trace.score(i, verifier.name) if verifier is not None else None
+            score = trace.score(i, verifier) if verifier is not None else None
             found[step].append((written(trace, i), None if score is None else score >= 1))
     if len(found) < 2:
         raise UsageError(

@@ -12,9 +12,13 @@ from ponder import jobs
 from ponder.errors import PonderError, UsageError
 from ponder.measure.readers.attempts import LOGPROB, UNJUDGED, Attempts, Group
 from ponder.measure.readers.columns import Columns
+from ponder.names import limited
 from ponder.runs import read_job, read_traces
+from ponder.tasks.rewards import REWARD
+from ponder.trust import allowed
 from ponder.types import Trace
 
+COLUMNS = "ponder.tasks.columns:Columns"  # whose own reward functions are not loaded to know their name
 Reading = Callable[[str], str | None]
 
 
@@ -29,7 +33,7 @@ def read_run(path: Path, columns: Columns = Columns()) -> Attempts:
     if not traces:
         raise UsageError(f"{path} holds no traces yet: let the run get further, or give another")
     scorer, said = _scorer(path, [t for _, t in traces], columns.correct, task)
-    read = getattr(getattr(task, "verifier", None), "read", None)
+    read = getattr(verifier_of(task), "read", None)
     groups = tuple(to_group(problem, trace, scorer, read) for problem, trace in traces)
     if undecided := sum(g.undecided for g in groups):
         said.append(f"{undecided} attempts {UNJUDGED}")
@@ -41,7 +45,7 @@ def read_run(path: Path, columns: Columns = Columns()) -> Attempts:
     if any(trace.oracle for _, trace in traces):
         said.append("the gold answers guided its search: an oracle, not what it would reach without them")
         name += " (oracle)"
-    return Attempts(name, groups, tuple(said), read_job(path).get("task"))
+    return Attempts(name, groups, tuple(said), _task(path))
 
 
 def run_traces(path: Path) -> Iterator[tuple[str, Trace]]:
@@ -64,12 +68,36 @@ def run_traces(path: Path) -> Iterator[tuple[str, Trace]]:
 
 
 def run_task(path: Path) -> Any:
-    """The task of a run; None where it cannot be made here (its module or package is missing)."""
-    encoded = read_job(path).get("task")
+    """The task of a run; None where it cannot be made here: a package is missing, or it is code that is neither
+    ponder's own nor trusted."""
+    encoded = _task(path)
     try:
         return None if encoded is None else jobs.decode(encoded)
     except PonderError:
         return None
+
+
+def run_verifier(path: Path, task: Any) -> str | None:
+    """The name of the scorer whose verdict counts; of reward functions it is known without loading them."""
+    if task is not None:
+        name = getattr(verifier_of(task), "name", None)
+        return name if isinstance(name, str) else None
+    encoded = _task(path)
+    return REWARD if isinstance(encoded, dict) and encoded.get("is") == COLUMNS else None
+
+
+def verifier_of(task: Any) -> Any:
+    """Who judges for a run's task; None where nobody does, or it would take code that is not trusted."""
+    try:
+        with limited(allowed()):
+            return getattr(task, "verifier", None)
+    except PonderError:
+        return None
+
+
+def _task(path: Path) -> Any:
+    job = read_job(path)
+    return job.get("task") if isinstance(job, dict) else None
 
 
 def _scorer(path: Path, traces: list[Trace], asked: str, task: Any) -> tuple[str, list[str]]:
@@ -78,13 +106,13 @@ def _scorer(path: Path, traces: list[Trace], asked: str, task: Any) -> tuple[str
         if asked not in names:
             raise UsageError(f"{path} has no scores of {asked!r}; it has {', '.join(names) or 'none'}")
         return asked, [f"judged by {asked}"]
-    verifier = getattr(getattr(task, "verifier", None), "name", None)
+    verifier = run_verifier(path, task)
     if verifier is None and len(names) == 1:
         verifier = names[0]
     if verifier is None:
         raise UsageError(
             f"{path} does not say who judges: its task cannot be loaded here. Name a scorer with --column correct=NAME"
-            f" (it has {', '.join(names) or 'none'})"
+            f" (it has {', '.join(names) or 'none'}), or give --trust where its task is code of your own"
         )
     return verifier, [f"judged by {verifier}"]
 

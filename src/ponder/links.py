@@ -1,0 +1,41 @@
+"""A run directory is read and written in itself alone: no link in it leads elsewhere.
+
+Else one that somebody else packed could have a file outside of it read, or changed: `metrics.jsonl` as a link to a
+file at home is appended to when the run goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from ponder.errors import RunError
+
+
+def refuse_links(folder: str | Path) -> None:
+    """Raise where anything below this folder is a link, or neither a file nor a folder. The folder itself may be one:
+    that is the path that the user gave."""
+    for entry in _below(str(folder)):
+        if entry.is_symlink():
+            what = "is a symbolic link"
+        elif not entry.is_file(follow_symlinks=False) and not entry.is_dir(follow_symlinks=False):
+            what = "is neither a file nor a folder"
+        else:
+            continue
+        raise RunError(
+            f"{entry.path} {what}, and a run directory is read and written in itself alone: put what it stands for in "
+            "its place, or remove it"
+        )
+
+
+def _below(folder: str) -> Iterator[os.DirEntry[str]]:
+    waiting = [folder]
+    while waiting:
+        with contextlib.suppress(OSError):  # not there, or gone since: a checkpoint that is being renamed
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    yield entry
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)

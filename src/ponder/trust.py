@@ -1,0 +1,136 @@
+"""Whose code a run directory may name.
+
+A `job.json` names types (`"is": "module:Class"`), and some of ponder's own types hold functions by name (rewards,
+guides, exact solvers). To decode such a job is to import those modules, and to run it is to call those functions. A
+run directory may come from a stranger, so only ponder's own types are trusted. Everything else must be the user's own
+word: it stands in the job that he gave himself (`trusting`), or he said `--trust`.
+
+A field that names code says so in its metadata, `field(metadata=names_code())`. All of an encoded job is looked through
+before anything is imported that is not ponder's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import fields
+from typing import Any
+from urllib.parse import urlsplit
+
+from ponder import names
+from ponder.errors import ForeignCode, RunError
+
+Trust = bool | Collection[str]  # True: everything; else these names, beside what is ponder's own
+
+TYPE = "is"  # the key under which a dataclass's own type stands in an encoded job
+FLOAT = "float"  # its value for a number that JSON has no word for
+_CODE = "names code"
+_SERVER = re.compile(r"(?:^|:)openai:(?P<url>.*)", re.DOTALL)
+_HERE = ("localhost", "127.0.0.1", "::1")
+
+_trusted: ContextVar[bool | frozenset[str]] = ContextVar("trusted", default=frozenset())
+
+
+def names_code(reads: Callable[[str], str] = str) -> dict[str, Any]:
+    """Metadata of a field whose texts name code. `reads`: the name in such a text, or nothing where there is none."""
+    return {_CODE: reads}
+
+
+@contextmanager
+def trusting(more: Trust) -> Iterator[None]:
+    """Within, jobs may name these too."""
+    token = _trusted.set(_with(more))
+    try:
+        yield
+    finally:
+        _trusted.reset(token)
+
+
+def trust(more: Trust) -> None:
+    """The same for all that follows in this context: what `--trust` says."""
+    _trusted.set(_with(more))
+
+
+def allowed(more: Trust = ()) -> names.Allowed:
+    """What `names.limited` lets through: what is trusted here, and these."""
+    both = _with(more)
+    return None if isinstance(both, bool) else both
+
+
+def check(data: Any, more: Trust = ()) -> names.Allowed:
+    """Raise where an encoded job names code that is neither ponder's own nor trusted; return what is allowed."""
+    let = allowed(more)
+    if let is not None and (strange := [name for name in foreign(data) if name not in let]):
+        raise ForeignCode(strange)
+    return let
+
+
+def foreign(data: Any) -> list[str]:
+    """All that an encoded job names and that is not ponder's own: types, functions, and servers elsewhere."""
+    found = dict.fromkeys(_types(data))  # first of all, as this imports nothing
+    return list(found | dict.fromkeys(_texts(data)))
+
+
+def _with(more: Trust) -> bool | frozenset[str]:
+    now = _trusted.get()
+    if now is True or more is True:
+        return True
+    return (now or frozenset()) | (frozenset(more) if not isinstance(more, bool) else frozenset())
+
+
+def _types(data: Any) -> Iterator[str]:
+    for one in _objects(data):
+        kind = one[TYPE]
+        if not isinstance(kind, str):
+            raise RunError(f"job.json is damaged: {kind!r:.60} is no type")
+        if kind != FLOAT and not names.is_own(kind.partition(":")[0]):
+            yield kind
+
+
+def _texts(data: Any) -> Iterator[str]:
+    """Texts that name code, in the fields of ponder's types that do; and servers wherever they stand."""
+    for one in _objects(data):
+        kind = names.own(one[TYPE]) if one[TYPE] != FLOAT else None
+        for field in fields(kind) if isinstance(kind, type) else ():
+            if (read := field.metadata.get(_CODE)) is not None:
+                for text in _strings(one.get(field.name)):
+                    if (name := read(text)) and names.own(name) is None:
+                        yield name
+    yield from (text for text in _strings(data) if _leads_away(text))
+
+
+def _objects(data: Any) -> Iterator[Mapping[str, Any]]:
+    waiting = [data]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Mapping):
+            if TYPE in one:
+                yield one
+            waiting += one.values()
+        elif isinstance(one, list | tuple):
+            waiting += one
+
+
+def _strings(data: Any) -> Iterator[str]:
+    waiting = [data]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, Mapping):
+            waiting += [*one.keys(), *one.values()]
+        elif isinstance(one, list | tuple):
+            waiting += one
+
+
+def _leads_away(text: str) -> bool:
+    """Whether a model's name is a server on another machine, which is told prompts and a key."""
+    found = _SERVER.search(text)
+    if found is None:
+        return False
+    try:
+        return urlsplit(found["url"]).hostname not in _HERE
+    except ValueError:
+        return True
