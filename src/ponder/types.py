@@ -303,6 +303,12 @@ class Step:
         return self.last or self.stop in ("eos", "length")
 
 
+def _score(kept: Sequence[Any]) -> Score:
+    """As a trace's record keeps it: value, reason and, where there are any, the scores of steps."""
+    value, reason, *steps = kept
+    return Score(value, reason, steps=tuple(*steps))
+
+
 @dataclass(slots=True, repr=False)
 class Trace:
     """Everything thought about one problem: step 0 is the prompt. Another step without a parent is a further prompt,
@@ -430,7 +436,7 @@ def _step(data: Mapping[str, Any]) -> Step:
     for name, kind in (("token_ids", np.int32), ("logprobs", np.float32), ("advantages", np.float32)):
         if given.get(name) is not None:
             given[name] = np.asarray(given[name], dtype=kind)
-    given["scores"] = {k: Score(*v[:2], steps=tuple(*v[2:])) for k, v in given.get("scores", {}).items()}
+    given["scores"] = {k: _score(v) for k, v in given.get("scores", {}).items()}
     given["notes"] = {k: np.asarray(v, dtype=np.float32) for k, v in given.get("notes", {}).items()}
     given["cites"] = tuple(given.get("cites", ()))
     return Step(**{"text": "", **given})
