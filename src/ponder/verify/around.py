@@ -19,6 +19,26 @@ _DOUBTS = re.compile(
     re.IGNORECASE,
 )
 
+# What makes another value of the one behind it: the opposite of 42, less than 42, anything but 42.
+_CHANGES = re.compile(
+    r"(?:\b(?:opposite|negative|negation|inverse|reciprocal|complement|square|cube|(?:square|cubed?|cubic"
+    r"|[a-z]+th) root"
+    r"|factorial|logarithm|log|multiple|divisor|fraction|percent(?:age)?|[a-z]+(?:th|rd)s?|quarters?"
+    r"|halves) of(?: the)?"
+    r"|\b(?:half|double|twice|thrice|triple|quadruple|negative|minus|plus|times|divided by|multiplied by)(?: of)?"
+    r"|\b(?:less|more|greater|fewer|larger|smaller|other|rather|bigger|higher|lower|different|away) (?:than|from)"
+    r"|\b(?:anything|everything|nothing|something|all|any(?: [a-z]+)?) (?:but|except|besides)|\bexcept(?: for)?"
+    r"|\b(?:instead of|unlike|excluding|far from|short of|off from|never|close to|next to)|(?:\A"
+    r"|[.:\n]\s*)(?:at (?:most|least)|up to"
+    r"|under|over|above|below|beyond|beside|nearly|almost|just (?:under|over)|without|around|about)"
+    r"|\b(?:wrong|incorrect|false|bad|mistaken|naive|tempting) (?:answer|value|result|guess|number|one)(?: is"
+    r"|:| would be)?"
+    r"|\brul(?:es?|ing|ed) out|\bavoid|\breject(?:s|ed)?|\bmistake (?:is|would be)"
+    r"|(?:\bcannot|n['’]t|\bnot|\bnever|\bhardly) (?:be|equal|have|get)|[a-z]+ (?:more|less"
+    r"|fewer) than)[ \t:]{0,4}(?:\$|\\[(\[])?[ ]?\Z",
+    re.IGNORECASE,
+)
+
 # Without one of these the patterns cannot match, and to see that takes a tenth of their time.
 _OFFER_WORDS = ("or", "either", "not", "n't", "\\ne", "\\lnot")
 _DOUBT_WORDS = ("think", "believe", "say", "wrong", "false", "incorrect", "doubt", "unlikely")
@@ -30,6 +50,7 @@ def denied(before: str) -> bool:
     return bool(
         (_mentions(near, _OFFER_WORDS) and _OFFERS.search(near))
         or (_mentions(said, _DOUBT_WORDS) and _DOUBTS.search(said))
+        or _CHANGES.search(before[-60:])
     )
 
 
@@ -47,11 +68,20 @@ _LEADS = re.compile(
     r"|\\(?:cdot|times|div|pm|mp)[ ]?\{?\Z"
     r"|\\(?:[dtc]?frac|sqrt(?:\[[^\[\]]{1,20}\])?|binom|ln|log|sin|cos|tan)[ ]?[{(]?\Z"
     r"|\\[dtc]?frac[ ]?(?:\{[^{}]{0,60}\}|[0-9])[ ]?\{\Z"
+    r"|\\(?!(?:text(?:bf|it|rm|sf)?|math(?:bf|rm|it|sf)|bf|rm|it|boldsymbol|ensuremath|displaystyle|underline)[^a-z])"
+    r"[A-Za-z]{2,20}[ ]?\{\Z"
 )
 _GOES_ON = re.compile(
-    r"[\s$)\]}\\]{0,40}(?:[-+*/^×·][\s\\$({]{0,8}[0-9]|\\(?:times|cdot|div|pm|mp)(?![a-z])"
-    r"|(?:\\?text\s?\{\s?)?(?:hundred|thousand|million|billion|dozen)\b)"
-    r"|[\s$]{0,4}(?:≠|\\neq?(?![a-z]))|\.[0-9]|[eE][-+]?[0-9]|\s?\\(?:pi|sqrt|[dt]?frac)(?![a-z])"
+    r"[\s$)\]}\\]{0,40}(?:[-+*/^×·][\s\\$({]{0,8}[0-9]|_[{0-9]|\\(?:times|cdot|div|pm|mp)(?![a-z])"
+    r"|(?:\\?text\s?\{\s?)?(?:hundred|thousand|million|billion|dozen)\b"
+    r"|[-,]?\s?(?:\\?text\s?\{\s?)?(?:squared|cubed|halved|doubled|tripled|quadrupled|quartered|inverted"
+    r"|negated|reversed|flipped"
+    r"|factorial|repeating|recurring|rounded|truncated|backwards|upside|ish|or so|and (?:a half|change)"
+    r"|give or take|plus|minus"
+    r"|(?:in|to) (?:octal|binary|hex|base|debt)|base|mod(?:ulo)?|lakhs?|lacs?|crores?|pairs|below zero"
+    r"|to the power|times [0-9a-z]|less (?:one|[0-9]))\b)"
+    r"|[\s$]{0,4}[+*/^]\s?\\?[a-z](?![A-Za-z])|[\s$]{0,4}(?:≠|\\neq?(?![a-z]))|\.[0-9]|[eE][-+]?[0-9]"
+    r"|\s?\\(?:pi|sqrt|[dt]?frac)(?![a-z])"
     r"|[abcijknrtxyz](?![A-Za-z'’])|!\s?(?:\$|\\[)\]])"
 )
 _OPERATION = frozenset("-−+*/×·÷^_<>{0123456789")  # what `_LEADS` can end in, with a space after it, without a command
@@ -103,7 +133,8 @@ def changed(after: str, answer: str) -> str:
 
 
 _HEDGED = re.compile(
-    r"\b(?:or|either|maybe|perhaps|possibly|probably|about|around|roughly|approximately|not|never|unsure|guess|if|unless"
+    r"\b(?:or|either|maybe|perhaps|possibly|probably|about|around|roughly|approximately|not|never|unsure"
+    r"|guess|if|unless"
     r"|wrong|false|incorrect|mistaken|doubt|could|might|would|suppose|assume|say)\b|n['’]t\b|[?≈≠±~]",
     re.IGNORECASE,
 )

@@ -32,6 +32,8 @@ class Node:
         """The names of its variables; e, i and pi are numbers."""
         if self.op == "symbol":
             return frozenset() if self.name in CONSTANTS else frozenset((self.name,))
+        if self.op == "apply":
+            return self.parts[0].symbols() | {f"{self.name}()"}
         return frozenset().union(*(part.symbols() for part in self.parts))
 
 
@@ -40,18 +42,48 @@ FUNCTIONS = frozenset((
     "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "exp", "ln",
     "log",  # natural, where no base is given
 ))  # fmt: skip
-_GREEK = frozenset((
+GREEK = frozenset((
     "alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu", "xi",
     "rho", "sigma", "tau", "phi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Lambda", "Xi", "Sigma", "Phi",
     "Psi", "Omega", "ell",
 ))  # fmt: skip
+_LETTER = (
+    r"(?:(?<![A-Za-z\\])[A-Za-z]|\\(?:" + "|".join(sorted(GREEK)) + r"))(?:_(?:[A-Za-z0-9]|\{[A-Za-z0-9]{1,8}\}))?"
+)
+_APPLIED = re.compile(rf"({_LETTER})\s?\(")
+_ALONE = re.compile(rf"({_LETTER})(?![A-Za-z_]|\s?\()")
+_NOT_BEFORE_POWERS = re.compile(rf"({_LETTER})\s?\([^()]{{0,80}}\)(?!\s?\^)")
+ALWAYS = frozenset(("f", "g", "F", "G", "P", "Q", "phi", "psi", "Phi", "Psi", "Gamma", "zeta"))
+
+
+def functions_of(gold: str, answer: str) -> frozenset[str]:
+    """The names before brackets that are functions: f(x + y) is not f(x) + f(y).
+
+    The usual letters are, but in P(1+r)^n; any other is where neither text has it without a bracket: n(n+1) is a
+    product, and a(b+c) is the same either way.
+    """
+    both = f"{gold} ; {answer}"
+    if "(" not in gold or not (found := {_plainly(name) for name in _APPLIED.findall(both)}):
+        return frozenset()
+    usual = {_plainly(name) for name in _NOT_BEFORE_POWERS.findall(gold)}
+    alone = {_plainly(name) for name in _ALONE.findall(both)}
+    alone |= {name for word in re.findall(r"(?<!\\)\b[A-Za-z]{2,}", both) if word not in FUNCTIONS for name in word}
+    applied = {_plainly(name) for name in _APPLIED.findall(gold)}
+    return frozenset(({n for n in usual if n.partition("_")[0] in ALWAYS} | (found - alone)) & applied)
+
+
+def _plainly(name: str) -> str:
+    """As a symbol of a tree is named: f_1, phi."""
+    return re.sub(r"[\\{}]", "", name)
+
+
 _TOKEN = re.compile(r"\s*(?:(\d+(?:\.\d*)?|\.\d+)|\\([A-Za-z]+)|\\([{}|])|([A-Za-z]+)|(\S))")
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
-def expression(text: str) -> Node:
-    """The tree of the whole text."""
-    reader = _Reader(_tokens(text))
+def expression(text: str, functions: frozenset[str] = frozenset()) -> Node:
+    """The tree of the whole text. `functions`: letters that are applied to the bracket behind them."""
+    reader = _Reader(_tokens(text), functions)
     node = reader.sum(0)
     if reader.peek:
         raise Unreadable("malformed")
@@ -84,9 +116,10 @@ def _letters(word: str) -> list[str]:
 
 
 class _Reader:
-    def __init__(self, tokens: list[str]) -> None:
+    def __init__(self, tokens: list[str], functions: frozenset[str] = frozenset()) -> None:
         self.tokens = [*tokens, ""]
         self.at = 0
+        self.functions = functions
 
     @property
     def peek(self) -> str:
@@ -138,7 +171,7 @@ class _Reader:
             return Node("mul", (left, right))
         if last is not left:  # 3 \cdot 2\frac{1}{2} is read in two ways
             raise Unreadable("malformed")
-        return Node("add", (left, right))
+        return Node("add", (left, right), name="mixed")
 
     def maybe_negative(self, depth: int) -> Node:
         if self.peek == "-":
@@ -151,7 +184,7 @@ class _Reader:
         if not token:
             return False
         if token[0] == "\\":
-            return token[1:] in FUNCTIONS or token[1:] in _GREEK or token in _STARTS
+            return token[1:] in FUNCTIONS or token[1:] in GREEK or token in _STARTS
         return token[0].isalnum() or token[0] == "." or token in ("(", "[", "{")
 
     def factor(self, depth: int) -> Node:
@@ -166,8 +199,8 @@ class _Reader:
                 node = Node("degrees", (node,))
             else:
                 node = Node("pow", (node, self.exponent(depth)))
-                if self.peek == "^":  # 2^3^4 is read in two ways
-                    raise Unreadable("malformed")
+                if self.peek == "^" or (self.peek == "(" and node.parts[0].name in ALWAYS):
+                    raise Unreadable("malformed")  # 2^3^4 and f^{-1}(x) are read in two ways
         return node
 
     def exponent(self, depth: int) -> Node:
@@ -224,7 +257,9 @@ class _Reader:
     def symbol(self, name: str) -> Node:
         if self.peek == "_":
             self.take()
-            return Node("symbol", name=f"{name}_{self.subscript()}")
+            name = f"{name}_{self.subscript()}"
+        if name in self.functions and self.peek == "(":
+            return Node("apply", (self.group(0),), name=name)
         return Node("symbol", name=name)
 
     def subscript(self) -> str:
@@ -253,7 +288,7 @@ class _Reader:
             return self.root(depth)
         if name == "abs":
             return Node("abs", (self.group(depth),))
-        if name == "pi" or name in _GREEK:
+        if name == "pi" or name in GREEK:
             return self.symbol(name)
         if name in FUNCTIONS:
             return self.function(name, depth)
