@@ -76,6 +76,8 @@ def same(answer: Number, gold: Number, tolerance: float = 0.0) -> bool:
         return False
     if answer.percent == gold.percent:
         value, truth = answer.value, gold.value
+        if not (answer.unit and gold.unit):
+            return _close(value, truth, tolerance)
         return any(_close(value * factor, truth, tolerance) for factor in agree(gold.unit, answer.unit))
     if answer.unit or gold.unit:
         return False

@@ -45,7 +45,7 @@ def compare(gold: Shape, answer: Shape, rules: Rules = Rules()) -> str:
 
 
 def _groups(gold: Group, answer: Group, rules: Rules) -> str:
-    answer = _as_tuple(gold, answer)
+    answer, gold = _as_tuple(gold, answer), _as_tuple(answer, gold)
     # A vector may be written as a tuple; a pair that is written as a vector may have been meant as an interval.
     alike = {gold.kind, answer.kind} <= {"list", "set"} or (gold.kind, answer.kind) == ("<>", "()")
     if not alike and gold.kind != answer.kind:

@@ -11,6 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from ponder.verify.maths.tree import Node
@@ -211,23 +212,27 @@ class Evaluator:
         if not isinstance(a, Fraction):
             raise Unreadable("malformed")
         if a.denominator == 1 and 0 <= a <= 20_000:
-            return Fraction(math.factorial(int(a)))
+            return Fraction(_factorial(int(a)))
         if abs(a) > 50_000:
             raise Unreadable("too large")
-        return self.mp.factorial(self.rounded(a))
+        return self.gamma("factorial", a)
 
     def do_binom(self, n: Value, k: Value) -> Value:
         whole = isinstance(n, Fraction) and isinstance(k, Fraction) and n.denominator == k.denominator == 1
         if whole and 0 <= k <= n <= 40_000:
             a, b = int(n), int(k)  # by factorials: `comb` takes seconds for large ones
-            return Fraction(
-                math.factorial(a) // (math.factorial(b) * math.factorial(a - b)) if b > 100 else math.comb(a, b)
-            )
+            return Fraction(_factorial(a) // (_factorial(b) * _factorial(a - b)) if b > 100 else math.comb(a, b))
         if isinstance(n, Fraction) and isinstance(k, Fraction) and k.denominator == 1 and 0 <= k <= 100:
             return math.prod((n - i for i in range(int(k))), start=Fraction(1)) / math.factorial(int(k))
         if self.bits(n) > 16 or self.bits(k) > 16:
             raise Unreadable("too large")
-        return self.mp.binomial(self.rounded(n), self.rounded(k))
+        return self.gamma("binomial", n, k)
+
+    def gamma(self, name: str, *values: Value) -> Value:
+        """Its digits take so long that there are some hundred of them at most."""
+        if self.mp.dps > 800:
+            raise Unreadable("too large")
+        return getattr(self.mp, name)(*map(self.rounded, values))
 
     def function(self, name: str, a: Value) -> Value:
         if name == "exp":
@@ -245,6 +250,11 @@ class Evaluator:
         found = getattr(self.mp, names.get(name, name))(self.rounded(a))
         self.lost += inside + (0 if found == 0 else max(0, -self.bits(found)) * PER_BIT)
         return found
+
+
+@lru_cache(maxsize=64)
+def _factorial(n: int) -> int:
+    return math.factorial(n)
 
 
 def _whole_root(value: int, n: int) -> int | None:

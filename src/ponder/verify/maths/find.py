@@ -15,7 +15,8 @@ from ponder.verify.numbers import parse, same, unwrap
 
 # Quantifiers are bounded and do not overlap, so that no text takes more than linear time.
 _ALTERNATIVE = re.compile(
-    r"[\s$()\]}*_\\.,;:]{0,40}(?:\\text\s?\{\s?)?(?:or|either|maybe|perhaps|possibly|but not|not|unless|if not)\b"
+    r"[\s$()\]}*_\\.,;:]{0,40}(?:\\text\s?\{\s?)?(?:or|either|maybe|perhaps|possibly|but not|not|unless|if not"
+    r"|false|wrong|incorrect|untrue|nope|no(?=[.!]))\b"
     r"|[\s$)\]*\\.]{0,40}\?|[\s$)\\]{0,8}(?:is|was|would be)(?:n['’]t| not| never| hardly| no longer)\b",
     re.IGNORECASE,
 )
@@ -129,16 +130,14 @@ def _judged(said: str, spans: list[Span], others: list[Span], longest: int) -> F
     before, after = said[max(0, spans[0].start - 120) : spans[0].start], said[spans[-1].end :]
     if denied(before):
         return Found(None, "hedged")
-    if any(unwrap(other[1]) != first for other in _OTHER_BOXES.finditer(said)):
+    if "box{" in said and any(unwrap(other[1]) != first for other in _OTHER_BOXES.finditer(said)):
         return Found(None, "several answers")
-    boxed = said.startswith("\\", spans[0].start)
-    if boxed and _NEGATIVE.search(before) and not part_of_more("", after):
+    boxed = said.startswith("\\", spans[0].start)  # a tag stands in no sum
+    if boxed and before[-1:] in ("-", "−") and _NEGATIVE.search(before) and not part_of_more("", after):
         before, first = "", f"-{first}" if parse(first).value is not None else f"-({first})"
-    if boxed and (sign := _PERCENT.match(after)):
-        after, behind = after[sign.end() :], "%"
-    else:
-        behind = ""
-    if part_of_more(before if said.startswith("\\", spans[0].start) else "", after):  # a tag stands in no sum
+    sign = _PERCENT.match(after) if boxed and "%" in after[:5] else None
+    after, behind = (after[sign.end() :], "%") if sign else (after, "")
+    if part_of_more(before if boxed else "", after):
         return Found(None, "malformed")
     if not after.strip(" \n.$)]\\"):
         return Found(first, unit=behind)

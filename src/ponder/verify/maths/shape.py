@@ -177,6 +177,9 @@ def _between(ops: list[str], sides: list[Shape]) -> Shape:
 def _as_interval(relation: Relation) -> Relation | None:
     """x > 3 and 3 < x: x lies in (3, \\infty)."""
     op, left, right = relation.op, relation.left, relation.right
+    if op == r"\ne" and relation.name and isinstance(right, Leaf) and not right.symbols:
+        low, high = Group("()", (leaf(r"-\infty"), right)), Group("()", (right, leaf(r"\infty")))
+        return Relation(r"\in", left, Group("union", (low, high)))
     if op not in _FLIPPED:
         return None
     if isinstance(left, Leaf) and isinstance(right, Leaf) and (inside := _ABSOLUTE.fullmatch(left.text)):

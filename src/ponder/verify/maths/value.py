@@ -19,9 +19,11 @@ from ponder.verify.maths.residues import same_residues
 from ponder.verify.maths.tree import Node
 from ponder.verify.maths.typeset import NoValue, Unreadable
 
-ORDINARY, SCALED = 5, 3  # points of ordinary size, and far from it
+ORDINARY, LARGE, FAR = 5, 2, 3  # points of ordinary size, in the tens to thousands, and beyond all numbers written
+FARTHEST = 1000  # beyond the points where an expression with functions is looked at
 CAREFUL = 200  # decimal digits, at least, before two values count as the same
 MOST_DIGITS = 12_000  # of which an expression without functions can be worked out in milliseconds
+MOST_THERE = 1_500  # of a gold at a point that is not of ordinary size; with more it is not looked at there
 MOST_WORK = 60_000  # digits times functions
 
 _NO_VALUE = (Undefined, ArithmeticError, ValueError)
@@ -44,14 +46,14 @@ def same(answer: Node, gold: Node, tolerance: float = 0.0) -> bool:
     names = answer.symbols() | gold.symbols()
     if not names:
         return _same_number(answer, gold, tolerance)
-    if _has_steps(answer) and not _has_steps(gold):
-        return False  # between two steps it can be anything
+    if _may_bend_unseen(answer, gold):
+        return False
     seed, met = _seed(answer, gold), 0
-    for point in range(ORDINARY + SCALED):
-        if point >= ORDINARY and _functions(answer) + _functions(gold):
-            break
+    beyond = _written(answer) + _written(gold)
+    for point in range(_points(answer, gold)):
         try:
-            verdict = _agree(answer, gold, _drawn(names, point, seed), tolerance)
+            limit = MOST_DIGITS if point < ORDINARY else MOST_THERE
+            verdict = _agree(answer, gold, _drawn(names, point, seed, beyond), tolerance, limit)
         except NoValue:
             if point < ORDINARY:
                 raise
@@ -80,13 +82,13 @@ def _same_number(answer: Node, gold: Node, tolerance: float) -> bool:
 def proportional(answer: Node, gold: Node) -> Fraction | float | None:
     """The constant that the answer is times the gold (two forms of one equation); None where there is none."""
     names = answer.symbols() | gold.symbols()
-    if not names or (_has_steps(answer) and not _has_steps(gold)):
+    if not names or _may_bend_unseen(answer, gold):
         return None
-    seed = _seed(answer, gold)
+    seed, beyond = _seed(answer, gold), _written(answer) + _written(gold)
     ratios: list[Value] = []
     sure = CAREFUL
-    for point in range(ORDINARY + (0 if _functions(answer) + _functions(gold) else SCALED)):
-        given = _drawn(names, point, seed)
+    for point in range(_points(answer, gold)):
+        given = _drawn(names, point, seed, beyond)
         try:
             first = Evaluator(given, DIGITS)
             first.value(answer), first.value(gold)
@@ -98,6 +100,9 @@ def proportional(answer: Node, gold: Node) -> Fraction | float | None:
             ratios.append(evaluator.divided(evaluator.value(answer), evaluator.value(gold)))
         except _NO_VALUE:
             continue
+        except Unreadable:
+            if point < ORDINARY:
+                raise
     if len(ratios) < 3 or any(not close(ratio, ratios[0], sure // 2) for ratio in ratios) or size(ratios[0]) == 0:
         return None
     ratio = ratios[0]
@@ -106,7 +111,9 @@ def proportional(answer: Node, gold: Node) -> Fraction | float | None:
     return float(ratio.real) if abs(ratio.imag) <= abs(ratio.real) * 1e-40 else None
 
 
-def _agree(answer: Node, gold: Node, given: Mapping[str, Fraction], tolerance: float) -> bool | None:
+def _agree(
+    answer: Node, gold: Node, given: Mapping[str, Fraction], tolerance: float, limit: int = MOST_DIGITS
+) -> bool | None:
     """At one point; None where the gold has no value, or no real one and the answer another."""
     try:
         quick = Evaluator(given, DIGITS)
@@ -115,8 +122,7 @@ def _agree(answer: Node, gold: Node, given: Mapping[str, Fraction], tolerance: f
         return None
     except Unreadable as unreadable:
         raise NoValue from unreadable
-    needed = _digits_for(quick)
-    if needed > MOST_DIGITS:
+    if not isinstance(truth, Fraction) and _digits_for(quick) > limit:
         raise NoValue
     try:
         found = quick.value(answer)
@@ -168,25 +174,60 @@ def _functions(node: Node) -> int:
     return sum(each.op not in _PLAIN or (each.op == "pow" and each.parts[1].number is None) for each in _walk(node))
 
 
-def _has_steps(node: Node) -> bool:
-    return any(each.op in ("floor", "ceil") and each.symbols() for each in _walk(node))
+_GAMMA = ("factorial", "binom")  # between whole numbers they are Euler's function, which takes long
+
+
+def _points(answer: Node, gold: Node) -> int:
+    """How many: a function of something far away has no digits left, or is too large."""
+    if _has(answer, _GAMMA) or _has(gold, _GAMMA):
+        return ORDINARY
+    return ORDINARY + LARGE + (0 if _functions(answer) + _functions(gold) else FAR)
+
+
+def _may_bend_unseen(answer: Node, gold: Node) -> bool:
+    """Steps that the gold does not have; or bends farther away than functions are looked at."""
+    if _has(answer, ("floor", "ceil")) and not _has(gold, ("floor", "ceil")):
+        return True
+    bends = ("abs", "root", "floor", "ceil")
+    far = any(abs(each.number) > FARTHEST for each in _walk(answer) if each.number is not None) or any(
+        each.op == "pow" and not each.symbols() for each in _walk(answer)
+    )
+    return far and _has(answer, bends) and bool(_functions(answer) + _functions(gold)) and answer != gold
+
+
+def _has(node: Node, ops: tuple[str, ...]) -> bool:
+    return any(each.op in ops and each.symbols() for each in _walk(node))
+
+
+def _written(node: Node) -> int:
+    """How many decimal digits all its numbers have, powers worked out: nothing in it lies farther from 0, or nearer."""
+    evaluator = Evaluator({}, DIGITS)
+    for each in _walk(node):
+        try:
+            if not each.symbols() and (each.number is not None or each.op == "pow"):
+                evaluator.weigh(evaluator.value(each))
+        except (*_NO_VALUE, Unreadable):
+            continue
+    return min(5000, int(evaluator.weight))
 
 
 def _seed(answer: Node, gold: Node) -> str:
     return hashlib.sha256(repr((answer, gold)).encode()).hexdigest()
 
 
-def _drawn(names: Iterable[str], point: int, seed: str) -> dict[str, Fraction]:
-    return {name: _chosen(name, point, seed) for name in names}
+def _drawn(names: Iterable[str], point: int, seed: str, beyond: int = 0) -> dict[str, Fraction]:
+    return {name: _chosen(name, point, seed, beyond) for name in names}
 
 
 @lru_cache(maxsize=4096)
-def _chosen(name: str, point: int, seed: str) -> Fraction:
-    """Between 0.3 and 2.3 in size with 40 odd bits, negative at every second point; the last ones many times as large,
-    or as small."""
+def _chosen(name: str, point: int, seed: str, beyond: int) -> Fraction:
+    """Between 0.3 and 2.3 in size with 40 odd bits, negative at every second point; then tens to thousands of it, and
+    at last larger or smaller than `beyond` digits."""
     digest = hashlib.sha256(f"{seed}/{name}/{point}".encode()).digest()
     value = Fraction(3, 10) + Fraction(2 * int.from_bytes(digest[:5]) + 1, 1 << 40)
-    if point >= ORDINARY:
-        lowest, spread = ((2, 6), (10, 60), (-30, 20))[point - ORDINARY]
-        value *= Fraction(10) ** (lowest + digest[5] % spread)
+    if point >= ORDINARY + LARGE:
+        far = 10 + beyond + digest[5] % 40
+        value *= Fraction(10) ** (far if point < ORDINARY + LARGE + 2 else -far)
+    elif point >= ORDINARY:
+        value *= 10 + int.from_bytes(digest[5:7]) % 990
     return -value if point % 2 else value

@@ -270,6 +270,72 @@ B ||| (A)(B)
 0.\overline{6} ||| 0.\dot{5}
 \begin{pmatrix}1&2\\3&4\end{pmatrix} ||| \begin{pmatrix}1&3\\2&4\end{pmatrix}
 \begin{pmatrix}3\\4\end{pmatrix} ||| \begin{array}{r|r}3\\4\end{array}
+-- found by a second reading
+42 ||| \boxed{42\text{ over 2}}
+42 ||| \boxed{42\text{ divided by two}}
+42 ||| \boxed{42\text{ or less}}
+42 ||| \boxed{42\text{ squared}}
+42 ||| \boxed{42\text{ mirrored}}
+42 ||| \boxed{42\text{ mod 5}}
+42 ||| \boxed{42\text{ (mod 5)}}
+42 ||| \boxed{42‰}
+42 ||| \boxed{42\text{ mn}}
+42 ||| \boxed{42 G}
+42 ||| \boxed{42\text{ gross}}
+42 ||| \boxed{42\text{ sevenths}}
+42 ||| \boxed{42\text{ tens}}
+42 ||| \boxed{42\text{ threes}}
+42 ||| $0.\boxed{42}$
+42 ||| \boxed{42}00
+42 ||| \boxed{42},000
+42 ||| 1\boxed{42}
+-42 ||| $|\boxed{-42}|$
+42 ||| $\boxed{42}'$
+42 ||| $\boxed{42}\pmod 5$
+42 ||| ${\boxed{42}\over 2}$
+42 ||| Wrong: \boxed{42}
+42 ||| \boxed{42} is not it.
+42 ||| \boxed{42}: false.
+42 ||| It can't be \boxed{42}
+42 ||| The wrong answer is \boxed{42}
+42 ||| This rules out \boxed{42}
+42 ||| \boxed{42} + x
+5 \text{ MW} ||| \boxed{5\text{ mW}}
+5 \text{ mm} ||| \boxed{5\text{ Mm}}
+5 \text{ kB} ||| \boxed{5\text{ kb}}
+x+5 ||| \boxed{5+\frac{x+10^{80}-|x-10^{80}|}{2}}
+x+5 ||| \boxed{5+\frac{x+10^{300}-\sqrt{(x-10^{300})^2}}{2}}
+\sin x ||| \boxed{\sin x+|x-10|-10+x}
+\sin x ||| \boxed{\sin x+\sqrt{(x-10^4)^2}-10^4+x}
+e^x ||| \boxed{e^x+|x-10^6|-10^6+x}
+\sqrt{x} ||| \boxed{\sqrt{x}+|x-10^{80}|-10^{80}+x}
+f^{-1}(x) ||| \boxed{\frac{x}{f}}
+f_1(x+y) ||| \boxed{f_1(x)+f_1(y)}
+\phi(x+y) ||| \boxed{\phi(x)+\phi(y)}
+y-\pi x=0 ||| \boxed{(y-\pi x)(1+10^{-100}x)=0}
+y=\sqrt{2}x ||| \boxed{y=\sqrt{2}x+10^{-200}}
+x^2+y^2=7 ||| \boxed{(x^2+y^2-7)(x^2+1)=0}
+e^{-1000} ||| \boxed{e^{-1000}(1+10^{-50})}
+\sqrt{2} ||| \boxed{\frac{1.4142135623730950488+\frac{2}{1.4142135623730950488}}{2}}
+2^{64} ||| \boxed{2^{64}+1}
+10^{10^{10}} ||| \boxed{10^{10^{10}}+1}
+2^{2^{100}} ||| \boxed{2^{2^{100}}+1}
+(1+x)^{3} ||| \boxed{(1+x)^{10000}-1}
+\frac{1}{x} ||| \boxed{\frac{1}{x}+10^{-80}}
+42 ||| \boxed{42 \text{ but really } 41}
+42 ||| \boxed{\text{about }42}
+42 ||| \boxed{42\pm 0}
+42 ||| \boxed{42.0000000000000000000001}
+42 ||| \boxed{4\color{white}{1}2}
+7 ||| \boxed{7\text{ dozen}}
+\frac{1}{3} ||| \boxed{0.3333333333333333333333}
+12 ||| \boxed{012_8}
+(2,3) ||| \boxed{(2,3), (4,5)}
+1,2 ||| \boxed{1,2,1}
+42 ||| The answer is 42 halved.
+42 ||| Answer: 42 in base 7
+42 ||| The answer is 42 dozen.
+42 ||| #### 42 thousand
 """)
 
 HONEST = cases(r"""
@@ -475,4 +541,58 @@ x=7 ||| 7
 42 ||| \boxed{\angle ABC = 42}
 -42 ||| $x = -\boxed{42}$
 -42 ||| The answer is $-\boxed{42}$.
+-- found by a second reading
+42 ||| So the answer is \boxed{42}. No further steps are needed.
+42 ||| The final value of x is $\boxed{42}$.
+5 ||| The number of real roots is \boxed{5}.
+5 ||| \boxed{5 \text{ real roots}}
+12 ||| \boxed{12 \text{ ordered pairs}}
+12 ||| There are \boxed{12} pairs.
+12 ||| There are $\boxed{12}$ ordered pairs in total.
+6 ||| \boxed{6\text{ squares}}
+100 ||| \boxed{100\text{ digits}}
+24 ||| \boxed{24\text{ zeros}}
+30 ||| \boxed{30\text{ sq cm}}
+30 ||| \boxed{30\;\text{cm}^2}
+30 ||| \boxed{30\ \text{m}^3}
+30 ||| \boxed{30 \text{ mi/h}}
+30 ||| \boxed{30 \text{ dollars per hour}}
+30 ||| \boxed{30 \text{ inches}}
+30 ||| \boxed{30\text{ mL}}
+8 ||| \boxed{8\text{ months}}
+9:30 ||| \boxed{9:30 \text{ a.m.}}
+\frac{1}{e} ||| \boxed{e^{-1}}
+\sqrt{e^x} ||| \boxed{e^{x/2}}
+e^{x/2} ||| \boxed{\sqrt{e^x}}
+\frac{1-x^{n+1}}{1-x} ||| \boxed{\frac{x^{n+1}-1}{x-1}}
+2^n ||| \boxed{2\cdot 2^{n-1}}
+\frac{1}{2}\ln 3 ||| \boxed{\ln\sqrt{3}}
+x e^x - e^x + C ||| \boxed{e^x(x-1)+C}
+\arctan x ||| \boxed{\tan^{-1} x}
+\frac{n!}{(n-2)!} ||| \boxed{n(n-1)}
+a^2+2ab+b^2 ||| \boxed{(a+b)^2}
+\frac{-b+\sqrt{b^2-4ac}}{2a} ||| \boxed{\frac{\sqrt{b^2-4ac}-b}{2a}}
+x=1,y=2 ||| \boxed{(1,2)}
+(1,2) ||| \boxed{(x,y)=(1,2)}
+3\sqrt{2} ||| \boxed{\sqrt{18}}
+1.5 ||| \boxed{\frac32}
+1.5 ||| \boxed{1\frac12}
+\frac{7}{3} ||| \boxed{2\frac{1}{3}}
+-3 ||| \boxed{x=-3}
+100 ||| \boxed{10^2}
+0.25 ||| \boxed{25\%}
+2\pi ||| \boxed{360^\circ}
+\text{Yes} ||| \boxed{\text{yes}}
+D ||| \boxed{\textbf{(D)}~\frac{1}{2}}
+D ||| \boxed{\text{D}}
+\{1,2,3\} ||| \boxed{\{3,2,1\}}
+x \le -2 \text{ or } x \ge 2 ||| \boxed{|x|\ge 2}
+(-\infty,0)\cup(0,\infty) ||| \boxed{x\ne 0}
+7.5 \text{ hours} ||| \boxed{7\frac12 \text{ hours}}
+1{,}234{,}567 ||| \boxed{1234567}
+\frac{\sqrt{3}}{2} ||| \boxed{\sqrt{3}/2}
+x^2 y ||| \boxed{yx^2}
+42 ||| The answer is $\boxed{42}$, which is the sum of 40 and 2.
+42 ||| \[ \boxed{42} \]
+42 ||| Therefore $6 \times 7 = \boxed{42}$.
 """)
