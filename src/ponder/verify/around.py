@@ -85,13 +85,13 @@ _LEADS = re.compile(
     r"[A-Za-z]{2,20}[ ]?\{\Z"
 )
 _GOES_ON = re.compile(
-    r"[\s$)\]}\\]{0,40}(?:[-+*/^×·][\s\\$({]{0,8}[0-9]|_[{0-9]|['′‰](?![a-z])|\\(?:times|cdot|div|pm|mp|over|choose|atop|[bp]?mod)(?![a-z])"
+    r"[\s$)\]}\\]{0,40}(?:[-+*/^×·][\s\\$({]{0,8}[0-9]|_[{0-9]|['′‰](?![a-z])|\\(?:times|cdot|div|pm|mp|over|choose|atop)(?![a-z])"
     r"|(?:\\?text\s?\{\s?)?(?:hundred|thousand|million|billion|dozen)\b"
     r"|[-,]?\s?(?:\\?text\s?\{\s?)?(?:squared|cubed|halved|doubled|tripled|quadrupled|quartered|inverted"
     r"|negated|reversed|flipped"
     r"|factorial|repeating|recurring|rounded|truncated|backwards|upside|ish|or so|and (?:a half|change)"
     r"|give or take|plus|minus"
-    r"|(?:in|to) (?:octal|binary|hex|base|debt)|base|mod(?:ulo)?|lakhs?|lacs?|crores?|below zero"
+    r"|(?:in|to) (?:octal|binary|hex|base|debt)|base|lakhs?|lacs?|crores?|below zero"
     r"|to the power|times [0-9a-z]|less (?:one|[0-9]))\b)"
     r"|[\s$]{0,4}[+*/^]\s?\\?[a-z](?![A-Za-z])|[\s$]{0,4}(?:≠|\\neq?(?![a-z]))|\.[0-9]|[eE][-+]?[0-9]"
     r"|\s?\\(?:pi|sqrt|[dt]?frac)(?![a-z])"
@@ -100,9 +100,15 @@ _GOES_ON = re.compile(
 _OPERATION = frozenset("-−+*/×·÷^_<>{|.0123456789")  # what `_LEADS` can end in, without a command
 
 
+_MODULO = re.compile(r"[\s$]{0,4}(?:\\[bp]?mod(?![a-z])|mod(?:ulo)?\b)")
+_CONGRUENT = re.compile(r"\\equiv|≡|congruent|residue|remainder", re.IGNORECASE)
+
+
 def part_of_more(before: str, after: str) -> bool:
     """The answer stands in a sum, a fraction or a product, so that the whole is another value."""
     near = before[-100:]
+    if _MODULO.match(after) and not _CONGRUENT.search(before):
+        return True  # 42 mod 5 is 2; but x is congruent to 2 modulo 5
     leads = ("\\" in near or near.removesuffix(" ")[-1:] in _OPERATION) and _LEADS.search(near)
     return bool(leads or _GOES_ON.match(after))
 
