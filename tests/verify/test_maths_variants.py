@@ -8,7 +8,8 @@ import pytest
 
 from maths_variants import EXPLOITS, HONEST
 from ponder.verify import MathAnswer
-from ponder.verify.maths.tree import expression, functions_of
+from ponder.verify.maths.applied import functions_of
+from ponder.verify.maths.tree import expression
 from ponder.verify.maths.value import _drawn, _seed, proportional, same
 
 JUDGE = MathAnswer()

@@ -10,9 +10,10 @@ import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from ponder.verify.maths.applied import functions_of
 from ponder.verify.maths.leaf import Leaf, leaf
 from ponder.verify.maths.parts import Group, Relation, Shape
-from ponder.verify.maths.tree import Node, functions_of
+from ponder.verify.maths.tree import Node
 from ponder.verify.maths.typeset import NoValue, Unreadable, squeezed
 from ponder.verify.maths.value import proportional, rough, same
 from ponder.verify.maths.worked import worked
