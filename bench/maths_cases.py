@@ -7,6 +7,15 @@ def pairs(text: str) -> list[tuple[str, ...]]:
     return [tuple(side.strip() for side in line.split("|||")) for line in text.strip().splitlines()]
 
 
+# gold ||| answers of the right value that restate their question: only `worked=False` takes them
+UNWORKED = pairs(r"""
+42 ||| 6\cdot 7
+3 ||| 1 + 2
+1024 ||| 2^{10}
+1024 ||| 2^10
+2 ||| \sqrt{4}
+""")
+
 # gold ||| answers, each written otherwise
 RIGHT = pairs(r"""
 \frac{1}{2} ||| \dfrac12
@@ -78,12 +87,8 @@ x^3+3x-6 ||| P(x) = x^3 + 3x - 6
 5 ||| 5 m
 42 ||| \$42.00
 42 ||| \color{red}42
-42 ||| 6\cdot 7
-3 ||| 1 + 2
 0.\overline{3} ||| \frac13
 \frac{41}{333} ||| 0.\overline{123}
-1024 ||| 2^{10}
-1024 ||| 2^10
 7.5\times 10^{-3} ||| 0.0075
 \emptyset ||| \varnothing
 \emptyset ||| \{\}

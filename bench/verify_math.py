@@ -30,6 +30,7 @@ from ponder.verify.maths import jailed
 
 Judge = Callable[[str, str], float | None]
 OURS = MathAnswer()
+RESTATED = ("sqrt sign", "sum of choices", "unevaluated")  # right in value; only `worked=False` takes them
 SUM = r"\sum_{k=1}^{n} k^2"  # outside our grammar: what is compared with it goes to the jail
 
 
@@ -78,7 +79,8 @@ def exploits() -> list[tuple[str, str]]:
 
 
 def honest() -> list[tuple[str, str]]:
-    listed = [(r["gold"], r["output"]) for r in rows("..", "attacks", "math_exploits.json") if r["correct"] is True]
+    shared = [r for r in rows("..", "attacks", "math_exploits.json") if r["name"] not in RESTATED]
+    listed = [(r["gold"], r["output"]) for r in shared if r["correct"] is True]
     listed += [(gold, boxed(answer)) for gold, answer in RIGHT]
     listed += [(r["answer"], boxed(way)) for r in rows("math500", "test.jsonl") for way in rewritten(r["answer"])]
     grade = [r["answer"] for r in rows("gsm8k", "test.jsonl")]

@@ -1,6 +1,7 @@
 """What stands around an answer, or behind its figure, can make another answer of it."""
 
 import time
+from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from ponder.verify import Choice, FinalNumber, FinalText, MathAnswer, around
 from ponder.verify.around import denied, part_of_more
-from ponder.verify.units import canonical_unit, differ
+from ponder.verify.units import NONE, Unit, agree, read_unit
 
 VERIFIERS = [FinalNumber(), MathAnswer()]
 
@@ -123,10 +124,23 @@ WORDS = [
 @given(st.lists(st.one_of(st.sampled_from([*WORDS, " ", " "]), st.text(max_size=2)), max_size=12).map("".join))
 def test_a_quick_look_first_changes_no_verdict(text):
     """The patterns alone are the rule; what is asked before them only saves their time."""
-    assert denied(text) == bool(around._OFFERS.search(text[-20:]) or around._DOUBTS.search(text[-120:]))
+    patterns = ((around._OFFERS, 20), (around._DOUBTS, 120), (around._CHANGES, 60))
+    assert denied(text) == any(pattern.search(text[-near:]) for pattern, near in patterns)
     assert part_of_more(text, "") == bool(around._LEADS.search(text[-100:]))
 
 
-def test_units_by_one_name():
-    assert canonical_unit("square centimeters") == canonical_unit("cm", "²") == "cm^2"
-    assert canonical_unit("apples") == "" and not differ("", "cm") and differ("cm", "cm^2")
+def test_units_have_dimensions_and_sizes():
+    assert read_unit("square centimeters") == read_unit("cm", "²") == read_unit("sq. cm") == read_unit("cm^2")
+    assert read_unit("m s^{-1}") == read_unit("meters per second") == read_unit("m/s")
+    assert agree(read_unit("m/s"), read_unit("km/h")) == (Fraction(5, 18),)
+    assert agree(read_unit("lb"), read_unit("pounds")) == agree(read_unit("gbp"), read_unit("pounds")) == (1,)
+    assert agree(read_unit("cm"), read_unit("cm^2")) == agree(read_unit("dollars"), read_unit("rupees")) == ()
+    assert agree((), read_unit("cm")) == agree(read_unit("liters"), ()) == (1,)
+    assert agree(read_unit("cubic decimeters") or (NONE,), read_unit("liters")) == (1,)
+
+
+def test_other_words_are_counted_things_or_nothing():
+    assert read_unit("red apples") == read_unit("apples") == (Unit(things="apple"),)
+    assert agree(read_unit("apples"), read_unit("oranges")) == ()
+    for words in ("in octal", "repeating", "ish", "halved", "pairs", "quarters", "K", "rounded up", "of them doubled"):
+        assert read_unit(words) is None, words

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from maths_cases import EXPLOITS, HOSTILE, RIGHT, SAID
+from maths_cases import EXPLOITS, HOSTILE, RIGHT, SAID, UNWORKED
 from ponder.errors import UsageError
 from ponder.protocols import Scorer
 from ponder.types import Problem, Step, Trace, ids, user
@@ -37,6 +37,22 @@ def test_an_exploit_is_worth_nothing(gold, answer):
     assert score.value == 0.0 and score.reason in REASONS
 
 
+@pytest.mark.parametrize(("gold", "answer"), UNWORKED)
+def test_a_plain_number_must_be_worked_out_unless_told(gold, answer):
+    assert JUDGE.judge(rf"\boxed{{{answer}}}", gold).value == 0.0
+    assert MathAnswer(worked=False).judge(rf"\boxed{{{answer}}}", gold).value == 1.0
+    assert JUDGE.judge(rf"\boxed{{({answer}, 1)}}", f"({gold}, 1)").value == 0.0
+
+
+def test_a_percent_sign_behind_the_box_is_a_part_of_the_answer():
+    assert [JUDGE.judge(r"$\boxed{42}\%$", gold).value for gold in ("42", r"42\%", "0.42", "4.2")] == [
+        0.0,
+        1.0,
+        1.0,
+        0.0,
+    ]
+
+
 @pytest.mark.parametrize("text", SAID)
 def test_what_stands_around_may_not_change_the_answer(text):
     score = JUDGE.judge(text.replace("\\n", "\n"), "42")
@@ -45,7 +61,7 @@ def test_what_stands_around_may_not_change_the_answer(text):
 
 @pytest.mark.parametrize(
     "text",
-    [r"6 * 7 is \boxed{42}, which is the product of 6 and 7.", r"\boxed{42}\%", r"\boxed{42}^\circ",
+    [r"6 * 7 is \boxed{42}, which is the product of 6 and 7.", r"\boxed{42} percent", r"\boxed{42}^\circ",
      r"\boxed{42} \text{ kilometers}", r"\(\boxed{42}\) minutes.", "<answer> 42 </answer>", "6 * 7 = 42\n#### 42",
      "Answer: $42$", "**Final Answer:** 42", r"<think>41? \boxed{41}</think> \boxed{42}",
      r"<answer>\boxed{42}</answer>", r"2 is not prime. So \boxed{42}."],
@@ -194,7 +210,7 @@ def test_equality_agrees_with_sympy(a, b):
 @given(expressions(), st.sampled_from(["({})", "{}", "  {} ", r"\left({}\right)", "1*({})", "({})/1", "0+({})"]))
 def test_an_expression_equals_itself_rewritten(text, rewrite):
     assume(rough(expression(text)))  # not where it divides by zero
-    score = JUDGE.judge(rf"\boxed{{{rewrite.replace('{}', text)}}}", text)
+    score = MathAnswer(worked=False).judge(rf"\boxed{{{rewrite.replace('{}', text)}}}", text)
     assert score.value == 1.0
 
 
@@ -241,7 +257,8 @@ def folder(*parts):
 def test_the_exploit_list():
     for row in json.loads(folder("..", "attacks", "math_exploits.json").read_text()):
         if row["correct"] is not None:
-            score = JUDGE.judge(row["output"], row["gold"])
+            unworked = row["name"] in ("sqrt sign", "sum of choices", "unevaluated")  # right in value, and restated
+            score = MathAnswer(worked=not unworked).judge(row["output"], row["gold"])
             assert (score.value == 1.0) == row["correct"], (row, score)
 
 

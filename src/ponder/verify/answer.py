@@ -39,6 +39,7 @@ class Found:
 
     answer: str | None
     reason: str = ""
+    unit: str = ""  # a percent sign that stands behind it, outside its form
 
 
 class Span(NamedTuple):

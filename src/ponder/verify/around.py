@@ -19,6 +19,34 @@ _DOUBTS = re.compile(
     re.IGNORECASE,
 )
 
+# What makes another value of the one behind it: the opposite of 42, less than 42, anything but 42.
+_MODIFIERS = (
+    r"\b(?:opposite|negative|negation|inverse|reciprocal|complement|square|cube|[a-z]+ root|factorial) of",
+    r"\b(?:logarithm|log) of",
+    r"\b(?:multiple|divisor|fraction|percent(?:age)?|[a-z]+(?:th|rd)s?|quarters?|halves) of(?: the)?",
+    r"\b(?:half|double|twice|thrice|triple|quadruple|negative|minus|plus|times|divided by|multiplied by)(?: of)?",
+    r"\b(?:less|more|greater|fewer|larger|smaller|other|rather|bigger|higher|lower|different|away) (?:than|from)",
+    r"\b(?:anything|everything|nothing|something|all|any(?: [a-z]+)?) (?:but|except|besides)",
+    r"\b(?:except(?: for)?|instead of|unlike|excluding|far from|short of|off from|never|close to|next to)",
+    r"\b(?:wrong|incorrect|false|bad|mistaken|naive|tempting) (?:answer|value|result|guess|number)(?: is| would be)?",
+    r"(?:\A|[.\n]\s{0,4})(?:false|wrong|incorrect|untrue|nope?|lie|joke)(?=:)",
+    r"\b(?:rul(?:es?|ing|ed) out|avoid|reject(?:s|ed)?|mistake (?:is|would be))",
+    r"(?:\bcannot|n['’]t|\bnot|\bnever|\bhardly) (?:be|equal|have|get)",
+    # As a whole sentence only: "we need at least 42" is how a solution ends.
+    r"(?:\A|[.:\n]\s{0,4})(?:at (?:most|least)|up to|under|over|above|below|beyond|beside|nearly|almost|without)",
+    r"(?:\A|[.:\n]\s{0,4})(?:just (?:under|over)|around|about)",
+)
+_CHANGES = re.compile(rf"(?:{'|'.join(_MODIFIERS)})[ \t:]{{0,4}}(?:\$|\\[(\[])?[ ]?\Z", re.IGNORECASE)
+_LAST_WORD = re.compile(r"([A-Za-z]+)[ \t:]{0,4}(?:\$|\\[(\[])?[ ]?\Z")
+_LAST_WORDS = frozenset((
+    "of", "the", "half", "double", "twice", "thrice", "triple", "quadruple", "negative", "minus", "plus", "times", "by",
+    "than", "from", "but", "except", "besides", "for", "unlike", "excluding", "never", "to", "answer", "value",
+    "result", "false", "wrong", "incorrect", "untrue", "no", "nope", "lie", "joke",
+    "guess", "number", "one", "is", "be", "out", "avoid", "reject", "rejects", "rejected", "equal", "have", "get",
+    "most",
+    "least", "under", "over", "above", "below", "beyond", "beside", "nearly", "almost", "without", "around", "about",
+))  # fmt: skip
+
 # Without one of these the patterns cannot match, and to see that takes a tenth of their time.
 _OFFER_WORDS = ("or", "either", "not", "n't", "\\ne", "\\lnot")
 _DOUBT_WORDS = ("think", "believe", "say", "wrong", "false", "incorrect", "doubt", "unlikely")
@@ -30,7 +58,13 @@ def denied(before: str) -> bool:
     return bool(
         (_mentions(near, _OFFER_WORDS) and _OFFERS.search(near))
         or (_mentions(said, _DOUBT_WORDS) and _DOUBTS.search(said))
+        or (_may_change(before[-60:]) and _CHANGES.search(before[-60:]))
     )
+
+
+def _may_change(near: str) -> bool:
+    last = _LAST_WORD.search(near)
+    return not near.isascii() or (last is not None and last[1].lower() in _LAST_WORDS)
 
 
 def _mentions(text: str, words: tuple[str, ...]) -> bool:
@@ -43,23 +77,38 @@ def _mentions(text: str, words: tuple[str, ...]) -> bool:
 # only what can be nothing but an operation counts.
 _LEADS = re.compile(
     r"(?<![-<])[-−]\Z|(?:[0-9)\]=]|\b[A-Za-z])[ ]?[-−+*/×·÷][ ]\Z|[0-9)}\]=][ ]?[+*/×·÷][ ]?\Z"
-    r"|[0-9]\Z|[\^_][ ]?\{?\Z|(?<![\w<])[A-Za-z][ ]?[<>][ ]?\Z"
+    r"|[0-9]\.?\Z|(?:\||\\l(?:vert|floor|ceil))[ ]?\Z|[\^_][ ]?\{?\Z|(?<![\w<])[A-Za-z][ ]?[<>][ ]?\Z"
     r"|\\(?:cdot|times|div|pm|mp)[ ]?\{?\Z"
     r"|\\(?:[dtc]?frac|sqrt(?:\[[^\[\]]{1,20}\])?|binom|ln|log|sin|cos|tan)[ ]?[{(]?\Z"
     r"|\\[dtc]?frac[ ]?(?:\{[^{}]{0,60}\}|[0-9])[ ]?\{\Z"
+    r"|\\(?!(?:text(?:bf|it|rm|sf)?|math(?:bf|rm|it|sf)|bf|rm|it|boldsymbol|ensuremath|displaystyle|underline)[^a-z])"
+    r"[A-Za-z]{2,20}[ ]?\{\Z"
 )
 _GOES_ON = re.compile(
-    r"[\s$)\]}\\]{0,40}(?:[-+*/^×·][\s\\$({]{0,8}[0-9]|\\(?:times|cdot|div|pm|mp)(?![a-z])"
-    r"|(?:\\?text\s?\{\s?)?(?:hundred|thousand|million|billion|dozen)\b)"
-    r"|[\s$]{0,4}(?:≠|\\neq?(?![a-z]))|\.[0-9]|[eE][-+]?[0-9]|\s?\\(?:pi|sqrt|[dt]?frac)(?![a-z])"
+    r"[\s$)\]}\\]{0,40}(?:[-+*/^×·][\s\\$({]{0,8}[0-9]|_[{0-9]|['′‰](?![a-z])|\\(?:times|cdot|div|pm|mp|over|choose|atop)(?![a-z])"
+    r"|(?:\\?text\s?\{\s?)?(?:hundred|thousand|million|billion|dozen)\b"
+    r"|[-,]?\s?(?:\\?text\s?\{\s?)?(?:squared|cubed|halved|doubled|tripled|quadrupled|quartered|inverted"
+    r"|negated|reversed|flipped"
+    r"|factorial|repeating|recurring|rounded|truncated|backwards|upside|ish|or so|and (?:a half|change)"
+    r"|give or take|plus|minus"
+    r"|(?:in|to) (?:octal|binary|hex|base|debt)|base|lakhs?|lacs?|crores?|below zero"
+    r"|to the power|times [0-9a-z]|less (?:one|[0-9]))\b)"
+    r"|[\s$]{0,4}[+*/^]\s?\\?[a-z](?![A-Za-z])|[\s$]{0,4}(?:≠|\\neq?(?![a-z]))|\.[0-9]|[eE][-+]?[0-9]"
+    r"|\s?\\(?:pi|sqrt|[dt]?frac)(?![a-z])"
     r"|[abcijknrtxyz](?![A-Za-z'’])|!\s?(?:\$|\\[)\]])"
 )
-_OPERATION = frozenset("-−+*/×·÷^_<>{0123456789")  # what `_LEADS` can end in, with a space after it, without a command
+_OPERATION = frozenset("-−+*/×·÷^_<>{|.0123456789")  # what `_LEADS` can end in, without a command
+
+
+_MODULO = re.compile(r"[\s$]{0,4}(?:\\[bp]?mod(?![a-z])|mod(?:ulo)?\b)")
+_CONGRUENT = re.compile(r"\\equiv|≡|congruent|residue|remainder", re.IGNORECASE)
 
 
 def part_of_more(before: str, after: str) -> bool:
     """The answer stands in a sum, a fraction or a product, so that the whole is another value."""
     near = before[-100:]
+    if _MODULO.match(after) and not _CONGRUENT.search(before):
+        return True  # 42 mod 5 is 2; but x is congruent to 2 modulo 5
     leads = ("\\" in near or near.removesuffix(" ")[-1:] in _OPERATION) and _LEADS.search(near)
     return bool(leads or _GOES_ON.match(after))
 
@@ -103,7 +152,8 @@ def changed(after: str, answer: str) -> str:
 
 
 _HEDGED = re.compile(
-    r"\b(?:or|either|maybe|perhaps|possibly|probably|about|around|roughly|approximately|not|never|unsure|guess|if|unless"
+    r"\b(?:or|either|maybe|perhaps|possibly|probably|about|around|roughly|approximately|not|never|unsure"
+    r"|guess|if|unless"
     r"|wrong|false|incorrect|mistaken|doubt|could|might|would|suppose|assume|say)\b|n['’]t\b|[?≈≠±~]",
     re.IGNORECASE,
 )

@@ -9,7 +9,7 @@ from typing import Any
 from ponder.errors import UsageError
 from ponder.types import Score, Trace
 from ponder.verify.answer import EXPLICIT, Form, extract, known_forms
-from ponder.verify.numbers import parse, same
+from ponder.verify.numbers import parse, same, unworked
 from ponder.verify.scoring import score_each
 
 
@@ -40,7 +40,7 @@ class FinalNumber:
 
     def judge(self, text: str, gold: Any) -> Score:
         """One completion against one gold answer."""
-        truth = parse(str(gold))
+        truth = parse(str(gold), trusted=True)
         if gold is None or truth.value is None:
             return Score(None, f"the gold answer {str(gold)[:40]!r} is not a plain number; check the task's data")
         found = extract(text, self.forms)
@@ -49,10 +49,6 @@ class FinalNumber:
         given = parse(found.answer)
         if given.value is None:
             return Score(0.0, given.reason)
-        if _undone(found.answer) and given.value.denominator == 1 and not _undone(str(gold)):
-            return Score(0.0, "malformed")  # 84/2 for 42 may be nothing but the question
+        if unworked(found.answer, given, str(gold)):
+            return Score(0.0, "malformed")
         return Score(1.0, "right") if same(given, truth, self.tolerance) else Score(0.0, "wrong")
-
-
-def _undone(written: str) -> bool:
-    return "/" in written or "frac" in written

@@ -35,6 +35,17 @@ def compare(gold: str, answer: str) -> str:
     return RIGHT if _near(truth, found) else WRONG
 
 
+def work_out(gold: str) -> str:
+    """The gold beside something that it is not: how long it takes by itself."""
+    truth = _parsed(gold)
+    if truth is None:
+        return BAD_GOLD
+    other = sympy.Symbol("q") + 1
+    _alike(truth, other), _apart(truth, other)
+    verify(truth, other, timeout_seconds=None, float_rounding=12, numeric_precision=40)
+    return RIGHT
+
+
 def search(pattern: str, text: str, longest: int) -> list[str | None]:
     """What the first group of a user's pattern met, at most twice; None in place of what is too long."""
     found: list[str | None] = []

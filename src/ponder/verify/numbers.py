@@ -1,6 +1,7 @@
 """Read a plain number exactly, and compare two of them.
 
-Plain: 42, -1,234.5, $42, 1/3, \\frac{1}{3}, 42\\%, 4.2\\times 10^4, x = 42, 42 apples, 42\\text{ cm}, 90^\\circ.
+Plain: 42, -1,234.5, $42, 1/3, \\frac{1}{3}, 42\\%, 4.2\\times 10^4, x = 42, 42 apples, 42\\text{ cm},
+90^\\circ, 4.2 million.
 Anything that would have to be worked out (6*7, \\sqrt{4}, 42!) is not plain: an answer that restates its
 question must not count. Nothing is evaluated, nothing rounds, and no string can take long or raise.
 """
@@ -11,7 +12,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ponder.verify.units import canonical_unit, differ, is_unit
+from ponder.verify.units import NONE, SCALES, Unit, agree, read_unit
 
 LONGEST = 200  # characters in an answer
 LARGEST_EXPONENT = 400  # 1e999999999 would fill the memory
@@ -24,11 +25,11 @@ class Number:
     value: Fraction | None
     percent: bool = False
     reason: str = ""
-    unit: str = ""  # a known one, by its one name
+    unit: tuple[Unit, ...] = ()  # what it may count
 
 
-def parse(text: str) -> Number:
-    """The number that this text is, as a whole."""
+def parse(text: str, trusted: bool = False) -> Number:
+    """The number that this text is, as a whole. `trusted`: of a gold answer, behind whose figure any word is a unit."""
     if len(text) > LONGEST:
         return Number(None, reason="too long")
     if digits := _DIGITS.fullmatch(text):  # most answers: no need to look further
@@ -39,14 +40,26 @@ def parse(text: str) -> Number:
         return Number(None, reason="no answer")
     if not match or (match["outer"] and match["inner"]):
         return Number(None, reason="malformed")
-    unit = (match["named"] or match["words"] or "").strip()
+    words = (match["named"] or match["words"] or "").strip()
     value = _magnitude(match)
-    if value is None or not is_unit(unit):
+    percent = bool(match["percent"]) or words.lower() in ("percent", "per cent")
+    scale, _, rest = words.partition(" ")
+    if value is not None and scale.lower() in SCALES:  # 2.5 million dollars
+        value, words = value * SCALES[scale.lower()], rest
+    unit = () if percent and not match["percent"] else _unit(words, match["exponent"] or "", match["currency"], trusted)
+    if value is None or unit is None:
         return Number(None, reason="malformed")
-    negative = "-" in (match["outer"], match["inner"])
-    percent = bool(match["percent"]) or unit.lower() in ("percent", "per cent")
-    known = canonical_unit(unit, match["exponent"] or "") or _CURRENCY.get(match["currency"] or "", "")
-    return Number(-value if negative else value, percent, unit="percent" if percent else known)
+    return Number(-value if "-" in (match["outer"], match["inner"]) else value, percent, unit=unit)
+
+
+def _unit(words: str, power: str, currency: str, trusted: bool) -> tuple[Unit, ...] | None:
+    """What the words and signs around a figure say it counts; None where they are no unit."""
+    found = read_unit(words, power)
+    if found is None and trusted:
+        found = (Unit(things=words.lower().removesuffix("s")),)
+    if found == (NONE,):
+        found = read_unit(_CURRENCY[currency]) if currency else ()
+    return found
 
 
 def equal(answer: str, gold: str, tolerance: float = 0.0) -> bool:
@@ -57,15 +70,20 @@ def equal(answer: str, gold: str, tolerance: float = 0.0) -> bool:
 def same(answer: Number, gold: Number, tolerance: float = 0.0) -> bool:
     """A percentage equals another percentage, its hundredth, or the bare figure (as in "what percent ...?").
 
-    A gold figure below one is a share already: 0.5% is not 0.5.
+    A gold figure of at most one is a share already: 0.5% is not 0.5.
     """
-    if answer.value is None or gold.value is None or differ(answer.unit, gold.unit):
+    if answer.value is None or gold.value is None:
         return False
     if answer.percent == gold.percent:
-        return _close(answer.value, gold.value, tolerance)
+        value, truth = answer.value, gold.value
+        if not (answer.unit and gold.unit):
+            return _close(value, truth, tolerance)
+        return any(_close(value * factor, truth, tolerance) for factor in agree(gold.unit, answer.unit))
+    if answer.unit or gold.unit:
+        return False
     part = Fraction(1, 100)
     scaled = (answer.value * part, gold.value) if answer.percent else (answer.value, gold.value * part)
-    asks_percent = gold.percent or abs(gold.value) >= 1
+    asks_percent = gold.percent or abs(gold.value) > 1
     return _close(*scaled, tolerance) or (asks_percent and _close(answer.value, gold.value, tolerance))
 
 
@@ -73,6 +91,13 @@ def _close(answer: Fraction, gold: Fraction, tolerance: float) -> bool:
     return answer == gold if not tolerance else abs(answer - gold) <= Fraction(tolerance) * abs(gold)
 
 
+def unworked(written: str, number: Number, gold: str) -> bool:
+    """A fraction of a whole value where the gold is none: 84/2 for 42 may be nothing but the question."""
+    whole = number.value is not None and number.value.denominator == 1
+    return whole and _FRACTION.search(written) is not None and not _FRACTION.search(gold)
+
+
+_FRACTION = re.compile(r"[0-9}]\s?/\s?[0-9{]|frac")
 _WRAPPED = re.compile(
     r"\$\$(.*)\$\$|\$(.*)\$|\\\((.*)\\\)|\\\[(.*)\\\]|\*\*(.*)\*\*"
     r"|\\(?:text|textbf|mathbf|mathrm|bf)\{([^{}]*)\}",
@@ -98,7 +123,7 @@ def unwrap(text: str) -> str:
     return text
 
 
-_CURRENCY = {"$": "dollar", "€": "euro"}
+_CURRENCY = {"$": "dollar", "€": "euro", "£": "gbp", "₹": "rupee", "¥": "yen"}
 _SCALES = {"C": "celsius", "F": "fahrenheit"}
 
 # How the same figure is typeset: on the left what people and LaTeX write, on the right what `_WHOLE` reads.
@@ -115,7 +140,9 @@ _TYPESET = (
         ),
         lambda m: f" {_SCALES[m[1] or m[2]]}",
     ),
+    (re.compile(r"(?:\^\s?(?:\\circ|\{\s?\\circ\s?\})|°)\s*\Z"), " degrees"),
     (re.compile(r"\^\s?(?:\\circ|\{\s?\\circ\s?\})|°"), ""),
+    (re.compile(r"(?<=[0-9])\s?(?:¢|\\cent(?![a-z]))"), " cents"),
 )
 
 
@@ -131,7 +158,7 @@ _VARIABLE = re.compile(r"[A-Za-z](?:_(?:[A-Za-z0-9]|\{[A-Za-z0-9]{1,8}\}))?\s*=\
 
 _INT = r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)"
 _WHOLE = re.compile(
-    r"(?P<outer>[-+]?)\s*(?P<currency>[$€£]?)\s*(?P<inner>[-+]?)\s*"
+    r"(?P<outer>[-+]?)\s*(?P<currency>[$€£₹¥]?)\s*(?P<inner>[-+]?)\s*"
     r"(?:"
     rf"\\frac\s?(?:\{{\s?(?P<top>-?{_INT})\s?\}}\s?\{{\s?(?P<bottom>{_INT})\s?\}}|(?P<top1>[0-9])(?P<bottom1>[0-9]))"
     rf"|(?P<over>{_INT})\s?/\s?(?P<under>{_INT})"
@@ -140,8 +167,9 @@ _WHOLE = re.compile(
     r"|\s?(?:\\times|\\cdot|[×·*x])\s?10\s?\^\s?(?:\{\s?(?P<power>[-+]?[0-9]{1,4})\s?\}|(?P<power1>[-+]?[0-9]{1,4})))?"
     r")"
     r"\s*(?P<percent>%?)"
-    r"(?:(?:\s*\\(?:text|textrm|mathrm|mbox)\{(?P<named>[^{}]*)\}|\s+(?P<words>[A-Za-z]{2,}(?:[ /][A-Za-z]+){0,3}))"
-    r"(?P<exponent>\^\{?[23]\}?|[²³])?)?"
+    r"(?:(?:\s*\\(?:text|textrm|mathrm|mbox)\{(?P<named>[^{}]*)\}"
+    r"|\s+(?P<words>[A-Za-z]{2,}(?:[ /][A-Za-z]+){0,3}|[A-Za-z]/[A-Za-z]+))"
+    r"(?P<exponent>\^\{?-?[1-3]\}?|[²³])?)?"
 )
 
 

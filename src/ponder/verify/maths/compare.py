@@ -7,79 +7,104 @@ outside the grammar of `tree`, `NoValue` is raised: only a symbolic reader can t
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from fractions import Fraction
 
+from ponder.verify.maths.applied import functions_of
 from ponder.verify.maths.leaf import Leaf, leaf
-from ponder.verify.maths.shape import Group, Relation, Shape
+from ponder.verify.maths.parts import Group, Relation, Shape
 from ponder.verify.maths.tree import Node
 from ponder.verify.maths.typeset import NoValue, Unreadable, squeezed
 from ponder.verify.maths.value import proportional, rough, same
-from ponder.verify.units import differ
+from ponder.verify.maths.worked import worked
+from ponder.verify.units import agree, read_unit
 
 RIGHT, WRONG = "right", "wrong"
 
 
-def compare(gold: Shape, answer: Shape, tolerance: float = 0.0) -> str:
+@dataclass(frozen=True, slots=True)
+class Rules:
+    tolerance: float = 0.0  # as a share of the gold; 0: exact
+    worked: bool = True  # a gold that is a plain number wants one: 27 + 58 is not 85
+
+
+def compare(gold: Shape, answer: Shape, rules: Rules = Rules()) -> str:
     """The verdict on the whole answer."""
     if isinstance(answer, Relation):
-        return _relation(gold, answer, tolerance)
+        return _relation(gold, answer, rules)
     if isinstance(gold, Relation):
         # x = 42 says 42, and x \in S says S; an equation between expressions says neither side.
-        named = bool(gold.name) and gold.op in ("=", r"\in")
-        return compare(gold.right, answer, tolerance) if named else WRONG
+        named = bool(gold.name) and gold.op in ("=", r"\in", r"\equiv")
+        return compare(gold.right, answer, rules) if named else WRONG
     if isinstance(gold, Group) and isinstance(answer, Group):
-        return _groups(gold, answer, tolerance)
+        return _groups(gold, answer, rules)
     if isinstance(gold, Leaf) and isinstance(answer, Leaf):
-        return RIGHT if _leaves(gold, answer, tolerance) else WRONG
+        return RIGHT if _leaves(gold, answer, rules) else WRONG
     if isinstance(answer, Group) and answer.kind in ("list", "set", "union"):
         return "several answers"
     return WRONG
 
 
-def _groups(gold: Group, answer: Group, tolerance: float) -> str:
-    collections = {gold.kind, answer.kind} <= {"list", "set"}
-    if not collections and gold.kind != answer.kind:
+def _groups(gold: Group, answer: Group, rules: Rules) -> str:
+    answer, gold = _as_tuple(gold, answer), _as_tuple(answer, gold)
+    # A vector may be written as a tuple; a pair that is written as a vector may have been meant as an interval.
+    alike = {gold.kind, answer.kind} <= {"list", "set"} or (gold.kind, answer.kind) == ("<>", "()")
+    if not alike and gold.kind != answer.kind:
         return WRONG
     if (len(gold.parts), gold.rows) != (len(answer.parts), answer.rows):
         return WRONG
     if not gold.unordered:
         pairs = zip(gold.parts, answer.parts, strict=True)
-        return RIGHT if all(_part(g, a, tolerance) for g, a in pairs) else WRONG
+        return RIGHT if all(_part(g, a, rules) for g, a in pairs) else WRONG
     left = list(answer.parts)
     for part in gold.parts:
-        found = next((n for n, other in enumerate(left) if _part(part, other, tolerance)), None)
+        found = next((n for n, other in enumerate(left) if _part(part, other, rules)), None)
         if found is None:
             return WRONG
         left.pop(found)
     return RIGHT
 
 
-def _part(gold: Shape, answer: Shape, tolerance: float) -> bool:
+def _as_tuple(gold: Group, answer: Group) -> Group:
+    """x = 1, y = 2 for (1, 2), and x_1 = 1, x_2 = 2 for 1, 2: names in their usual order tell which part is which."""
+    parts = [part for part in answer.parts if isinstance(part, Relation) and part.op == "=" and part.name]
+    if answer.kind != "list" or len(parts) < len(answer.parts) or any(isinstance(p, Relation) for p in gold.parts):
+        return answer
+    names, values = [part.name for part in parts], tuple(part.right for part in parts)
+    if gold.kind == "()" and names == sorted(set(names)) and all(re.fullmatch("[a-z]", name) for name in names):
+        return Group("()", values)
+    bare = {name.partition("_")[0] for name in names}
+    return Group("list", values) if gold.kind in ("list", "set") and len(bare) == 1 and len(set(names)) > 1 else answer
+
+
+def _part(gold: Shape, answer: Shape, rules: Rules) -> bool:
     """One part against one: here a = 1 is not 1, since the name tells which part it is."""
-    if isinstance(gold, Relation) != isinstance(answer, Relation) or not _may_match(gold, answer, tolerance):
+    if isinstance(gold, Relation) != isinstance(answer, Relation) or not _may_match(gold, answer, rules):
         return False
-    return compare(gold, answer, tolerance) == RIGHT
+    return compare(gold, answer, rules) == RIGHT
 
 
-def _may_match(gold: Shape, answer: Shape, tolerance: float) -> bool:
+def _may_match(gold: Shape, answer: Shape, rules: Rules) -> bool:
     """Cheap, so that sets of many expressions are matched in little time: False only where they differ."""
-    if tolerance or not (isinstance(gold, Leaf) and isinstance(answer, Leaf)) or gold.percent or answer.percent:
+    if rules.tolerance or not (isinstance(gold, Leaf) and isinstance(answer, Leaf)) or gold.percent or answer.percent:
+        return True
+    if gold.unit or answer.unit:
         return True
     if not gold.rough or not answer.rough or gold.symbols != answer.symbols:
         return True
     return all(abs(g - a) <= 1e-6 * max(abs(g), abs(a), 1e-9) for g, a in zip(gold.rough, answer.rough, strict=True))
 
 
-def _relation(gold: Shape, answer: Relation, tolerance: float) -> str:
+def _relation(gold: Shape, answer: Relation, rules: Rules) -> str:
     if not isinstance(gold, Relation):
         if answer.op == r"\in" and answer.name:
-            return compare(gold, answer.right, tolerance) if _is_set(gold) else WRONG
+            return compare(gold, answer.right, rules) if _is_set(gold) else WRONG
         if answer.op != "=":
             return "hedged" if answer.op in (r"\approx", r"\sim", r"\ne") else WRONG
         # Only a name may stand before the value: 42=41 and 41+1=42 are uneven.
-        return compare(gold, answer.right, tolerance) if answer.name else "several answers"
+        return compare(gold, answer.right, rules) if answer.name else "several answers"
     if gold.op == answer.op and gold.name and gold.name == answer.name:
-        return compare(gold.right, answer.right, tolerance)
+        return compare(gold.right, answer.right, rules)
     return RIGHT if _equivalent(gold, answer) else WRONG
 
 
@@ -129,10 +154,11 @@ def _tree(value: Leaf, is_gold: bool) -> Node:
         raise
 
 
-_LETTER_UNIT = re.compile(r"(.*[0-9}])\s?(?:\\text\{)?([mgshlLVWJNK])\}?")
+_LETTER_UNIT = re.compile(r"(.*[0-9}])\s?(?:\\text\{)?([mgshlLVWJN])\}?")
+_RADIANS = read_unit("radian") or ()
 
 
-def _leaves(gold: Leaf, answer: Leaf, tolerance: float) -> bool:
+def _leaves(gold: Leaf, answer: Leaf, rules: Rules) -> bool:
     if gold.words or answer.words:
         if gold.letter and answer.letter:
             return gold.letter == answer.letter
@@ -141,18 +167,50 @@ def _leaves(gold: Leaf, answer: Leaf, tolerance: float) -> bool:
         return True
     if gold.base or answer.base:
         return (gold.body, gold.base) == (answer.body, answer.base)
-    if differ(gold.measure, answer.measure):
-        return False
     if gold.letter:
         return gold.letter == answer.letter
     truth = _tree(gold, True)
-    if answer.symbols and not truth.symbols() and (match := _LETTER_UNIT.fullmatch(answer.body)):
-        answer = replace(leaf(match[1]), unit=match[2])  # 5 m is a length where the gold has no variable
-    if answer.unit == "degree" and not gold.unit and "\\pi" in gold.body:
-        return False  # radians
-    if not answer.tree.symbols() <= truth.symbols():
+    answer = _renamed(gold, answer, truth)
+    functions = functions_of(gold.body, answer.body)
+    if functions:
+        truth = gold.applied(functions)
+    given = answer.applied(functions)
+    if not given.symbols() <= truth.symbols():
         return False  # x - x + 42 is not worked out
-    return _same_value(truth, gold.percent, answer.tree, answer.percent, tolerance)
+    if gold.degrees != answer.degrees and (gold.radians or answer.radians):
+        return same(_turned(given, answer), _turned(truth, gold), rules.tolerance)
+    if rules.worked and worked(truth) and not worked(given, truth):
+        return False
+    if gold.percent != answer.percent and (gold.unit or answer.unit):
+        return False
+    return any(
+        _same_value(truth, gold.percent, _scaled(given, factor), answer.percent, rules.tolerance)
+        for factor in agree(gold.unit, answer.unit)
+    )
+
+
+def _turned(node: Node, of: Leaf) -> Node:
+    """As an angle in radians."""
+    return Node("degrees", (node,)) if of.degrees else node
+
+
+def _scaled(node: Node, factor: Fraction) -> Node:
+    return node if factor == 1 else Node("mul", (Node("number", number=factor), node))
+
+
+def _renamed(gold: Leaf, answer: Leaf, truth: Node) -> Leaf:
+    """The answer with its letters as the gold means them: 5 m is a length where the gold has no variable, j is the
+    imaginary unit where the gold has i, and c the constant of integration where the gold has C."""
+    if not answer.symbols or answer.symbols <= truth.symbols():
+        return answer
+    if not truth.symbols() and (match := _LETTER_UNIT.fullmatch(answer.body)):
+        return replace(leaf(match[1]), unit=read_unit(match[2]) or ())
+    others = answer.symbols - truth.symbols()
+    if others == {"j"} and re.search(r"(?<![A-Za-z\\])i(?![A-Za-z])", gold.body) and "i" not in answer.body:
+        return leaf(re.sub(r"(?<![A-Za-z\\])j(?![A-Za-z])", "i", answer.text))
+    if others == {"c"} and truth.symbols() - answer.symbols == {"C"}:
+        return leaf(re.sub(r"(?<![A-Za-z\\])c(?![A-Za-z])", "C", answer.text))
+    return answer
 
 
 def _same_value(gold: Node, gold_percent: bool, answer: Node, answer_percent: bool, tolerance: float) -> bool:

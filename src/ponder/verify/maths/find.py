@@ -15,8 +15,9 @@ from ponder.verify.numbers import parse, same, unwrap
 
 # Quantifiers are bounded and do not overlap, so that no text takes more than linear time.
 _ALTERNATIVE = re.compile(
-    r"[\s$()\]}*_\\.,;:]{0,40}(?:\\text\s?\{\s?)?(?:or|either|maybe|perhaps|possibly|but not|not|unless|if not)\b"
-    r"|[\s$)\]*\\.]{0,40}\?",
+    r"[\s$()\]}*_\\.,;:]{0,40}(?:\\text\s?\{\s?)?(?:or|either|maybe|perhaps|possibly|but not|not|unless|if not"
+    r"|false|wrong|incorrect|untrue|nope|no(?=[.!]))\b"
+    r"|[\s$)\]*\\.]{0,40}\?|[\s$)\\]{0,8}(?:is|was|would be)(?:n['’]t| not| never| hardly| no longer)\b",
     re.IGNORECASE,
 )
 _ANOTHER = re.compile(
@@ -28,6 +29,11 @@ _TAKES_BACK = re.compile(
     r"|i meant?\b|(?:also|equally|just as) possible"
     r"|i made (?:an? )?(?:error|mistake)|(?:is|was|seems|looks) (?:wrong|incorrect|not (?:right|correct|the answer))"
     r"|(?:is|was)n['’]t (?:right|correct|the answer)|(?:not|un)(?: entirely| really| quite| too)? ?(?:sure|certain)\b"
+    r"|(?:is|was|are) (?:false|untrue|a (?:lie|joke|trick)|nonsense|invented)|plausible|equally (?:good"
+    r"|valid|right)"
+    r"|just kidding|joking|(?:was|am|is) lying|retract|withdraw|take (?:it|that) back|chang(?:ed?"
+    r"|ing) my mind|reconsider"
+    r"|strike that|forget (?:it|that)|do(?:n['’]t| not) (?:trust|believe)"
     r"|just (?:a )?guess|my guess|i guess|i(?:['’]m| am) guessing|correction|no,"
     r"|actually,? (?:it|the answer|the correct|i |this|that|-?[0-9])"
     r"|(?:could|might|may) (?:also |instead |as well )?be (?:wrong|\\\(|\$|-?[0-9])"
@@ -36,9 +42,20 @@ _TAKES_BACK = re.compile(
     r"|(?:other|another|alternative|second) (?:possible )?answer)",
     re.IGNORECASE,
 )
-_STATED = re.compile(
-    r"\banswer\W{0,4}\s(?:is|(?:sh|w|c)ould be|=)[\s:*$({\\]{0,8}(-?[0-9][0-9,.]{0,40})", re.IGNORECASE
+_WORDS = (
+    r"zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|[a-z]{3,5}teen|twenty|thirty"
+    r"|forty|fifty|sixty"
+    r"|seventy|eighty|ninety|a hundred"
 )
+_STATED = re.compile(
+    r"\b(?:answer|value|result)\W{0,4}\s(?:is|(?:sh|w|c)ould be|=)[\s:*$({\\]{0,8}"
+    rf"(-?[0-9][0-9,.]{{0,40}}|(?:{_WORDS})\b[-a-z]{{0,8}})"
+    rf"|(-?[0-9][0-9,.]{{0,40}}|\b(?:{_WORDS})\b[-a-z]{{0,8}})[\s$)\\]{{0,6}}is (?:the|my) "
+    r"(?:true|real|actual|correct|right|better|final)? ?(?:answer|value|result|one|number)",
+    re.IGNORECASE,
+)
+_OTHER_BOXES = re.compile(r"\\(?:fbox|framebox|bbox|colorbox\s?\{[^{}]{0,20}\})\s?\{([^{}]{0,200})\}")
+_NEGATIVE = re.compile(r"(?:\A|[$=(:,\[\n]|\b(?:is|get|was|be|equals))\s{0,2}[-−]\Z")
 
 
 def find(text: str, forms: Sequence[Form], longest: int, repeats: bool = False) -> Found:
@@ -113,16 +130,27 @@ def _judged(said: str, spans: list[Span], others: list[Span], longest: int) -> F
     before, after = said[max(0, spans[0].start - 120) : spans[0].start], said[spans[-1].end :]
     if denied(before):
         return Found(None, "hedged")
-    if part_of_more(before if said.startswith("\\", spans[0].start) else "", after):  # a tag stands in no sum
+    if "box{" in said and any(unwrap(other[1]) != first for other in _OTHER_BOXES.finditer(said)):
+        return Found(None, "several answers")
+    boxed = said.startswith("\\", spans[0].start)  # a tag stands in no sum
+    if boxed and before[-1:] in ("-", "−") and _NEGATIVE.search(before) and not part_of_more("", after):
+        before, first = "", f"-{first}" if parse(first).value is not None else f"-({first})"
+    sign = _PERCENT.match(after) if boxed and "%" in after[:5] else None
+    after, behind = (after[sign.end() :], "%") if sign else (after, "")
+    if part_of_more(before if boxed else "", after):
         return Found(None, "malformed")
     if not after.strip(" \n.$)]\\"):
-        return Found(first)
+        return Found(first, unit=behind)
     if _ALTERNATIVE.match(after) or _TAKES_BACK.search(after):
         return Found(None, "hedged")
-    more = [match[1] for match in (_ANOTHER.match(after), *_STATED.finditer(after)) if match]
+    more = [match[1] for match in (_ANOTHER.match(after),) if match]
+    more += [match[1] or match[2] for match in _STATED.finditer(after)]
     if more and re.search(r"[0-9]", first) and any(not same(parse(n.rstrip(".,")), parse(first)) for n in more):
         return Found(None, "several answers")
-    return Found(first)
+    return Found(first, unit=behind)
+
+
+_PERCENT = re.compile(r"[\s$]{0,3}\\?%")
 
 
 def content(written: str | None, longest: int) -> Found:

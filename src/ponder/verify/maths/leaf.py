@@ -11,14 +11,14 @@ from ponder.verify.maths.tree import FUNCTIONS, Node, expression
 from ponder.verify.maths.typeset import Unreadable
 from ponder.verify.maths.value import rough
 from ponder.verify.numbers import parse
-from ponder.verify.units import canonical_unit, is_unit
+from ponder.verify.units import Unit, read_unit
 
 
 @dataclass(frozen=True)
 class Leaf:
     text: str  # as it stands, typeset plainly
     body: str = ""  # without unit and per cent sign
-    unit: str = ""
+    unit: tuple[Unit, ...] = ()  # what it may count; empty: any
     percent: bool = False
     base: str = ""  # of 52_8, whose digits are the body; or the modulus of 3 \\pmod{7}
     words: str = ""  # where it is words, or a sign such as \infty that is no number
@@ -45,10 +45,19 @@ class Leaf:
         except Unreadable:
             return ()
 
+    def applied(self, functions: frozenset[str]) -> Node:
+        """As `tree`, where these letters before a bracket are functions and not factors."""
+        return self.tree if not functions else expression(self.body, functions)
+
     @property
-    def measure(self) -> str:
-        """What it counts, where that is known."""
-        return "percent" if self.percent else self.unit
+    def degrees(self) -> bool:
+        return any(unit.dimensions == (("angle", 1),) for unit in self.unit)
+
+    @property
+    def radians(self) -> bool:
+        """An angle as a part of pi."""
+        named = any(unit.dimensions == (("radians", 1),) for unit in self.unit)
+        return named or (not self.unit and not self.percent and "\\pi" in self.body)
 
     @property
     def said(self) -> str:
@@ -57,12 +66,13 @@ class Leaf:
 
     @property
     def letter(self) -> str:
-        """The choice it may stand for: B, (B), \\text{B}, B. or \\text{(B)}."""
-        match = _LETTER.fullmatch(self.text)
+        """The choice it may stand for: B, (B), \\text{B}, B., \\text{(B)}, or (B) with what it says: \\text{(B)} 42."""
+        match = _LETTER.fullmatch(self.text) or _LETTERED.fullmatch(self.text)
         return match[1] if match else ""
 
 
 _LETTER = re.compile(r"(?:\\text\s*)?[{(\s]*([A-Z])[.)}\s]*")
+_LETTERED = re.compile(r"(?:\\text\s*\{)?\s*\(([A-Z])\)[.:\s]*\}?[.:\s]*(?!.*\([A-Z]\))(?!.*\b(?:or|and)\b)\S.*")
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _ATOMS = {r"\infty": r"\infty", r"+\infty": r"\infty", r"-\infty": r"-\infty", "infty": r"\infty",
           "infinity": r"\infty", "-infinity": r"-\infty", r"\emptyset": r"\emptyset"}  # fmt: skip
@@ -71,15 +81,17 @@ _SHORT_WORDS = frozenset((
     "it", "do", "if", "us", "ok",
 ))  # fmt: skip
 _WORDS = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 .,:'-]*[A-Za-z0-9])?[.!]?")
-_BASE = re.compile(r"([0-9A-Fa-f]+)\s*_\s*(?:\{\s*(?:\\text\s*\{\s*)?([0-9]{1,2}|[a-z]{3,8})[\s}]*\}|([0-9]))")
+_BASE = re.compile(r"\(?([0-9A-Fa-f]+)\)?\s*_\s*(?:\{\s*(?:\\text\s*\{\s*)?([0-9]{1,2}|[a-z]{3,8})[\s}]*\}|([0-9]))")
 _MODULUS = re.compile(r"(-?[0-9]+)\s*\\pmod\s*\{\s*([0-9a-z]{1,20})\s*\}")
 _BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9",
           "ten": "10"}  # fmt: skip
 _PERCENT = re.compile(r"\s*(?:\\?%|\\text\s*\{\s*(?:%|per ?cent)\s*\}|\bper ?cent)$")
+_POWER = r"\^\s*(?:\{\s*-?[1-9]\s*\}|[1-9])"
+_NAMED = rf"\\text\s*\{{[^{{}}]*\}}\s*(?:{_POWER})?\s*"
 _UNIT = re.compile(
-    r"(?P<body>.*[0-9})\]a-z!.])\s*"
-    r"(?:\\text\s*\{(?P<text>[^{}]*)\}|(?<=[0-9})\].\s])\s(?P<plain>[A-Za-z]{1,12}(?:[ /][A-Za-z]+){0,3}))"
-    r"\s*(?P<power>\^\s*(?:\{\s*[23]\s*\}|[23]))?"
+    r"(?P<body>.*?[0-9})\]a-z!.])\s*"
+    rf"(?:(?P<text>{_NAMED}(?:[/·]?\s*{_NAMED}){{0,3}})"
+    rf"|(?<=[0-9}})\].\s])\s(?P<plain>[A-Za-z]{{1,12}}(?:[ /][A-Za-z]+){{0,3}})\s*(?P<power>{_POWER})?)"
 )
 _DEGREES = re.compile(r"(.*?)\s*\^\\circ\s*(?:[CF](?![A-Za-z]))?")
 _TRIGONOMETRY = re.compile(r"sin|cos|tan|cot|sec|csc")
@@ -139,22 +151,23 @@ def _normal_words(text: str) -> str:
     return letter[1] if letter else words.casefold()
 
 
-def _without_unit(text: str) -> tuple[str, str]:
+def _without_unit(text: str) -> tuple[str, tuple[Unit, ...]]:
     degrees = _DEGREES.fullmatch(text)
     if degrees and r"\circ" not in degrees[1] and not _TRIGONOMETRY.search(degrees[1]):
-        return degrees[1].strip(), "degree"
+        return degrees[1].strip(), read_unit("degree") or ()
     match = _UNIT.fullmatch(text)
     if match:
-        words = (match["text"] if match["text"] is not None else match["plain"]).strip()
-        known = canonical_unit(words, match["power"] or "")
-        if match["text"] is not None or (len(words) > 1 and not set(words.split()) & (FUNCTIONS | {"pi", "sqrt"})):
-            if not is_unit(words):
+        named = match["text"] is not None
+        words = re.sub(r"\\text\s*\{([^{}]*)\}", r"\1 ", match["text"]) if named else match["plain"]
+        if named or (len(words) > 1 and not set(words.split()) & (FUNCTIONS | {"pi", "sqrt"})):
+            found = read_unit(words, match["power"] or "")
+            if found is None:
                 raise Unreadable("malformed")
-            return match["body"].strip(), known
+            return match["body"].strip(), found if any(found) else ()
     attached = _ATTACHED.fullmatch(text)
     if attached:
-        return attached[1], canonical_unit(attached[2], attached[3] or "")
-    return text, ""
+        return attached[1], read_unit(attached[2], attached[3] or "") or ()
+    return text, ()
 
 
 _REPEATING = re.compile(r"(-?)\s*([0-9]*)\.([0-9]*)\s*\\(?:overline|bar)\s*\{?([0-9]+)\}?")

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -15,9 +15,10 @@ from ponder.types import Score, Trace
 from ponder.verify import numbers
 from ponder.verify.answer import EXPLICIT, Form, Found, after_thinking, boxes, known_forms
 from ponder.verify.maths import jailed
-from ponder.verify.maths.compare import compare
+from ponder.verify.maths.compare import Rules, compare
 from ponder.verify.maths.find import content, find
-from ponder.verify.maths.shape import Shape, read
+from ponder.verify.maths.parts import Shape
+from ponder.verify.maths.shape import read
 from ponder.verify.maths.typeset import NoValue, Unreadable, plain, squeezed
 from ponder.verify.sandbox.outcome import Reply, SandboxError
 
@@ -26,10 +27,11 @@ from ponder.verify.sandbox.outcome import Reply, SandboxError
 class MathAnswer:
     """1 where the one answer given is the problem's, in whatever way it is written; else 0, or None, with the reason.
 
-    Exact unless a relative `tolerance` is set. `pattern` (a regular expression, its first group the answer) finds
-    the answer in place of `forms`. Most answers are decided in this process in well under a millisecond, with bounds
-    on all that is worked out; what only a symbolic library can read is compared by math-verify in a jail, for at
-    most `seconds`.
+    Exact unless a relative `tolerance` is set. Where the gold is a plain number the answer must be one: 27 + 58 is not
+    worked out, and may be nothing but the question (`worked=False` takes it for 85). `pattern` (a regular expression,
+    its first group the answer) finds the answer in place of `forms`. Most answers are decided in this process in well
+    under a millisecond, with bounds on all that is worked out; what only a symbolic library can read is compared by
+    math-verify in a jail, for at most `seconds`. An answer that takes longer is wrong where the gold alone does not.
     """
 
     forms: tuple[Form, ...] = EXPLICIT
@@ -38,6 +40,7 @@ class MathAnswer:
     longest: int = 500  # characters in an answer
     repeats: bool = False  # the same box more than once is one answer
     seconds: float = 1.0
+    worked: bool = True  # a plain number as the gold wants a plain number
 
     def __post_init__(self) -> None:
         known_forms(self.forms)
@@ -70,7 +73,13 @@ class MathAnswer:
             else:
                 found = self._matched(jailed.call(self.seconds, "search", *self._search(text)), text)
             decided = self._decide(found, gold)
-            return decided if isinstance(decided, Score) else _verdict(jailed.call(self.seconds, "compare", *decided))
+            if isinstance(decided, Score):
+                return decided
+            first = jailed.call(self.seconds, "compare", *decided)
+            if not _by_the_answer(first):
+                return _verdict(first)
+            alone = jailed.call(self.seconds, "work_out", decided[0])
+            return _blamed(alone, first if not _in_time(alone) else jailed.call(self.seconds, "compare", *decided))
         except Exception as error:  # a grader must never raise into the training loop
             return _crashed(error)
 
@@ -84,7 +93,12 @@ class MathAnswer:
             decided = self._decide(found, gold)
             if isinstance(decided, Score):
                 return decided
-            return _verdict(await jailed.acall(self.seconds, "compare", *decided))
+            first = await jailed.acall(self.seconds, "compare", *decided)
+            if not _by_the_answer(first):
+                return _verdict(first)
+            alone = await jailed.acall(self.seconds, "work_out", decided[0])
+            again = first if not _in_time(alone) else await jailed.acall(self.seconds, "compare", *decided)
+            return _blamed(alone, again)
         except Exception as error:
             return _crashed(error)
 
@@ -123,25 +137,35 @@ class MathAnswer:
             return Score(None, truth.fault)
         if found.answer is None:
             return Score(0.0, found.reason)
+        if found.unit:
+            return _share(found.answer, truth.number, self.tolerance)
         if truth.number.value is not None:
             if found.answer == truth.written:
                 return Score(1.0, "right")
             given = numbers.parse(found.answer)
             both_are_equations = "=" in truth.written and "=" in found.answer
             if given.value is not None and not both_are_equations:
+                if self.worked and numbers.unworked(found.answer, given, truth.written):
+                    return Score(0.0, "malformed")
                 return _score(numbers.same(given, truth.number, self.tolerance))
         try:
             answer = plain(found.answer)
+            if r"\pmod" in truth.plain:
+                answer = _MODULO.sub(r"\\pmod{\1}", answer)
             if squeezed(answer) == truth.squeezed:
                 return Score(1.0, "right")
             _refuse(answer, truth.plain)
             if truth.shape is None:
                 raise NoValue
-            verdict = compare(truth.shape, read(answer), self.tolerance)
+            verdict = compare(truth.shape, read(answer), Rules(self.tolerance, self.worked))
         except Unreadable as unreadable:
             return Score(0.0, str(unreadable))
         except NoValue:
             return truth.plain, "" if _uneven(answer, truth.plain) else answer
+        except Exception:
+            if truth.shape is None or compare(truth.shape, truth.shape) != "right":
+                raise
+            return Score(0.0, "malformed")  # the gold is no trouble: nobody gets "undecided" by what breaks a reader
         if verdict == "several answers" and _OFFERED.search(answer):
             verdict = "hedged"
         return Score(1.0 if verdict == "right" else 0.0, verdict)
@@ -155,7 +179,7 @@ class _Gold:
 
     @cached_property
     def number(self) -> numbers.Number:
-        return numbers.parse(self.written)
+        return numbers.parse(self.written, trusted=True)
 
     @cached_property
     def fault(self) -> str:
@@ -212,6 +236,7 @@ def _refuse(answer: str, gold: str) -> None:
         raise Unreadable("malformed")
 
 
+_MODULO = re.compile(r"\\(?:bmod|mod)\s*\{?([0-9a-z]{1,20})\}?")
 _COMMAND = re.compile(r"\\(?:[A-Za-z]+|[{}])|[=<>,;()\[\]:&]")
 # May be there or not: how an expression is written.
 _FREE = frozenset((
@@ -224,6 +249,30 @@ def _uneven(answer: str, gold: str) -> bool:
     counts = [Counter(token for token in _COMMAND.findall(text) if token not in _FREE) for text in (answer, gold)]
     wrapped = [re.sub(r"[^()\[\]]", "", text[:1] + text[-1:]) for text in (answer, gold)]
     return counts[0] != counts[1] or wrapped[0] != wrapped[1]
+
+
+def _share(answer: str, gold: numbers.Number, tolerance: float) -> Score:
+    """\\boxed{42}\\% is a share of 0.42, and the figure 42 only where the gold has the sign as well."""
+    given = numbers.parse(rf"{answer}\%")
+    figure = given.percent and not gold.percent and numbers.same(replace(given, percent=False), gold, tolerance)
+    return _score(not figure and numbers.same(given, gold, tolerance))
+
+
+def _by_the_answer(reply: Reply) -> bool:
+    """It ended for something in the two texts: too much time or memory, or a library that fell over them."""
+    return reply.end not in ("done", "lost")
+
+
+def _in_time(alone: Reply) -> bool:
+    return alone.end == "done" and alone.value == "right"
+
+
+def _blamed(alone: Reply, again: Reply) -> Score:
+    """The gold worked out alone, and the pair a second time. Where the gold alone is no trouble it was the answer:
+    nobody gets "undecided" by being slow."""
+    if _in_time(alone) and _by_the_answer(again):
+        return Score(0.0, f"too slow: {again.end}")
+    return _verdict(again)
 
 
 def _verdict(reply: Reply) -> Score:

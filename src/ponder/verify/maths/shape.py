@@ -9,52 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 from ponder.verify.maths.leaf import Leaf, is_words, leaf
+from ponder.verify.maths.parts import Group, Relation, Shape
 from ponder.verify.maths.typeset import Unreadable
 
 DEEPEST = 6  # groups within groups
 MOST = 400  # parts of one group
 
 
-@dataclass(frozen=True)
-class Group:
-    """Parts in order. `kind`: list (no brackets), set, union, matrix, ratio, or the two brackets: "()", "(]", "<>"."""
-
-    kind: str
-    parts: tuple[Shape, ...]
-    rows: int = 0  # of a matrix
-
-    @property
-    def unordered(self) -> bool:
-        return self.kind in ("list", "set", "union")
-
-
-@dataclass(frozen=True)
-class Relation:
-    """Two sides. `op`: = < > \\le \\ge \\ne \\equiv \\approx, or \\in for a variable and the set it lies in."""
-
-    op: str
-    left: Shape
-    right: Shape
-
-    @cached_property
-    def name(self) -> str:
-        """What the left side names, where it is nothing but names: x, x_1, f(x), AB, \\text{Area}, (x, y)."""
-        if isinstance(self.left, Group) and self.left.kind == "()":
-            names = [Relation("=", part, part).name for part in self.left.parts]
-            return ",".join(names) if all(names) else ""
-        written = self.left.text.replace(" ", "") if isinstance(self.left, Leaf) else ""
-        return written if _NAME.fullmatch(written) else ""
-
-
-Shape = Leaf | Group | Relation
-
-_NAME = re.compile(
-    r"(?:\\[a-z]{2,7}|[A-Za-z])(?:_(?:[A-Za-z0-9]|\{[A-Za-z0-9]{1,8}\}))?'?(?:\([a-z](?:,[a-z]){0,2}\))?"
-    r"|(?:m?\\angle|\\overline|\\triangle)?\{?[A-Z]{1,4}\}?|\|[A-Z]{2}\||\[[A-Z]{3,6}\]|\\text\{[A-Za-z ]{1,30}\}"
-)
 _TOKEN = re.compile(
     r"\\text\s*\{[^{}]*\}|\\(?:begin|end)\{[A-Za-z]+\*?\}|\\[A-Za-z]+|\\.|[A-Za-z]+|[(){}\[\],;:&=<>]|[^\\A-Za-z(){}\[\],;:&=<>]+",
     re.DOTALL,
@@ -67,7 +30,7 @@ _CLOSING = frozenset(close for closes in _PAIRS.values() for close in closes)
 _RELATIONS = frozenset(("=", "<", ">", r"\le", r"\ge", r"\ne", r"\in", r"\equiv", r"\approx", r"\sim", r"\cong"))
 _FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
 _THOUSANDS = re.compile(r"(?<![0-9.,])[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9]|,[0-9])")
-_MATRIX = re.compile(r"\\begin\{([pb]?matrix|array)\}(?:\{[lcr| ]*\})?(.*)\\end\{\1\}")
+_MATRIX = re.compile(r"\\begin\{([pb]?matrix|array)\}(?:\{[lcr ]*\})?(.*)\\end\{\1\}")
 
 
 @dataclass(frozen=True)
@@ -214,8 +177,13 @@ def _between(ops: list[str], sides: list[Shape]) -> Shape:
 def _as_interval(relation: Relation) -> Relation | None:
     """x > 3 and 3 < x: x lies in (3, \\infty)."""
     op, left, right = relation.op, relation.left, relation.right
+    if op == r"\ne" and relation.name and isinstance(right, Leaf) and not right.symbols:
+        low, high = Group("()", (leaf(r"-\infty"), right)), Group("()", (right, leaf(r"\infty")))
+        return Relation(r"\in", left, Group("union", (low, high)))
     if op not in _FLIPPED:
         return None
+    if isinstance(left, Leaf) and isinstance(right, Leaf) and (inside := _ABSOLUTE.fullmatch(left.text)):
+        return _around(inside[1], op, right)
     if not relation.name:
         op, left, right = _FLIPPED[op], right, left
     if not Relation("=", left, right).name or not isinstance(right, Leaf) or right.symbols:
@@ -225,8 +193,24 @@ def _as_interval(relation: Relation) -> Relation | None:
     return Relation(r"\in", left, Group(("(" if op == ">" else "[") + ")", (right, leaf(r"\infty"))))
 
 
+_ABSOLUTE = re.compile(r"(?:\||\\lvert)\s*([a-z])\s*(?:\||\\rvert)")
+
+
+def _around(name: str, op: str, bound: Leaf) -> Relation | None:
+    """|x| > 1: x lies beyond -1 and 1; |x| < 1: between them."""
+    if bound.symbols or bound.text.startswith("-") or not bound.body:
+        return None
+    below = leaf(f"-({bound.text})")
+    if op in ("<", r"\le"):
+        ends = "()" if op == "<" else "[]"
+        return Relation(r"\in", leaf(name), Group(ends, (below, bound)))
+    low = Group("(" + (")" if op == ">" else "]"), (leaf(r"-\infty"), below))
+    high = Group(("(" if op == ">" else "[") + ")", (bound, leaf(r"\infty")))
+    return Relation(r"\in", leaf(name), Group("union", (low, high)))
+
+
 def _ratio(tokens: list[_Token], depth: int) -> Shape | None:
-    parts = _split(tokens, frozenset((":",)))
+    parts = _split(tokens, frozenset((":", "to")))
     return Group("ratio", tuple(read(part, depth + 1) for part in parts)) if len(parts) > 1 else None
 
 
@@ -246,6 +230,9 @@ def _matrix(text: str, depth: int) -> Group | None:
     return Group("matrix", tuple(read(cell, depth + 1) for row in rows for cell in row), len(rows))
 
 
+_BUILDER = re.compile(r"\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{R\}|\\R)\s*)?(?:\\mid(?![A-Za-z])|[:|])(.*)")
+
+
 def _bracketed(text: str, tokens: list[_Token], depth: int) -> Shape | None:
     """All of it in one pair of brackets."""
     opening, closing = tokens[0].text, tokens[-1].text
@@ -261,6 +248,11 @@ def _bracketed(text: str, tokens: list[_Token], depth: int) -> Shape | None:
         return leaf(r"\emptyset")
     if opening == "(" and closing == ")" and is_words(inside):
         return leaf(text)
+    if opening == r"\{" and (built := _BUILDER.fullmatch(inside)):  # {x : 1 < x < 2}
+        shape = read(built[2], depth + 1)
+        if isinstance(shape, Relation) and shape.op == r"\in" and shape.name == built[1]:
+            return shape
+        raise Unreadable("malformed")
     shape = read(inside, depth + 1)
     parts = shape.parts if isinstance(shape, Group) and shape.kind == "list" else (shape,)
     if opening == r"\{":

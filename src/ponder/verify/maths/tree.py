@@ -32,6 +32,8 @@ class Node:
         """The names of its variables; e, i and pi are numbers."""
         if self.op == "symbol":
             return frozenset() if self.name in CONSTANTS else frozenset((self.name,))
+        if self.op == "apply":
+            return self.parts[0].symbols() | {f"{self.name}()"}
         return frozenset().union(*(part.symbols() for part in self.parts))
 
 
@@ -40,18 +42,20 @@ FUNCTIONS = frozenset((
     "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "exp", "ln",
     "log",  # natural, where no base is given
 ))  # fmt: skip
-_GREEK = frozenset((
+GREEK = frozenset((
     "alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu", "xi",
     "rho", "sigma", "tau", "phi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Lambda", "Xi", "Sigma", "Phi",
     "Psi", "Omega", "ell",
 ))  # fmt: skip
+# Before a bracket these are functions, never factors, but in P(1+r)^n.
+ALWAYS = frozenset(("f", "g", "F", "G", "P", "Q", "phi", "psi", "Phi", "Psi", "Gamma", "zeta"))
 _TOKEN = re.compile(r"\s*(?:(\d+(?:\.\d*)?|\.\d+)|\\([A-Za-z]+)|\\([{}|])|([A-Za-z]+)|(\S))")
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
-def expression(text: str) -> Node:
-    """The tree of the whole text."""
-    reader = _Reader(_tokens(text))
+def expression(text: str, functions: frozenset[str] = frozenset()) -> Node:
+    """The tree of the whole text. `functions`: letters that are applied to the bracket behind them."""
+    reader = _Reader(_tokens(text), functions)
     node = reader.sum(0)
     if reader.peek:
         raise Unreadable("malformed")
@@ -84,9 +88,10 @@ def _letters(word: str) -> list[str]:
 
 
 class _Reader:
-    def __init__(self, tokens: list[str]) -> None:
+    def __init__(self, tokens: list[str], functions: frozenset[str] = frozenset()) -> None:
         self.tokens = [*tokens, ""]
         self.at = 0
+        self.functions = functions
 
     @property
     def peek(self) -> str:
@@ -138,7 +143,7 @@ class _Reader:
             return Node("mul", (left, right))
         if last is not left:  # 3 \cdot 2\frac{1}{2} is read in two ways
             raise Unreadable("malformed")
-        return Node("add", (left, right))
+        return Node("add", (left, right), name="mixed")
 
     def maybe_negative(self, depth: int) -> Node:
         if self.peek == "-":
@@ -151,7 +156,7 @@ class _Reader:
         if not token:
             return False
         if token[0] == "\\":
-            return token[1:] in FUNCTIONS or token[1:] in _GREEK or token in _STARTS
+            return token[1:] in FUNCTIONS or token[1:] in GREEK or token in _STARTS
         return token[0].isalnum() or token[0] == "." or token in ("(", "[", "{")
 
     def factor(self, depth: int) -> Node:
@@ -166,8 +171,8 @@ class _Reader:
                 node = Node("degrees", (node,))
             else:
                 node = Node("pow", (node, self.exponent(depth)))
-                if self.peek == "^":  # 2^3^4 is read in two ways
-                    raise Unreadable("malformed")
+                if self.peek == "^" or (self.peek == "(" and node.parts[0].name in ALWAYS):
+                    raise Unreadable("malformed")  # 2^3^4 and f^{-1}(x) are read in two ways
         return node
 
     def exponent(self, depth: int) -> Node:
@@ -224,7 +229,9 @@ class _Reader:
     def symbol(self, name: str) -> Node:
         if self.peek == "_":
             self.take()
-            return Node("symbol", name=f"{name}_{self.subscript()}")
+            name = f"{name}_{self.subscript()}"
+        if name in self.functions and self.peek == "(":
+            return Node("apply", (self.group(0),), name=name)
         return Node("symbol", name=name)
 
     def subscript(self) -> str:
@@ -253,7 +260,7 @@ class _Reader:
             return self.root(depth)
         if name == "abs":
             return Node("abs", (self.group(depth),))
-        if name == "pi" or name in _GREEK:
+        if name == "pi" or name in GREEK:
             return self.symbol(name)
         if name in FUNCTIONS:
             return self.function(name, depth)

@@ -26,10 +26,12 @@ _SYMBOLS = {
     "∓": r"\mp ", "≈": r"\approx ", "°": r"^\circ ", "²": "^2", "³": "^3", "∅": r"\emptyset ", "ℝ": r"\mathbb{R}",
     "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ", "θ": r"\theta ", "λ": r"\lambda ", "μ": r"\mu ", "φ": r"\phi ",
     "ω": r"\omega ", "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "’": "'", "…": r"\ldots ",
-    "⟨": r"\langle ", "⟩": r"\rangle ", "€": "", "£": "", "\xa0": " ", "\t": " ", "\n": " ", "\r": " ",
+    "⟨": r"\langle ", "⟩": r"\rangle ", "€": r"\text{euro}", "£": r"\text{gbp}",
+    "\xa0": " ", "\t": " ", "\n": " ", "\r": " ",
 }  # fmt: skip
 _TRANSLATED = str.maketrans(_SYMBOLS)
 _ROOT = re.compile("√([0-9]+)")  # where LaTeX would take one digit
+_HIDDEN = re.compile(r"color\s*\{\s*(?:white|transparent|none)")
 _STRANGE = re.compile(r"[^\x20-\x7e]")
 
 # In this order: each rule reads what those above it left.
@@ -40,11 +42,14 @@ _RULES = tuple(
         (r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![A-Za-z])\s*", ""),
         (r"\\(?:color|textcolor)\s*\{[A-Za-z]{1,20}\}", ""),
         (r"(?<!\\)\\!\s*", ""),
+        (r"\A\\text\s*\{\s*(?:[Tt]he |[Mm]y )?(?:[Ff]inal )?[Aa]nswer(?: is|:| =)?:?\s*\}\s*", ""),
         (r"\\\$|(?<!\\)\$", " "),
         (r"(?<=[0-9])(?:\{,\}|(?:\\,|\\ )(?=[0-9]{3}(?![0-9])))(?=[0-9]{3})", ""),
         (r"(?<!\\)\\(?:[,:;>]| |q?quad(?![A-Za-z])|hspace\s*\{[^{}]*\}|enspace(?![A-Za-z]))", " "),
         (r"(?<=[^\s\\=<>(,\[]) ?~", " "),  # elsewhere it is no space, but "about"
-        (r"\\(?:[dtc]frac|over(?=\s*\{))(?![A-Za-z])", r"\\frac"),
+        (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
+        (r"\\dot\s*\{?([0-9])\}?((?:[0-9])*)\\dot\s*\{?([0-9])\}?", r"\\overline{\1\2\3}"),
+        (r"\\dot\s*\{?([0-9])\}?", r"\\overline{\1}"),
         (r"\\[dt]binom(?![A-Za-z])", r"\\binom"),
         (r"\\leq(?:slant)?(?![A-Za-z])|<=", r"\\le "),
         (r"\\geq(?:slant)?(?![A-Za-z])|>=", r"\\ge "),
@@ -73,11 +78,43 @@ _SPACES = re.compile(r" +")
 def plain(text: str) -> str:
     """This answer in the one way of writing; `Unreadable` where it holds what no reader could vouch for."""
     text = _ROOT.sub(r"\\sqrt{\1}", unwrap(text)).translate(_TRANSLATED)
-    if _STRANGE.search(text):
+    if _STRANGE.search(text) or _HIDDEN.search(text):
         raise Unreadable("malformed")
+    if "\\over" in text:
+        text = _over(text)
     for pattern, written in _RULES:
         text = pattern.sub(written, text)
     return _SPACES.sub(" ", text).strip()
+
+
+_OVER = re.compile(r"\\over(?![A-Za-z])")
+
+
+def _over(text: str) -> str:
+    """{1 \\over 2} as \\frac{1}{2}: all that stands before it in its braces, and all that stands behind."""
+    for _ in range(8):
+        match = _OVER.search(text)
+        if not match:
+            return text
+        start, end = _edge(text, match.start(), -1), _edge(text, match.end(), 1)
+        top, bottom = text[start : match.start()].strip(), text[match.end() : end].strip()
+        whole = f"\\frac{{{top}}}{{{bottom}}}"
+        braced = start > 0 and end < len(text)
+        text = text[: start - braced] + whole + text[end + braced :]
+    return text
+
+
+def _edge(text: str, at: int, step: int) -> int:
+    """Where the braces around this place begin or end; the text's own end where there are none."""
+    depth = 0
+    here = at - 1 if step < 0 else at
+    while 0 <= here < len(text):
+        if text[here] in "{}" and text[here - 1 : here] != "\\":
+            depth += 1 if (text[here] == "{") == (step > 0) else -1
+            if depth < 0:
+                return here + 1 if step < 0 else here
+        here += step
+    return 0 if step < 0 else len(text)
 
 
 def squeezed(text: str) -> str:

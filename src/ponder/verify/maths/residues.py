@@ -1,0 +1,103 @@
+"""Two numbers too large to write out, compared by what is left when drawn primes divide them.
+
+2^82589933 - 1 and 2^82589933 differ at once; numbers that leave the same with three primes of 61 bits, which nobody
+could know before, are the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from fractions import Fraction
+
+from ponder.verify.maths.tree import Node
+
+PRIMES = 3
+LONGEST_PRODUCT = 60_000  # factors of a factorial
+_WITNESSES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)  # enough for all numbers below 2^64
+
+
+def same_residues(one: Node, other: Node, seed: str) -> bool | None:
+    """None where one of them is no whole number or fraction that can be had so."""
+    try:
+        return all(_left(one, prime) == _left(other, prime) for prime in _primes(seed))
+    except (_CannotTell, ZeroDivisionError, ValueError):
+        return None
+
+
+class _CannotTell(Exception):
+    pass
+
+
+def _primes(seed: str) -> list[int]:
+    found: list[int] = []
+    at = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8]) >> 4 | 1 << 60 | 1
+    while len(found) < PRIMES:
+        at += 2
+        if _is_prime(at):
+            found.append(at)
+            at = int.from_bytes(hashlib.sha256(f"{seed}{at}".encode()).digest()[:8]) >> 4 | 1 << 60 | 1
+    return found
+
+
+def _is_prime(n: int) -> bool:
+    """Miller and Rabin, for odd n below 2^64."""
+    odd, twos = n - 1, 0
+    while odd % 2 == 0:
+        odd, twos = odd // 2, twos + 1
+    for witness in _WITNESSES:
+        x = pow(witness, odd, n)
+        if x in (1, n - 1):
+            continue
+        for _ in range(twos - 1):
+            x = x * x % n
+            if x == n - 1:
+                break
+        else:
+            return False
+    return True
+
+
+def _left(node: Node, m: int) -> int:
+    """The value modulo m."""
+    if node.number is not None:
+        return _fraction(node.number, m)
+    parts = node.parts
+    if node.op == "add":
+        return sum(_left(part, m) for part in parts) % m
+    if node.op == "mul":
+        return _left(parts[0], m) * _left(parts[1], m) % m
+    if node.op == "neg":
+        return -_left(parts[0], m) % m
+    if node.op == "div":
+        return _left(parts[0], m) * pow(_left(parts[1], m), -1, m) % m
+    if node.op == "pow":
+        return pow(_left(parts[0], m), _exponent(parts[1]), m)
+    if node.op == "factorial":
+        product = 1
+        for n in range(2, _small(parts[0]) + 1):
+            product = product * n % m
+        return product
+    raise _CannotTell
+
+
+def _fraction(number: Fraction, m: int) -> int:
+    return number.numerator * pow(number.denominator, -1, m) % m
+
+
+def _exponent(node: Node) -> int:
+    """A whole number of at most some thousand bits."""
+    if node.number is not None and node.number.denominator == 1:
+        return int(node.number)
+    if node.op == "neg":
+        return -_exponent(node.parts[0])
+    if node.op == "pow" and (base := node.parts[0].number) is not None and base.denominator == 1:
+        power = _exponent(node.parts[1])
+        if 0 <= power * base.numerator.bit_length() <= 1 << 14:
+            return int(base) ** power
+    raise _CannotTell
+
+
+def _small(node: Node) -> int:
+    if node.number is None or node.number.denominator != 1 or not 0 <= node.number <= LONGEST_PRODUCT:
+        raise _CannotTell
+    return int(node.number)

@@ -1,0 +1,91 @@
+"""Wrong answers made by reading the grader, none of which passes, and honest ones, all of which do."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from maths_variants import EXPLOITS, HONEST
+from ponder.verify import MathAnswer
+from ponder.verify.maths.applied import functions_of
+from ponder.verify.maths.tree import expression
+from ponder.verify.maths.value import _drawn, _seed, proportional, same
+
+JUDGE = MathAnswer()
+PATIENT = MathAnswer(seconds=10)  # where the jail decides, a busy machine must not
+
+
+@pytest.mark.parametrize(("gold", "output"), EXPLOITS)
+def test_a_wrong_answer_made_by_reading_the_grader_is_worth_nothing(gold, output):
+    score = JUDGE.judge(output, gold)
+    assert score.value == 0.0, score
+
+
+@pytest.mark.parametrize(("gold", "output"), HONEST)
+def test_an_honest_answer_in_another_notation_is_right(gold, output):
+    score = PATIENT.judge(output, gold)
+    assert score.value == 1.0, score
+
+
+def test_lists_are_long_and_hold_nothing_twice():
+    assert len(set(EXPLOITS)) == len(EXPLOITS) >= 150 and len(set(HONEST)) == len(HONEST) >= 150
+
+
+def test_points_are_drawn_for_each_comparison_and_always_the_same():
+    x, other = expression("x"), expression("x+0")
+    first, second = _seed(x, x), _seed(other, x)
+    assert _drawn({"x"}, 0, first) == _drawn({"x"}, 0, _seed(x, x)) != _drawn({"x"}, 0, second)
+    points = [_drawn({"x"}, n, first, beyond=100)["x"] for n in range(10)]
+    assert min(points) < -(10**100) and max(points) > 10**100 and min(map(abs, points)) < 10**-100
+
+
+def test_a_polynomial_that_vanishes_at_known_points_is_not_zero_elsewhere():
+    """What the points of one comparison were is of no use in the next: the answer that uses them draws others."""
+    x = expression("x")
+    known = [_drawn({"x"}, n, _seed(x, x))["x"] for n in range(10)]
+    factors = "".join(f"(x-({p.numerator})/({p.denominator}))" for p in known)
+    assert same(expression(f"x+0{factors}"), x) and not same(expression(f"x+{factors}"), x)
+
+
+def test_forms_of_one_equation_are_told_apart_by_what_is_tiny():
+    gold = expression(r"y-\pi x")
+    assert proportional(expression(r"2\pi x-2y"), gold) == -2.0
+    assert proportional(expression(r"(y-\pi x)(1+10^{-400}x)"), gold) is None
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "functions"),
+    [("f(x+y)", "f(x)+f(y)", {"f"}), ("n(n+1)", "n^2+n", set()), ("a(b+c)", "ab+ac", set()), ("P(1+r)^n", "P", set()),
+     ("h(x+y)", "h(x)+h(y)", {"h"}), (r"\phi(2x)", r"2\phi(x)", {"phi"}), ("f_1(x)", "f_1(x)", {"f_1"}),
+     ("x", "f(x)", set())],
+)  # fmt: skip
+def test_which_letters_before_brackets_are_functions(gold, answer, functions):
+    assert functions_of(gold, answer) == functions
+
+
+def test_a_slow_answer_is_wrong_and_a_slow_gold_undecided():
+    pytest.importorskip("math_verify")
+    cheap, slow = r"\sum_{k=1}^{n} k^2", r"\prod_{k=1}^{10^{9}} k"
+    judge = MathAnswer(seconds=0.5)
+    PATIENT.judge(rf"\boxed{{{cheap}}} ", r"\sum_{j=1}^{n} j^2")  # the jail has started
+    assert judge.judge(r"\boxed{\sum_{k=1}^{10^{9}} k^{k}}", cheap).value == 0.0
+    assert judge.judge(r"\boxed{\prod_{k=1}^{10^{8}} k}", slow).value is None
+
+
+def attacks(name):
+    root = os.environ.get("PONDER_ATTACKS")
+    path = Path(root, name) if root else None
+    if path is None or not path.exists():
+        pytest.skip(f"no {name}: PONDER_ATTACKS names no folder that holds it")
+    return json.loads(path.read_text())
+
+
+def test_shared_exploits_but_for_the_order_of_a_list():
+    accepted = [row for row in attacks("math_exploits_2.json") if JUDGE.judge(row["output"], row["gold"]).value != 0.0]
+    assert [(row["gold"], row["output"]) for row in accepted] == [("1,2,3", r"\boxed{3,1,2}")]  # solutions have none
+
+
+def test_shared_honest_answers():
+    refused = [row for row in attacks("math_honest.json") if PATIENT.judge(row["output"], row["gold"]).value != 1.0]
+    assert refused == []
