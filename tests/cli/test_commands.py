@@ -65,7 +65,10 @@ def test_a_recipe_may_define_its_own_task(ponder: Ponder, here: Path) -> None:
     (here / "own.py").write_text(own.replace("task=Addition(", "task=Sums("))
     assert ponder("run", "own.py", "--steps", "1").code == 0
     assert read_job("runs/own")["task"]["is"] == "own:Sums"
-    assert ponder("run", "runs/own").code == 0
+    assert ponder("run", "own.py", "--steps", "1").code == 0, "the recipe is the user's own word"
+    refused = ponder("run", "runs/own")
+    assert refused.code == 2 and "'own:Sums'" in refused.err and "--trust" in refused.err
+    assert ponder("run", "runs/own", "--trust").code == 0
 
 
 def test_stages(ponder: Ponder, here: Path) -> None:

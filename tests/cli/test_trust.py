@@ -142,6 +142,9 @@ JOBS: dict[str, Any] = {
         "is": "ponder.pipelines.stages:Stages",
         "stages": [{"is": "ponder.pipelines.stages:Stage", "name": "a", "job": evaluation({"is": f"{MODULE}:Task"})}],
     },
+    "no jail": evaluation({"is": "ponder.verify.code.verdicts:CallTests", "rung": "unsafe"}),
+    "programs in a folder": evaluation({"is": "ponder.verify.proof.coq:Coq", "tools": ["/tmp/theirs"]}),
+    "a project whose programs run": evaluation({"is": "ponder.verify.proof.lean:Lean", "project": "/tmp/theirs"}),
     "a server": evaluation(jobs.encode(Addition()), model="openai:https://elsewhere.example/v1#m"),
     "a server as a judge": evaluation(jobs.encode(Addition()), guide="genrm:openai:https://elsewhere.example/v1"),
 }  # fmt: skip

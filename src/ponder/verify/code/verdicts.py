@@ -13,11 +13,12 @@ from __future__ import annotations
 import ast
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Literal
 
 from ponder.errors import TaskError, UsageError
+from ponder.trust import names_code
 from ponder.types import Score, Trace
 from ponder.verify.code import languages
 from ponder.verify.code.equal import RELATIVE, same
@@ -34,7 +35,7 @@ class Code(TextScorer):
 
     share: bool = False
     limits: Limits = Limits()
-    rung: Rung | None = None
+    rung: Rung | None = field(default=None, metadata=names_code(lambda rung: "rung=unsafe" if rung == "unsafe" else ""))
 
     NEEDS: ClassVar[tuple[str, ...]] = ("tests",)
     TAGS: ClassVar[frozenset[str]] = PYTHON

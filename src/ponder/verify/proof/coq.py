@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ponder.trust import names_code
 from ponder.types import Score
 from ponder.verify.proof.process import Outcome, bounds, missing, run
 from ponder.verify.proof.scorer import ProofScorer, Undecided, given, names, settled, shortened
@@ -51,7 +52,8 @@ class Coq(ProofScorer):
     """
 
     limits: Limits = bounds(20)
-    tools: tuple[str, ...] = ()  # its folder where that is outside /usr, such as one of opam's switches
+    # its folder where that is outside /usr, such as one of opam's switches
+    tools: tuple[str, ...] = field(default=(), metadata=names_code())
 
     def ready(self) -> str:
         return missing("Coq", ("coqc", "coqchk"), "try apt-get install coq", self.tools)

@@ -14,11 +14,12 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ponder.trust import names_code
 from ponder.types import Score
 from ponder.verify.proof.process import Outcome, bounds, installed, missing, run
 from ponder.verify.proof.scorer import ProofScorer, Undecided, given, names, settled, shortened
@@ -42,9 +43,10 @@ class Lean(ProofScorer):
     imported, such as one with Mathlib built.
     """
 
-    project: str = ""
+    project: str = field(default="", metadata=names_code())
     limits: Limits = bounds(120, memory=16 << 30)
-    tools: tuple[str, ...] = ()  # its folder where that is outside /usr, such as elan's; the toolchain in use is found
+    # its folder where that is outside /usr, such as elan's; the toolchain in use is found
+    tools: tuple[str, ...] = field(default=(), metadata=names_code())
 
     def ready(self) -> str:
         programs = ("lean", "lake") if self.project else ("lean",)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ponder.trust import names_code
 from ponder.types import Score
 from ponder.verify.proof.process import bounds, missing, run
 from ponder.verify.proof.scorer import ProofScorer, Undecided, given, names, settled, shortened
@@ -45,7 +46,8 @@ class Metamath(ProofScorer):
 
     database: str = ""
     limits: Limits = bounds(20)
-    tools: tuple[str, ...] = ()  # its folder where that is outside /usr
+    # its folder where that is outside /usr
+    tools: tuple[str, ...] = field(default=(), metadata=names_code())
 
     def ready(self) -> str:
         return missing("Metamath", ("metamath",), "try apt-get install metamath", self.tools)
