@@ -27,7 +27,7 @@ from ponder.nets.valued import Head, Valued
 pytest.importorskip("gguf")
 
 MEGABYTES = 400  # that a process may take beyond what an honest model took
-SECONDS = 120  # for a whole group on a busy machine; one that loops takes hours
+SECONDS = 300  # for a whole group on a busy machine; one that loops takes hours
 Change = Callable[[Path], None]
 
 

@@ -206,7 +206,7 @@ def _tensors(stored: Mapping[str, Entry], folder: Path) -> dict[str, Tensor]:
     out = {name: found[entry.name] for name, entry in stored.items()}
     for name, tensor in out.items():
         if not finite(tensor):
-            raise ModelError(f"{name} in {folder / WEIGHTS} holds numbers that are not finite; download it again")
+            raise ModelError(f"the adapter in {folder} has weights that are not finite ({name}); download it again")
     return out
 
 
