@@ -174,7 +174,7 @@ class Broken(GRPO):
 
 def test_a_run_that_diverges_keeps_its_traces(tmp_path: Path) -> None:
     job = replace(JOB, objective=Broken(), steps=6, strategy=Ensemble(16, Sampling(max_tokens=1)))
-    with pytest.raises(Diverged, match="the samples are kept in the run directory"):
+    with pytest.raises(Diverged, match="of the last traces in the run directory"):
         job(tmp_path / "run")
     rows = told(tmp_path / "run")
     assert [m.get("skipped_steps") for m in rows] == [None, 1.0, 2.0], "recorded, then given up"
