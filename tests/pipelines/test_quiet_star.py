@@ -93,7 +93,7 @@ def test_what_cannot_work_is_said() -> None:
         with pytest.raises(UsageError, match=why):
             replace(JOB, **change)  # type: ignore[arg-type]
     assert replace(JOB, thoughts=1, beta=0.0).thoughts == 1
-    assert jobs.decode(jobs.encode(JOB)) == JOB
+    assert jobs.decode(jobs.encode(JOB), trust=True) == JOB
     policy = characters(context=8)
     with pytest.raises(UsageError, match="context of 8: think shorter"):
         text(replace(JOB, length=4), policy, Digits().train[0])
