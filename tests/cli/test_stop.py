@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 
 import pytest
 
@@ -29,13 +30,25 @@ STEPS = 30
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
 
-def begin(*argv: str | Path, cwd: Path | None = None) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "ponder", *map(str, argv)]
+class Job(subprocess.Popen[str]):
+    """A process that does not outlive its test. One that did not stop in time says where it is."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if kind is not None and self.poll() is None:
+            self.send_signal(signal.SIGABRT)  # at which `faulthandler` writes every thread's stack
+            _, said = self.communicate(timeout=10)
+            assert error is not None
+            error.add_note(said)
+        super().__exit__(kind, error, tb)
+
+
+def begin(*argv: str | Path, cwd: Path | None = None) -> Job:
+    command = [sys.executable, "-X", "faulthandler", "-m", "ponder", *map(str, argv)]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, env=INSTALLED, cwd=cwd, stderr=pipe, stdout=pipe, text=True)
+    return Job(command, env=INSTALLED, cwd=cwd, stderr=pipe, stdout=pipe, text=True)
 
 
-def listening(job: subprocess.Popen[str]) -> None:
+def listening(job: Job) -> None:
     """Wait until our handlers are there: before that, the interpreter itself has not come to our code."""
     while job.poll() is None:
         told = Path(f"/proc/{job.pid}/status").read_text().partition("SigCgt:")[2].split()
@@ -44,7 +57,7 @@ def listening(job: subprocess.Popen[str]) -> None:
         time.sleep(0.001)
 
 
-def until(job: subprocess.Popen[str], begins: str) -> list[str]:
+def until(job: Job, begins: str) -> list[str]:
     assert job.stderr is not None
     seen: list[str] = []
     while not (seen and seen[-1].startswith(begins)):
