@@ -26,7 +26,8 @@ from ponder import full_disk
 from ponder.errors import RunError
 
 _CHUNK = 1 << 16
-_SEAL = re.compile(rb',"record":([0-9]+),"crc":([0-9]+)\}')
+_MOST_DIGITS = 18  # of a record's number: int() refuses text of thousands of digits
+_SEAL = re.compile(rb',"record":([0-9]{1,%d}),"crc":([0-9]{1,10})\}' % _MOST_DIGITS)
 _CRC = b',"crc":'
 
 
@@ -280,7 +281,9 @@ def _record(text: bytes) -> dict[str, Any] | None:
     if not isinstance(record, dict):
         return None
     key = next((name for name in ("lost", "resumed") if name in record), "step")
-    return record if type(record.get(key)) is int else None
+    if type(record.get(key)) is not int or (key == "lost" and record[key] >= 10**_MOST_DIGITS - 1):
+        return None
+    return record
 
 
 def _ailment(text: bytes) -> str:
