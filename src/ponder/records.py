@@ -280,10 +280,10 @@ def _record(text: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(record, dict):
         return None
-    key = next((name for name in ("lost", "resumed") if name in record), "step")
-    if type(record.get(key)) is not int or (key == "lost" and record[key] >= 10**_MOST_DIGITS - 1):
+    marks = [record[name] for name in ("lost", "resumed", "step") if name in record]
+    if not marks or any(type(mark) is not int for mark in marks):
         return None
-    return record
+    return record if record.get("lost", 0) < 10**_MOST_DIGITS - 1 else None
 
 
 def _ailment(text: bytes) -> str:
