@@ -41,8 +41,10 @@ class Work:
     async def _call(self, number: int) -> list[list[int]]:
         draw = random.Random(number)
         prefix = ids([draw.randrange(3, 20) for _ in range(draw.randrange(1, 30))])
-        rule = Sampling(**{"max_tokens": draw.randrange(1, 16), "seed": number, **KINDS[number % len(KINDS)]})
-        found = await self.policy.generate(prefix, rule, draw.randrange(1, 4), adapter=draw.choice(ADAPTERS))
+        rule = Sampling(**{"max_tokens": draw.randrange(6, 16), "seed": number, **KINDS[number % len(KINDS)]})
+        name = draw.choice(ADAPTERS)
+        policy = self.policy.adapted(name) if name else self.policy
+        found = await policy.generate(prefix, rule, draw.randrange(1, 4))
         return [one.token_ids.tolist() for one in found]
 
     async def _given_up(self, number: int, after: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import threading
 import warnings
 from typing import Any
@@ -15,6 +16,7 @@ from ponder.models.openai import OpenAI
 from ponder.types import Sampling, user
 
 HONEST = stream(piece("a"), piece("b"), piece(why="stop"), bill(completion_tokens=2))
+WRITE_SECONDS = 3.0
 SCRIPTS: dict[str, Script] = {
     **{name: stream(event, piece(why="stop")) for name, event in EVENTS.items()},
     **{name: endless(*filler) for name, filler in FILLERS.items() if name != "text in pieces"},
@@ -24,9 +26,17 @@ SCRIPTS: dict[str, Script] = {
 }
 
 
+class Server(Hostile):
+    """Gives up a caller that takes nothing: not every kernel wakes a writer whose reader has gone."""
+
+    def _answer(self, peer: socket.socket) -> None:
+        peer.settimeout(WRITE_SECONDS)
+        super()._answer(peer)
+
+
 class Work:
     def __init__(self) -> None:
-        self.honest, self.hostile = Hostile(HONEST), Hostile(HONEST)
+        self.honest, self.hostile = Server(HONEST), Server(HONEST)
         for server in (self.honest, self.hostile):
             threading.Thread(target=server.serve, daemon=True).start()
 

@@ -1,7 +1,7 @@
 """What the fuzzers share: how many examples each property gets, and the corpus.
 
-By default a property gets a few examples, the same ones every time. `PONDER_FUZZ=5000` gives each so many, drawn anew in
-every run; what fails is printed, kept in .hypothesis/ and tried first the next time. Inputs worth keeping go into
+By default a property gets a few examples, the same ones every time. `PONDER_FUZZ=5000` gives each so many, drawn anew
+in every run; what fails is printed, kept in .hypothesis/ and tried first the next time. Inputs worth keeping go into
 corpus/TARGET.json, a list whose entries are replayed by every run.
 """
 

@@ -12,7 +12,8 @@ TARGETS = sorted(path.stem for path in CORPUS.glob("*.json"))
 
 
 def test_every_fuzzer_has_a_corpus() -> None:
-    assert TARGETS == sorted(path.stem.removeprefix("test_fuzz_") for path in CORPUS.parent.glob("test_fuzz_*.py"))
+    fuzzers = sorted(path.stem.removeprefix("test_fuzz_") for path in CORPUS.parent.glob("test_fuzz_*.py"))
+    assert fuzzers == TARGETS
 
 
 @pytest.mark.parametrize("target", TARGETS)

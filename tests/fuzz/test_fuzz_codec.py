@@ -16,7 +16,7 @@ from verify.sandbox.test_codec import VALUES, alike
 TAGS = st.sampled_from([*"ltszdifbucrmq", "", "lt", "x", "g"])
 LEAVES = (
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=8) | st.sampled_from(["inf", "-inf", "nan", "sNaN", "0x" + "f" * 300, "1e999999999", "00", "1_0"])
+    | st.text(max_size=8) | st.sampled_from(["inf", "-inf", "nan", "sNaN", "0x" + "f" * 300, "1e999999999", "00"])
 )  # fmt: skip
 TREES = st.recursive(LEAVES, lambda inner: st.builds(lambda tag, rest: [tag, *rest], TAGS, st.lists(inner, max_size=4)))
 

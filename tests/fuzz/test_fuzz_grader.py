@@ -21,9 +21,9 @@ SMALL = st.integers(-9, 9)
 TOKENS = st.sampled_from([
     *"0123456789xyabinef+-*/^_=<>,;:.()[]{}|!?%$&~'\" \n", r"\frac", r"\sqrt", r"\pi", r"\cdot", r"\times", r"\text",
     r"\boxed", r"\left", r"\right", r"\{", r"\}", r"\infty", r"\cup", r"\in", r"\pm", r"\le", r"\%", r"\circ", r"\sum",
-    r"\int", r"\begin{pmatrix}", r"\end{pmatrix}", r"\\", r"\pmod", r"\log", r"\sin", r"\overline", r"\mathbb{R}", "10^{",
-    "!!", "e^", "999999", "0.", "or", "and", "apples", "cm", "½", "²", "−", "π", "∞", "٣", "\u200b", "\ud800", "<answer>",
-    "</answer>", "####", "</think>", "answer is", "Answer:",
+    r"\int", r"\begin{pmatrix}", r"\end{pmatrix}", r"\\", r"\pmod", r"\log", r"\sin", r"\overline", r"\mathbb{R}",
+    "10^{", "!!", "e^", "999999", "0.", "or", "and", "apples", "cm", "½", "²", "−", "π", "∞", "٣", "\u200b", "\ud800",
+    "<answer>", "</answer>", "####", "</think>", "answer is", "Answer:",
 ])  # fmt: skip
 SOUP = st.lists(TOKENS, max_size=12).map("".join)
 GOLDS = st.sampled_from([
@@ -74,7 +74,7 @@ def test_another_number_is_never_right(one: int, other: int, below: int, data: s
 
 
 def polynomial(coefficients: list[int]) -> str:
-    terms = [f"{c:+d}" + ("", "x", "x^{%d}" % power)[min(power, 2)] for power, c in enumerate(coefficients) if c]
+    terms = [f"{c:+d}" + ("", "x", f"x^{{{power}}}")[min(power, 2)] for power, c in enumerate(coefficients) if c]
     return "".join(reversed(terms)).removeprefix("+") or "0"
 
 

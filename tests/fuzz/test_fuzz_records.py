@@ -16,7 +16,9 @@ from ponder.records import Appender, as_written, mend, records
 from ponder.runs import read_findings, read_metrics, read_traces
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3))
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
+)
 NAMES = st.text().filter(lambda name: name not in ("step", "lost", "resumed", "record", "crc"))
 ROWS = st.lists(st.dictionaries(NAMES, VALUES, max_size=3), min_size=1, max_size=5)
 NUMBERS = st.integers(-1, 5) | st.sampled_from([2**63, 10**400]) | st.none() | st.booleans() | st.text(max_size=2)

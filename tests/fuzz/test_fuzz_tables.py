@@ -53,7 +53,8 @@ DATA = st.recursive(
 KNOWN = st.sampled_from([
     ("doc_id", "doc", "target", "resps"), ("step", "prompt", "completion", "advantage"), ("idx", "ys", "usage_so_far"),
     ("completions", "scores", "pred", "answer"), ("id", "epoch", "input", "target", "scores"), ("id", "correct"),
-    ("id", "n", "c"), ("question", "answer", "gold"), ("id", "correct", "score", "tokens"), ("prompt", "completion", "label"),
+    ("id", "n", "c"), ("question", "answer", "gold"), ("id", "correct", "score", "tokens"),
+    ("prompt", "completion", "label"),
 ])  # fmt: skip
 LOGS = KNOWN.flatmap(
     lambda keys: st.lists(

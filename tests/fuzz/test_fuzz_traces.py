@@ -20,7 +20,9 @@ from ponder.types import Problem, Score, Step, Trace, ids, user
 FLOATS = st.floats(width=32)
 TEXTS = st.text(max_size=6)
 SCORES = st.builds(Score, st.none() | st.floats(0, 1), TEXTS)
-ODD = st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from([2**40, 10**400, 1e308, "nan", "x", [], {}, [[1]]])
+ODD = (
+    st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from([2**40, 10**400, 1e308, "nan", "x", [], {}, [[1]]])
+)
 
 
 @st.composite
@@ -32,11 +34,18 @@ def traces(draw: st.DrawFn) -> Trace:
         numbers = draw(st.lists(FLOATS, min_size=len(tokens), max_size=len(tokens)))
         steps.append(
             Step(
-                draw(st.integers(0, i)), draw(TEXTS), ids(tokens), np.array(numbers, np.float32),
-                stop=draw(st.sampled_from([None, "eos", "length"])), scores=draw(st.dictionaries(TEXTS, SCORES, max_size=2)),
-                visits=draw(st.integers(0, 9)), notes={"values": np.array(numbers, np.float32)},
-                cites=tuple(draw(st.lists(st.integers(0, i), max_size=2))), pruned=draw(TEXTS), last=draw(st.booleans()),
-            )  # fmt: skip
+                draw(st.integers(0, i)),
+                draw(TEXTS),
+                ids(tokens),
+                np.array(numbers, np.float32),
+                stop=draw(st.sampled_from([None, "eos", "length"])),
+                scores=draw(st.dictionaries(TEXTS, SCORES, max_size=2)),
+                visits=draw(st.integers(0, 9)),
+                notes={"values": np.array(numbers, np.float32)},
+                cites=tuple(draw(st.lists(st.integers(0, i), max_size=2))),
+                pruned=draw(TEXTS),
+                last=draw(st.booleans()),
+            )
         )
     return Trace(problem, steps)
 
