@@ -27,7 +27,8 @@ SCRIPTS: dict[str, Script] = {
 
 
 class Server(Hostile):
-    """Gives up a caller that takes nothing: not every kernel wakes a writer whose reader has gone."""
+    """Gives up a caller that takes nothing. A client that ends a call with much unread leaves a full window behind, and
+    the kernel lets the writer on the other side wait for a minute."""
 
     def _answer(self, peer: socket.socket) -> None:
         peer.settimeout(WRITE_SECONDS)
