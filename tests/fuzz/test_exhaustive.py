@@ -10,7 +10,6 @@ from fuzz.test_fuzz_records import held, write
 from fuzz.test_fuzz_tables import lines, walked
 from maths_variants import EXPLOITS, HONEST
 from ponder.errors import RunError
-from ponder.types import Problem, Score, Step, Trace, ids, user
 from ponder.verify import MathAnswer
 
 pytestmark = pytest.mark.nightly
@@ -18,10 +17,8 @@ pytestmark = pytest.mark.nightly
 
 def test_any_byte_in_place_of_any_other_is_noticed_or_harmless(tmp_path: Path) -> None:
     """tests/test_records.py flips bits; here each byte becomes each of the 255 others."""
-    path = tmp_path / "traces.jsonl"
-    trace = Trace(Problem("a", user("?"), "7"), [Step(None, "?", ids([1])), Step(0, "7", ids([2, 3]))])
-    trace.steps[1].scores["accuracy"] = Score(1.0, "right")
-    write(path, [{"step": 0, **trace.to_json()}, {"step": 1, "loss": 0.25}, {"resumed": 1}, {"step": 1, "loss": 0.5}])
+    path = tmp_path / "metrics.jsonl"
+    write(path, [{"step": 0, "loss": 0.25}, {"resumed": 0}, {"step": 0, "loss": 0.5}])
     content, right = path.read_bytes(), held(path)
     for at in range(len(content)):
         for byte in {*range(256)} - {content[at]}:
@@ -40,13 +37,11 @@ def test_a_log_cut_after_any_byte_is_read_or_refused() -> None:
         walked("log.jsonl", content[:at])
 
 
-def test_no_spacing_makes_an_exploit_right_or_an_honest_answer_crash() -> None:
-    """The whole lists again with each space doubled, taken away, or written as LaTeX writes it."""
+def test_no_wider_spacing_before_an_answer_makes_an_exploit_right_or_an_honest_answer_crash() -> None:
+    """The whole lists again, with each space before the answer written as several."""
     judge = MathAnswer(seconds=10)
-    for space in ("  ", r"\,", r"\ ", "~", "\n"):
-        for gold, output in EXPLOITS:
-            score = judge.judge(output.replace(" ", space), gold)
-            assert score.value != 1.0, (gold, output, space, score)
-        for gold, output in HONEST:
-            score = judge.judge(output.replace(" ", space), gold)
-            assert not score.reason.startswith("crashed"), (gold, output, space, score)
+    for cases, wanted in ((EXPLOITS, {0.0}), (HONEST, {0.0, 1.0, None})):
+        for gold, output in cases:
+            before, box, rest = output.partition(r"\boxed")
+            score = judge.judge(before.replace(" ", "   ") + box + rest, gold) if box else judge.judge(output, gold)
+            assert score.value in wanted and not score.reason.startswith("crashed"), (gold, output, score)
