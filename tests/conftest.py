@@ -40,7 +40,7 @@ def _threads() -> None:
         torch.set_num_threads(THREADS)
 
 
-JAILED = ("tests/verify/", "tests/tasks/")
+JAILED = ("tests/verify/", "tests/tasks/", "tests/fuzz/")
 
 
 @pytest.hookimpl(tryfirst=True)  # before the processes are told who runs what

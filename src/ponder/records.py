@@ -26,7 +26,8 @@ from ponder import full_disk
 from ponder.errors import RunError
 
 _CHUNK = 1 << 16
-_SEAL = re.compile(rb',"record":([0-9]+),"crc":([0-9]+)\}')
+_MOST_DIGITS = 18  # of a record's number: int() refuses text of thousands of digits
+_SEAL = re.compile(rb',"record":([0-9]{1,%d}),"crc":([0-9]{1,10})\}' % _MOST_DIGITS)
 _CRC = b',"crc":'
 
 
@@ -279,8 +280,10 @@ def _record(text: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(record, dict):
         return None
-    key = next((name for name in ("lost", "resumed") if name in record), "step")
-    return record if type(record.get(key)) is int else None
+    marks = [record[name] for name in ("lost", "resumed", "step") if name in record]
+    if not marks or any(type(mark) is not int for mark in marks):
+        return None
+    return record if record.get("lost", 0) < 10**_MOST_DIGITS - 1 else None
 
 
 def _ailment(text: bytes) -> str:

@@ -67,8 +67,11 @@ def _names(cells: Sequence[str], line: int) -> list[str]:
 
 
 def parse(text: str) -> Any:
-    """JSON in which no object has a key twice."""
-    return json.loads(text, object_pairs_hook=_once)
+    """JSON in which no object has a key twice. Anything else is a ValueError."""
+    try:
+        return json.loads(text, object_pairs_hook=_once)
+    except RecursionError:
+        raise ValueError("too many brackets within brackets") from None
 
 
 def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

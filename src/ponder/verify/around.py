@@ -52,8 +52,12 @@ _OFFER_WORDS = ("or", "either", "not", "n't", "\\ne", "\\lnot")
 _DOUBT_WORDS = ("think", "believe", "say", "wrong", "false", "incorrect", "doubt", "unlikely")
 
 
+_SPACES = re.compile(r"[ \t]{2,}")
+
+
 def denied(before: str) -> bool:
     """The words before an answer offer it as one of several, or deny it."""
+    before = _SPACES.sub(" ", before[-400:])  # the words count, not how far apart they stand
     near, said = before[-20:], before[-120:]
     return bool(
         (_mentions(near, _OFFER_WORDS) and _OFFERS.search(near))

@@ -208,8 +208,8 @@ def main() -> None:
     sys.path.insert(0, str(HERE))
     import attacks
 
-    data = os.environ.get("PONDER_DATA")
-    aimed = [*attacks.OWN, *listed(Path(data).parent / "attacks" if data else None)]
+    data, lists = os.environ.get("PONDER_DATA"), os.environ.get("PONDER_ATTACKS")
+    aimed = [*attacks.OWN, *listed(Path(lists) if lists else Path(data).parent / "attacks" if data else None)]
     if told.user != "me":
         open_up(sys.base_prefix, sys.prefix, str(HERE.parents[2]))
     if told.user == "nobody":

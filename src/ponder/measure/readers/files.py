@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib
 import json
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def _decoded(path: Path, data: bytes) -> str:
         if data[:2] == b"\x1f\x8b":
             data = gzip.decompress(data)
         return data.decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError) as why:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as why:
         raise UsageError(f"cannot read {path} ({why}); give {', '.join(SUFFIXES)}, or .gz of a text one") from None
 
 
@@ -58,14 +59,14 @@ def _text(path: Path, text: str) -> Any:
         return _lines(path, text) if "\n" in text.strip() else _whole(path, text)
     try:
         return json.loads(text)
-    except ValueError:  # many files called .json hold one object per line
+    except (ValueError, RecursionError):  # many files called .json hold one object per line
         return _lines(path, text)
 
 
 def _whole(path: Path, text: str) -> Any:
     try:
         held = json.loads(text)
-    except ValueError as why:
+    except (ValueError, RecursionError) as why:
         raise UsageError(f"{path} is not JSON ({why}); was it cut short?") from None
     return [held] if isinstance(held, dict) else held
 

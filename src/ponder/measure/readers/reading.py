@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from ponder.errors import UnknownName, UsageError
-from ponder.measure.readers.attempts import Attempts
+from ponder.measure.readers.attempts import Attempts, short
 from ponder.measure.readers.columns import COLUMNS, LOW, NAMES, Columns
 from ponder.measure.readers.files import load
 from ponder.measure.readers.formats import recognised, samples
@@ -29,13 +29,21 @@ def read(path: str | Path, columns: Columns = Columns(), texts: bool = True) -> 
         return [read_run(path, columns)]
     data = samples(load(path, None if texts else partial(_without_texts, columns)))
     label = path.name.removesuffix(".gz").rpartition(".")[0] or path.name
+    known = recognised(data)
     try:
-        if known := recognised(data):
+        if known:
             return known.read(label, data, columns)
         return read_rows(label, rows(data, COLUMNS, columns.asked), columns)
     except UsageError as why:
         why.args = (f"{path}: {str(why).removeprefix(f'{label}: ')}",)
         raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as why:
+        kind = f"its first row is one of {known.name}" if known else "it is a table"
+        said = f"a row has no {why}" if isinstance(why, KeyError) else short(str(why), 200)
+        raise UsageError(
+            f"{path}: {kind}, but not every row can be read so ({said}); mend that row, or give a table of id and"
+            " correct"
+        ) from why
 
 
 def _without_texts(columns: Columns, names: Sequence[str]) -> list[str]:

@@ -91,7 +91,8 @@ def _split(tokens: list[_Token], separators: frozenset[str]) -> list[str]:
 
 def _word(token: str) -> str:
     """A token, or the word in its \\text{...}."""
-    return token[token.index("{") + 1 : -1].strip(" ,").lower() if token.startswith(r"\text") else token
+    _, brace, words = token.partition("{")
+    return words[:-1].strip(" ,").lower() if brace and token.startswith(r"\text") else token
 
 
 _UNION = frozenset((r"\cup",))

@@ -23,6 +23,7 @@ Tree: TypeAlias = Any  # None, bool, int, float, str, or a list [tag, ...]
 DEEPEST = 60  # containers within containers
 WIDEST = 1 << 20  # bits of one integer
 EXACT = 1 << 53  # integers up to here are written as JSON numbers
+LONGEST_DECIMAL = 1000  # characters
 COLLIDING = 1000  # keys that are not strings: this many may collide without harm
 
 
@@ -88,7 +89,7 @@ def encode(value: Plain, depth: int = 0, other: Callable[[Any], Tree] | None = N
     if kind is range:
         return ["r", _integer(value.start), _integer(value.stop), _integer(value.step)]
     if kind is Decimal:
-        return ["m", str(_bounded(value))]
+        return ["m", _written(value)]
     if kind is Fraction:
         return ["q", _integer(_short(value.numerator)), _integer(_short(value.denominator))]
     if kind.__module__ == "numpy" and hasattr(value, "tolist"):
@@ -187,9 +188,16 @@ def _odd(name: str) -> float:
 
 
 def _decimal(text: str) -> Decimal:
-    if type(text) is not str or len(text) > 1000:
+    if type(text) is not str or len(text) > LONGEST_DECIMAL:
         raise ValueError
     return _bounded(Decimal(text))
+
+
+def _written(value: Decimal) -> str:
+    text = str(_bounded(value))
+    if len(text) > LONGEST_DECIMAL:
+        raise NotPlain(f"a decimal of more than {LONGEST_DECIMAL} characters")
+    return text
 
 
 def _bounded(value: Decimal) -> Decimal:

@@ -1,0 +1,71 @@
+"""`python -m audit.soak`: see the package."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import random
+import sys
+import time
+from pathlib import Path
+
+import audit.soak
+from audit.soak.watch import Watch, look
+
+KINDS = ("sandbox", "engine", "server")
+WARM_SHARE = 0.2  # of the time, and some rounds in any case
+WARM_ROUNDS = 3
+MOST_TOLD = 20
+
+
+def soak(kind: str, minutes: float, seed: int) -> list[str]:
+    """What was lost or grew; nothing, where all is well."""
+    work = importlib.import_module(f"audit.soak.{kind}").Work()
+    draw, watch, begun = random.Random(seed), Watch(), time.monotonic()
+    rounds = results = told = 0
+    lost: list[str] = []
+    try:
+        while rounds <= WARM_ROUNDS or time.monotonic() - begun < minutes * 60:
+            looked, trouble = work.round(draw)
+            rounds, results, lost = rounds + 1, results + looked, lost + trouble
+            spent, held = time.monotonic() - begun, look()
+            if rounds <= WARM_ROUNDS or spent < WARM_SHARE * minutes * 60:
+                watch.warm(held)
+            if spent >= (told + 1) * 60:
+                told = int(spent // 60)
+                print(f"  {kind}, {told} min: {results:,} results, {len(lost)} lost; {held}", flush=True)
+            if len(lost) >= MOST_TOLD:
+                break
+        lost += watch.settled()
+        print(f"  {kind}: {results:,} results in {rounds} rounds; {look()} (warm: {watch.most})", flush=True)
+    finally:
+        work.close()
+    return lost
+
+
+def main(given: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m audit.soak", description=audit.soak.__doc__)
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"some of: {', '.join(KINDS)} (default: all)")
+    parser.add_argument("--minutes", type=float, default=5.0, help="for each (default: 5)")
+    parser.add_argument("--seed", type=int, default=None, help="of what is mixed (default: another each time)")
+    told = parser.parse_args(given)
+    if unknown := [kind for kind in told.kinds if kind not in KINDS]:
+        parser.error(f"there is no {unknown[0]!r} to soak; there are {', '.join(KINDS)}")
+    if not told.minutes > 0:
+        parser.error(f"--minutes is {told.minutes}; it must be positive")
+    if not Path("/proc/self/status").exists():
+        parser.error("what a process holds is read in /proc, which this system has not: soak on Linux")
+    seed = random.randrange(2**32) if told.seed is None else told.seed
+    failed = False
+    for kind in told.kinds or KINDS:
+        print(f"== {kind} (--seed {seed})", flush=True)
+        lost = soak(kind, told.minutes, seed)
+        for what in lost[:MOST_TOLD]:
+            print(f"  LOST: {what}", flush=True)
+        print(f"{kind}: {'FAILED' if lost else 'nothing lost, nothing grew'}", flush=True)
+        failed = failed or bool(lost)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
