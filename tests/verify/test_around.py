@@ -144,3 +144,10 @@ def test_other_words_are_counted_things_or_nothing():
     assert agree(read_unit("apples"), read_unit("oranges")) == ()
     for words in ("in octal", "repeating", "ish", "halved", "pairs", "quarters", "K", "rounded up", "of them doubled"):
         assert read_unit(words) is None, words
+
+
+@pytest.mark.parametrize("space", ["   ", "\t", "\u00a0", " \t "])
+def test_words_after_an_answer_count_however_far_apart_they_stand(space: str) -> None:
+    said = space.join(["\\boxed{42}", "in", "binary"])
+    assert MathAnswer().judge(said, "42").value == 0.0, said
+    assert MathAnswer().judge(f"It{space}is \\boxed{{42}}{space}.", "42").value == 1.0

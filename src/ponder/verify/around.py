@@ -52,7 +52,7 @@ _OFFER_WORDS = ("or", "either", "not", "n't", "\\ne", "\\lnot")
 _DOUBT_WORDS = ("think", "believe", "say", "wrong", "false", "incorrect", "doubt", "unlikely")
 
 
-_SPACES = re.compile(r"[ \t]{2,}")
+_SPACES = re.compile(r"[ \t\u00a0]{2,}|[\t\u00a0]")
 
 
 def denied(before: str) -> bool:
@@ -110,7 +110,7 @@ _CONGRUENT = re.compile(r"\\equiv|≡|congruent|residue|remainder", re.IGNORECAS
 
 def part_of_more(before: str, after: str) -> bool:
     """The answer stands in a sum, a fraction or a product, so that the whole is another value."""
-    near = before[-100:]
+    near, after = before[-100:], _SPACES.sub(" ", after[:400])
     if _MODULO.match(after) and not _CONGRUENT.search(before):
         return True  # 42 mod 5 is 2; but x is congruent to 2 modulo 5
     leads = ("\\" in near or near.removesuffix(" ")[-1:] in _OPERATION) and _LEADS.search(near)
@@ -143,6 +143,7 @@ _OPTION = re.compile(
 def changed(after: str, answer: str) -> str:
     """What is wrong with the words after an answer; empty where they leave it alone."""
     given = parse(answer)
+    after = _SPACES.sub(" ", after)
     after = _UNIT_POWER.sub(r"\1", after)
     for token in _DIGITS.finditer(after):
         if len(token[0]) > LONGEST or not same(parse(token[0].rstrip(",")), given):
