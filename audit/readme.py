@@ -28,7 +28,7 @@ SHORTER = {
     "train": "--steps 1 --prompts 2 --n 2 --max-tokens 16",
     "sft": "--steps 1 --batch 2",
     "run": "--steps 1 --prompts 4",
-    "label": "--limit 2 --n 2 --max-tokens 24",
+    "label": "--limit 12 --n 4 --max-tokens 16",
     "reward": "--steps 2 --batch 2",
     "processbench": "--limit 4",
     "plan": "--probe 0 --scan 0",
@@ -37,7 +37,7 @@ PREPARE = {
     "runs/demo/train": "ponder demo --run runs/demo",
     "runs/a": "ponder eval addition --template qa --n 4 --limit 8 --max-tokens 10 --run runs/a",
     "runs/b": "ponder eval addition --template qa --n 4 --limit 8 --max-tokens 10 --seed 1 --run runs/b",
-    "runs/labels": "ponder label arithmetic --model smollm2 --run runs/labels",
+    "runs/labels": "ponder label arithmetic --set level=1 --template qa --run runs/labels",
     "runs/judge": "ponder reward --kind prm --data runs/labels --run runs/judge",
 }
 FILES = {
