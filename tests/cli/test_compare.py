@@ -138,14 +138,24 @@ def test_holm_against_worked_numbers() -> None:
     assert [p.adjusted for p in holm(pairs)] == pytest.approx([0.06, 0.04, 0.06, 0.06])
 
 
+def unsealed(folder: Path) -> list[dict[str, Any]]:
+    """A run's traces without their checksums, as somebody's own program may write them."""
+    rows = [json.loads(line) for line in (folder / "traces.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k not in ("record", "crc")} for row in rows]
+
+
+def write_rows(folder: Path, rows: list[dict[str, Any]]) -> None:
+    (folder / "traces.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 def test_what_failed_and_was_asked_again_counts_once(ponder: Ponder, tmp_path: Path) -> None:
     folder = stored(tmp_path / "run", [[right(0)], [wrong(1)]])
-    lines = (folder / "traces.jsonl").read_text().splitlines()
-    failed = json.loads(lines[0]) | {"steps": json.loads(lines[0])["steps"][:1], "failed": "the server is gone"}
-    (folder / "traces.jsonl").write_text("\n".join([json.dumps(failed), *lines]) + "\n")
+    rows = unsealed(folder)
+    failed = rows[0] | {"steps": rows[0]["steps"][:1], "failed": "the server is gone"}
+    write_rows(folder, [failed, *rows])
     (line,) = json.loads(ponder("compare", folder, "--json").out)["lines"]
     assert (line["accuracy"]["right"], line["accuracy"]["total"]) == (1, 2)
-    (folder / "traces.jsonl").write_text("\n".join([*lines, lines[0]]) + "\n")
+    write_rows(folder, [*rows, rows[0]])
     assert "twice" in ponder("compare", folder).err, "two that both came to an end are another matter"
 
 
@@ -155,9 +165,9 @@ def test_no_answer_is_wrong_and_an_error_is_unknown(ponder: Ponder, tmp_path: Pa
     (line,) = json.loads(ponder("compare", folder, "--json").out)["lines"]
     assert (line["accuracy"]["right"], line["accuracy"]["total"]) == (2, 3)
     assert "counts as wrong" in ponder("compare", folder).out
-    rows = [json.loads(t) for t in (folder / "traces.jsonl").read_text().splitlines()]
+    rows = unsealed(folder)
     rows[1]["failed"] = "the server is gone"
-    (folder / "traces.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    write_rows(folder, rows)
     (line,) = json.loads(ponder("compare", folder, "--json").out)["lines"]
     assert (line["accuracy"]["right"], line["accuracy"]["total"], line["accuracy"]["undecided"]) == (2, 3, 1)
     assert line["accuracy"]["high"] == 1.0, "the one that failed may have been right"
@@ -166,9 +176,10 @@ def test_no_answer_is_wrong_and_an_error_is_unknown(ponder: Ponder, tmp_path: Pa
 def test_a_task_whose_questions_changed_is_another_version(ponder: Ponder, tmp_path: Path) -> None:
     one, two = stored(tmp_path / "one", [[right(0)], [right(1)]]), stored(tmp_path / "two", [[right(0)], [right(1)]])
     assert ponder("compare", one, two).code == 0
-    changed = (two / "traces.jsonl").read_text().replace("What is", "Say what is").replace(" + ", " plus ")
-    assert changed != (two / "traces.jsonl").read_text()
-    (two / "traces.jsonl").write_text(changed)
+    rows = json.dumps(unsealed(two))
+    changed = rows.replace("What is", "Say what is").replace(" + ", " plus ")
+    assert changed != rows
+    write_rows(two, json.loads(changed))
     said = ponder("compare", one, two)
     assert said.code != 0 and "different versions of a task" in said.err
 
@@ -210,8 +221,6 @@ def test_an_oracle_is_called_one(ponder: Ponder, tmp_path: Path) -> None:
     """A search that the gold answer guided stands beside others under that name."""
     one = stored(tmp_path / "one", [[right(i)] for i in range(3)])
     two = stored(tmp_path / "two", [[wrong(i)] for i in range(3)])
-    path = one / "traces.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps({**line, "oracle": True}) + "\n" for line in lines))
+    write_rows(one, [{**row, "oracle": True} for row in unsealed(one)])
     out = ponder("compare", one, two).out
     assert "one (oracle)" in out and "two (oracle)" not in out and "an oracle, not what it would reach" in out

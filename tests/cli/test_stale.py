@@ -72,6 +72,7 @@ def retrain(model: Path) -> None:
     import torch
     from safetensors.torch import load_file, save_file
 
+    (model / "manifest.json").unlink(missing_ok=True)  # or it would be damage
     held = load_file(model / "model.safetensors")
     name = next(n for n, w in held.items() if w.dim() == 1)
     save_file({**held, name: held[name] + 2**-8 * torch.ones_like(held[name])}, model / "model.safetensors")
@@ -79,6 +80,7 @@ def retrain(model: Path) -> None:
 
 def retemplate(model: Path) -> None:
     path = model / "chat_template.jinja"
+    (model / "manifest.json").unlink(missing_ok=True)  # or it would be damage
     path.write_text(path.read_text() + "\n" if path.exists() else "{{ messages[-1].content }}")
 
 
@@ -333,7 +335,7 @@ def test_stages_of_a_recipe_with_its_own_task(ponder: Ponder, place: Path) -> No
     done = json.loads(ponder("run", "own.py", "--json").out.splitlines()[-1])
     assert set(done["stored_stages"]) == {"collect", "harvest"}
     own.write_text(OWN.replace("Score(1.0)", "Score(0.5)"))
-    for argv in (("run", "own.py"), ("run", "runs/own")):
+    for argv in (("run", "own.py"), ("run", "runs/own", "--trust")):
         said = ponder(*argv)
         assert said.code == 2 and "stage 'collect': the code of own changed since" in said.err and said.out == ""
 

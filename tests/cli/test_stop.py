@@ -45,7 +45,13 @@ class Job(subprocess.Popen[str]):
 def begin(*argv: str | Path, cwd: Path | None = None) -> Job:
     command = [sys.executable, "-X", "faulthandler", "-m", "ponder", *map(str, argv)]
     pipe = subprocess.PIPE
-    return Job(command, env=INSTALLED, cwd=cwd, stderr=pipe, stdout=pipe, text=True)
+    return Job(command, env=INSTALLED, cwd=cwd, stderr=pipe, stdout=pipe, text=True, preexec_fn=_heeds)
+
+
+def _heeds() -> None:
+    """As in a terminal: under `nohup`, or where a service started the tests, a signal may be ignored."""
+    for number in CODES:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def listening(job: Job) -> None:
