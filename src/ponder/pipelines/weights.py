@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from ponder import jobs
 from ponder.errors import PonderError
+from ponder.manifest import MANIFEST
 from ponder.models.load import FAST, FOREIGN, SERVED, find, pin
 from ponder.pipelines.filemarks import add, mark_of
 from ponder.pipelines.guides import learned
@@ -53,7 +54,7 @@ def fingerprint(path: Path, kind: str = "weights") -> str:
     """Of a model's folder or GGUF file, which is all in one; empty where nothing of that kind is there."""
     if path.is_file():
         return mark_of([path]) if kind == "weights" else ""
-    found = {of: {file for glob in globs for file in path.glob(glob) if file.is_file()} for of, globs in FILES.items()}
+    found = {of: {file for glob in globs for file in path.glob(glob) if _counts(file)} for of, globs in FILES.items()}
     files = found[kind] if kind == "weights" else found[kind] - found["weights"]
     return mark_of(sorted(files)) if files else ""
 
@@ -87,3 +88,8 @@ def _path(name: str) -> Path | None:
         return find(name.partition(":")[2] if name.startswith((FOREIGN, FAST)) else name)
     except (PonderError, OSError):
         return None  # whoever loads it says what is wrong
+
+
+def _counts(file: Path) -> bool:
+    """A manifest says only what the other files are."""
+    return file.is_file() and file.name != MANIFEST
