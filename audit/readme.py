@@ -30,7 +30,7 @@ SHORTER = {
     "run": "--steps 1 --prompts 4",
     "label": "--limit 12 --n 4 --max-tokens 16",
     "reward": "--steps 2 --batch 2",
-    "processbench": "--limit 4",
+    "processbench": "--limit 40",
     "harvest": "--bar 0",  # one step of the demo is seldom right
     "plan": "--probe 0 --scan 0",
 }
@@ -44,8 +44,8 @@ PREPARE = {
 FILES = {
     "pairs.jsonl": '{"prompt": "1 + 1?", "chosen": "2", "rejected": "3"}\n' * 4,
     "templates.json": json.dumps(
-        [{"text": "{name} has {a} pens and buys {b}. How many now?", "answer": "a + b",
-          "slots": {"name": ["Ada", "Max"], "a": {"low": 1, "high": 9}, "b": {"low": 1, "high": 9}}}]
+        [{"name": "pens", "domain": "adding", "question": "{who} has {a} pens and buys {b}. How many are there now?",
+          "variables": {"who": ["Ada", "Max"], "a": [1, 60], "b": [1, 60]}, "answer": "a + b"}]
     ),
 }  # fmt: skip
 SETS = ("gsm8k", "math500", "processbench")  # public data, from the folder PONDER_DATA
