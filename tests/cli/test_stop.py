@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -45,13 +45,18 @@ class Job(subprocess.Popen[str]):
 def begin(*argv: str | Path, cwd: Path | None = None) -> Job:
     command = [sys.executable, "-X", "faulthandler", "-m", "ponder", *map(str, argv)]
     pipe = subprocess.PIPE
-    return Job(command, env=INSTALLED, cwd=cwd, stderr=pipe, stdout=pipe, text=True, preexec_fn=_heeds)
+    return Job(command, env=INSTALLED, cwd=cwd, stderr=pipe, stdout=pipe, text=True)
 
 
-def _heeds() -> None:
-    """As in a terminal: under `nohup`, or where a service started the tests, a signal may be ignored."""
-    for number in CODES:
+@pytest.fixture(autouse=True, scope="module")
+def _heeded() -> Iterator[None]:
+    """As in a terminal: under `nohup`, or where a service started the tests, children would inherit ignored signals."""
+    ignored = [number for number in CODES if signal.getsignal(number) is signal.SIG_IGN]
+    for number in ignored:
         signal.signal(number, signal.SIG_DFL)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def listening(job: Job) -> None:
