@@ -123,8 +123,8 @@ def moments(count: int, seed: int, model: Path, trained: Path, folder: Path) -> 
                     job.send_signal(number)
                 out, err = job.communicate(timeout=60)
             said = f"{argv}, {number.name}: {job.returncode}\n{out}\n{err}"
-            # Once all is done and the interpreter closes, the signal itself ends it, which a shell shows as the same code.
-                assert job.returncode in (0, CODES[number], -number), said
+            # While the interpreter closes the signal itself ends the process, which a shell shows as the same code.
+            assert job.returncode in (0, CODES[number], -number), said
             assert "Traceback" not in out + err and "Exception ignored" not in err, said
     assert not [left for left in folder.iterdir() if left.name.startswith(".")], "an unfinished folder was left"
 
