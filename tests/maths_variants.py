@@ -336,6 +336,11 @@ e^{-1000} ||| \boxed{e^{-1000}(1+10^{-50})}
 42 ||| Answer: 42 in base 7
 42 ||| The answer is 42 dozen.
 42 ||| #### 42 thousand
+\sum_{k=1}^{n} k ||| \boxed{\frac{n(n+1)}{2}+1}
+\sum_{k=1}^{n} k ||| \boxed{n}
+\sum_{k=1}^{n} (2k-1) ||| \boxed{n^2+1}
+\int_0^1 x dx ||| \boxed{\frac13}
+\frac{n(n+1)}{2} ||| \boxed{\sum_{k=1}^{n} k}
 """)
 
 HONEST = cases(r"""
@@ -595,4 +600,8 @@ x^2 y ||| \boxed{yx^2}
 42 ||| The answer is $\boxed{42}$, which is the sum of 40 and 2.
 42 ||| \[ \boxed{42} \]
 42 ||| Therefore $6 \times 7 = \boxed{42}$.
+\sum_{k=1}^{n} k ||| \boxed{\frac{n(n+1)}{2}}
+\sum_{k=1}^{n} k ||| \boxed{\sum_{k=0}^{n} k}
+\sum_{k=1}^{n} (2k-1) ||| \boxed{n^2}
+\int_0^1 x dx ||| \boxed{\frac12}
 """)

@@ -82,7 +82,8 @@ def attacks(name):
 
 
 def test_shared_exploits_but_for_the_order_of_a_list():
-    accepted = [row for row in attacks("math_exploits_2.json") if JUDGE.judge(row["output"], row["gold"]).value == 1.0]
+    wrong = [row for row in attacks("math_exploits_2.json") if not row["name"].startswith("(true")]
+    accepted = [row for row in wrong if JUDGE.judge(row["output"], row["gold"]).value == 1.0]
     assert [(row["gold"], row["output"]) for row in accepted] == [("1,2,3", r"\boxed{3,1,2}")]  # solutions have none
 
 

@@ -242,10 +242,14 @@ _COMMAND = re.compile(r"\\(?:[A-Za-z]+|[{}])|[=<>,;()\[\]:&]")
 _FREE = frozenset((
     r"\frac", r"\sqrt", r"\pi", r"\cdot", r"\times", r"\ln", r"\log", r"\exp", r"\sin", r"\cos", r"\tan", "(", ")",
 ))  # fmt: skip
+_SUMMED = re.compile(r"\\(?:(?:sum|prod)\s*_\s*\{[a-z]=[^{}=]{1,20}\}|int(?![A-Za-z]))")
 
 
 def _uneven(answer: str, gold: str) -> bool:
-    """Not for math-verify to forgive: other relations, brackets, separators or commands than the gold has."""
+    """Not for math-verify to forgive: other relations, brackets, separators or commands than the gold has. A gold's sum,
+    product or integral may be worked out."""
+    if _SUMMED.search(gold) and not _SUMMED.search(answer):
+        gold = _SUMMED.sub("", gold).strip("()")
     counts = [Counter(token for token in _COMMAND.findall(text) if token not in _FREE) for text in (answer, gold)]
     wrapped = [re.sub(r"[^()\[\]]", "", text[:1] + text[-1:]) for text in (answer, gold)]
     return counts[0] != counts[1] or wrapped[0] != wrapped[1]
