@@ -37,7 +37,7 @@ def started():
     ("gold", "answer", "value", "reason"),
     [(SUM, r"\sum_{j=1}^{n} j^2", 1.0, "right"), (SUM, r"\sum_{k=1}^{n} k^3", 0.0, "wrong"),
      (SUM, SUM + ", 1", 0.0, "several answers"), (SUM, SUM + " = 1", 0.0, "several answers"),
-     (SUM, "x", 0.0, "malformed"),
+     (SUM, "x", 0.0, "wrong"),
      ("n!!", "n!", 0.0, "wrong")],
 )  # fmt: skip
 def test_what_the_grammar_does_not_read_is_compared_in_the_jail(gold, answer, value, reason):
