@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from ponder import event_loop
 from ponder.cli import options as opt
 from ponder.cli.progress import emit, watching
 from ponder.cli.stopping import Stop
@@ -134,14 +134,14 @@ def think(
     problem = question_in_style(asked.question, way, asked.template)
     trace = prompt_trace(problem, policy.encode(problem.messages))
     if folder is None:
-        return asyncio.run(solve(problem, way, policy, guide=guide, budget=budget, trace=trace))
+        return event_loop.run(solve(problem, way, policy, guide=guide, budget=budget, trace=trace))
     with Run(folder, asked, inputs_of(asked)) as run:
         kept = list(read_traces(folder))
         if kept:
             trace = kept[-1][1]
         held = trace.to_json() if kept else {}
         try:
-            asyncio.run(solve(problem, way, policy, guide=guide, budget=budget, trace=trace))
+            event_loop.run(solve(problem, way, policy, guide=guide, budget=budget, trace=trace))
         except BaseException:  # what was thought is paid for
             if len(trace.steps) > 1:
                 run.traces(len(kept), [trace])

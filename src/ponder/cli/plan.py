@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from ponder import event_loop
 from ponder.cli import flags, recipes, work
 from ponder.cli.progress import Progress, emit, watching
 from ponder.cli.start import Launch
@@ -179,7 +179,7 @@ def make(found: Plan, scan: int, probe: int, seen: Progress) -> None:
     _facts(found, policy, learner)
     seen.phase("check")
     if isinstance(job, RL):
-        found.checks, evidence = asyncio.run(examine(job, policy, learner, critic))
+        found.checks, evidence = event_loop.run(examine(job, policy, learner, critic))
     else:
         pairs = isinstance(job.objective, DPO)
         problems = read_conversations(job.data, pairs) if isinstance(job.data, str) else job.data.train
@@ -235,7 +235,7 @@ def _scanned(job: Any, policy: Native, count: int, have: list[Trace]) -> Scan:
     from ponder.pipelines.rehearse import scan
     from ponder.pipelines.summary import rewards, summary
 
-    traces = asyncio.run(scan(job, policy, count, have))
+    traces = event_loop.run(scan(job, policy, count, have))
     name = job.task.verifier.name
     told = summary(traces, name)
     earned = [rewards(t, name) for t in traces]

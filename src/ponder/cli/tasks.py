@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import textwrap
 from collections.abc import Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
+from ponder import event_loop
 from ponder.cli import options as opt
 from ponder.cli.flags import When
 from ponder.cli.progress import emit
@@ -41,7 +41,7 @@ def tasks(
             print("\n".join(f"{known:<{width}}  {said}" for known, said in listed.items()))
             print("\n`ponder tasks NAME` shows a problem of one; your own task is module:object.")
         return 0
-    said = _asked(name, set) or asyncio.run(_one(name, set, strategy, effort, template))
+    said = _asked(name, set) or event_loop.run(_one(name, set, strategy, effort, template))
     if json:
         emit(said)
     else:

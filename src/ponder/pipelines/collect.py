@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ponder import room
+from ponder import event_loop, room
 from ponder.errors import UsageError
 from ponder.models.load import load_any, pin
 from ponder.pipelines.asked import in_style
@@ -63,7 +62,7 @@ class Collect:
                 list(chosen.values()), self.strategy, policy, self.task.verifier, run, watch, self.batch,
                 guide=guide, budget=self.budget, oracle=sees_gold(self.guide),
             )  # fmt: skip
-            traces = asyncio.run(work)
+            traces = event_loop.run(work)
         return self._report(traces)
 
     def closing(self, folder: Path) -> list[str]:

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ponder import room
+from ponder import event_loop, room
 from ponder.errors import Interrupted, ModelError, TaskError, UsageError
 from ponder.models.load import load_any, pin
 from ponder.pipelines import unchanged
@@ -61,7 +61,7 @@ class Evaluate:
             policy.watch = watch.tokens
             policy.stream(self.seed)
             guide = guide_named(job.guide, policy, self.task, self.device, self.dtype)
-            return asyncio.run(evaluate(job, policy, run, watch, guide))
+            return event_loop.run(evaluate(job, policy, run, watch, guide))
 
 
 async def evaluate(job: Evaluate, policy: Policy, run: Run, watch: Watch, guide: Scorer | None = None) -> Report:

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from ponder import jobs
+from ponder import event_loop, jobs
 from ponder.errors import RunError, TaskError, UnknownName, UsageError
 from ponder.funnel import Funnel
 from ponder.measure.readers.runs import run_task, run_verifier, verifier_of
@@ -130,7 +130,7 @@ class Harvest:
             judges = {run: own_judge(run) if self.task is None else self.task.verifier for run in self.runs}
             judges = {run: judge if judge and judge.name == scorer[run] else None for run, judge in judges.items()}
             with nullcontext() if self.task is not None else limited(allowed()):
-                found = asyncio.run(still_right(found, problems, judges, self.bar, funnel))
+                found = event_loop.run(still_right(found, problems, judges, self.bar, funnel))
         ways = self.what in ESTIMATES and self.format == "stepwise"
         if ways:
             found = reap.woven(reap.merged(found, funnel))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ponder import room
+from ponder import event_loop, room
 from ponder.errors import Interrupted, TaskError, UsageError
 from ponder.funnel import Funnel
 from ponder.models.load import load_any, pin
@@ -68,7 +67,7 @@ class Label:
             policy = load_any(job.model, job.template, job.device, job.dtype)
             policy.watch = watch.tokens
             policy.stream(job.seed)
-            traces = asyncio.run(label(job, policy, run, watch))
+            traces = event_loop.run(label(job, policy, run, watch))
             if not (run.folder / FUNNEL).exists():
                 write_json(run.folder / FUNNEL, funnel_of(traces).to_json())
             useful(traces)

@@ -6,7 +6,6 @@ first solver, and so on), it goes on where it stopped, and its solutions can be 
 
 from __future__ import annotations
 
-import asyncio
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ponder import jobs, names, room
+from ponder import event_loop, jobs, names, room
 from ponder.errors import RunError, UnknownName, UsageError
 from ponder.funnel import Funnel
 from ponder.pipelines.agreement import Tried
@@ -152,7 +151,7 @@ class MakeProblems:
 
         attempts = replace(job, exact=None, sieve=Sieve())  # what filters depend on may change: they run again
         with Run(folder, job, inputs_of(attempts), follows=job.follows) as run:
-            return asyncio.run(make(job, find, run, watch))
+            return event_loop.run(make(job, find, run, watch))
 
     def follows(self, run: Run, theirs: Any) -> None:
         """A run goes on with other solvers and other filters. Attempts of solvers that are not asked any more, or are

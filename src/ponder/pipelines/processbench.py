@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ponder import event_loop
 from ponder.errors import TaskError, UsageError
 from ponder.models.native import Native
 from ponder.models.reward import PRM
@@ -50,7 +51,7 @@ def process_bench(
                 part.append(encoded(trace, policy))
             except TaskError:  # longer than the model's context
                 lost.append(int(trace.problem.tags[FIRST]))
-        read += asyncio.run(_read(judge, part))
+        read += event_loop.run(_read(judge, part))
         labels += [int(t.problem.tags[FIRST]) for t in part]
         watch(len(read) + len(lost))
     if not read:

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from ponder import room
+from ponder import event_loop, room
 from ponder.errors import UsageError
 from ponder.measure import mean_of
 from ponder.models.load import Fresh, load_policy, pinned
@@ -81,7 +81,7 @@ class QuietStar:
         room.traces_fit({"batch": self.batch}, {})
         job = pinned(self, folder)
         with Run(folder, job, inputs_of(job)) as run:
-            return asyncio.run(quiet_star(job, run, watch or Silent()))
+            return event_loop.run(quiet_star(job, run, watch or Silent()))
 
     def closing(self, folder: Path) -> list[str]:
         """What came out, for people."""

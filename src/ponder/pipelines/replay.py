@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ponder import names, verify
+from ponder import event_loop, names, verify
 from ponder.errors import UnknownName, UsageError
 from ponder.measure.compare import Pair, pair_of
 from ponder.measure.decide import Method, decide, rate
@@ -194,7 +194,7 @@ def replay(
 
 
 def _rescored(stored: Stored, scorer: Scorer, truth: bool) -> tuple[Attempts, list[list[Score]]]:
-    scores = asyncio.run(_judge(stored.traces or to_traces(stored.attempts), scorer))
+    scores = event_loop.run(_judge(stored.traces or to_traces(stored.attempts), scorer))
     if not any(s.value is not None for judged in scores for s in judged):
         why = verify.tally([s for judged in scores for s in judged]).reasons
         raise UsageError(

@@ -5,14 +5,13 @@ problems -> traces -> verifier's scores -> credit -> packed batch -> optimiser s
 
 from __future__ import annotations
 
-import asyncio
 import time
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ponder import room
+from ponder import event_loop, room
 from ponder.errors import UsageError, VerifierError
 from ponder.models.load import Fresh, load_policy, pinned
 from ponder.models.native import Native
@@ -122,7 +121,7 @@ class RL:
         self.fits()
         job = pinned(self, folder)
         with Run(folder, job, inputs_of(job)) as run:
-            return asyncio.run(train(job, run, watch or Silent()))
+            return event_loop.run(train(job, run, watch or Silent()))
 
 
 async def train(job: RL, run: Run, watch: Watch) -> Native:

@@ -246,8 +246,8 @@ _SUMMED = re.compile(r"\\(?:(?:sum|prod)\s*_\s*\{[a-z]=[^{}=]{1,20}\}|int(?![A-Z
 
 
 def _uneven(answer: str, gold: str) -> bool:
-    """Not for math-verify to forgive: other relations, brackets, separators or commands than the gold has. A gold's sum,
-    product or integral may be worked out."""
+    """Not for math-verify to forgive: other relations, brackets, separators or commands than the gold has. A gold's
+    sum, product or integral may be worked out."""
     if _SUMMED.search(gold) and not _SUMMED.search(answer):
         gold = _SUMMED.sub("", gold).strip("()")
     counts = [Counter(token for token in _COMMAND.findall(text) if token not in _FREE) for text in (answer, gold)]
