@@ -1,18 +1,205 @@
-"""ponder trains, runs and measures reasoning language models."""
+"""ponder trains, runs and measures reasoning language models.
 
+Everything here is imported when it is first used, so `import ponder` stays light.
+"""
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ponder.types import Completion, Cost, Problem, Sampling, Score, Step, Trace
+    from ponder.errors import PonderError, UsageError
+    from ponder.models.load import Fresh
+    from ponder.models.load import load_any as load
+    from ponder.pipelines.ask import Answer, ask
+    from ponder.pipelines.collect import Collect
+    from ponder.pipelines.evaluate import Evaluate
+    from ponder.pipelines.harvest import Harvest
+    from ponder.pipelines.label import Label
+    from ponder.pipelines.reward import RewardModel
+    from ponder.pipelines.rl import RL
+    from ponder.pipelines.sft import FineTune
+    from ponder.pipelines.solve import solve
+    from ponder.pipelines.stages import Stages
+    from ponder.protocols import Policy, Scorer, Strategy, Task
+    from ponder.reason.budget import Budget
+    from ponder.reason.strategies import (
+        DVTS,
+        MCTS,
+        Beam,
+        BestOf,
+        BudgetForcing,
+        Chain,
+        Ensemble,
+        Refine,
+        TreeOfThoughts,
+        Vote,
+    )
+    from ponder.runs import read_metrics, read_traces
+    from ponder.tasks import Columns
+    from ponder.tasks.drawn.procedural import Procedural
+    from ponder.train.imitation import DPO, SFT, Distill
+    from ponder.train.optimiser import AdamW
+    from ponder.train.policy_gradient import CISPO, DAPO, GRPO, GSPO, REINFORCE, RLOO, DrGRPO
+    from ponder.train.ppo import PPO
+    from ponder.types import Completion, Cost, Problem, Sampling, Score, Step, Trace, user
+    from ponder.verify import FinalNumber, MathAnswer
 
 __version__ = "0.1.0"
-__all__ = ["Completion", "Cost", "Problem", "Sampling", "Score", "Step", "Trace", "__version__"]
+
+# Where each public name lives. The imports above say the same to type checkers and editors; a test compares the two.
+_MODULES = {
+    "ponder.errors": (
+        "PonderError",
+        "UsageError",
+    ),
+    "ponder.models.load": (
+        "Fresh",
+        "load_any as load",
+    ),
+    "ponder.pipelines.ask": (
+        "Answer",
+        "ask",
+    ),
+    "ponder.pipelines.collect": ("Collect",),
+    "ponder.pipelines.evaluate": ("Evaluate",),
+    "ponder.pipelines.harvest": ("Harvest",),
+    "ponder.pipelines.label": ("Label",),
+    "ponder.pipelines.reward": ("RewardModel",),
+    "ponder.pipelines.rl": ("RL",),
+    "ponder.pipelines.sft": ("FineTune",),
+    "ponder.pipelines.solve": ("solve",),
+    "ponder.pipelines.stages": ("Stages",),
+    "ponder.protocols": (
+        "Policy",
+        "Scorer",
+        "Strategy",
+        "Task",
+    ),
+    "ponder.reason.budget": ("Budget",),
+    "ponder.reason.strategies": (
+        "DVTS",
+        "MCTS",
+        "Beam",
+        "BestOf",
+        "BudgetForcing",
+        "Chain",
+        "Ensemble",
+        "Refine",
+        "TreeOfThoughts",
+        "Vote",
+    ),
+    "ponder.runs": (
+        "read_metrics",
+        "read_traces",
+    ),
+    "ponder.tasks": ("Columns",),
+    "ponder.tasks.drawn.procedural": ("Procedural",),
+    "ponder.train.imitation": (
+        "DPO",
+        "SFT",
+        "Distill",
+    ),
+    "ponder.train.optimiser": ("AdamW",),
+    "ponder.train.policy_gradient": (
+        "CISPO",
+        "DAPO",
+        "GRPO",
+        "GSPO",
+        "REINFORCE",
+        "RLOO",
+        "DrGRPO",
+    ),
+    "ponder.train.ppo": ("PPO",),
+    "ponder.types": (
+        "Completion",
+        "Cost",
+        "Problem",
+        "Sampling",
+        "Score",
+        "Step",
+        "Trace",
+        "user",
+    ),
+    "ponder.verify": (
+        "FinalNumber",
+        "MathAnswer",
+    ),
+}
+_HOMES = {
+    entry.rpartition(" ")[2]: (module, entry.partition(" ")[0])
+    for module, entries in _MODULES.items()
+    for entry in entries
+}
+
+__all__ = [
+    "CISPO",
+    "DAPO",
+    "DPO",
+    "DVTS",
+    "GRPO",
+    "GSPO",
+    "MCTS",
+    "PPO",
+    "REINFORCE",
+    "RL",
+    "RLOO",
+    "SFT",
+    "AdamW",
+    "Answer",
+    "Beam",
+    "BestOf",
+    "Budget",
+    "BudgetForcing",
+    "Chain",
+    "Collect",
+    "Columns",
+    "Completion",
+    "Cost",
+    "Distill",
+    "DrGRPO",
+    "Ensemble",
+    "Evaluate",
+    "FinalNumber",
+    "FineTune",
+    "Fresh",
+    "Harvest",
+    "Label",
+    "MathAnswer",
+    "Policy",
+    "PonderError",
+    "Problem",
+    "Procedural",
+    "Refine",
+    "RewardModel",
+    "Sampling",
+    "Score",
+    "Scorer",
+    "Stages",
+    "Step",
+    "Strategy",
+    "Task",
+    "Trace",
+    "TreeOfThoughts",
+    "UsageError",
+    "Vote",
+    "__version__",
+    "ask",
+    "load",
+    "read_metrics",
+    "read_traces",
+    "solve",
+    "user",
+]
 
 
 def __getattr__(name: str) -> Any:
-    """The types come when they are asked for: numpy takes longer to import than a user takes to press Ctrl-C."""
-    if name in __all__:
-        from ponder import types
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, original = _HOMES[name]
+    found = getattr(import_module(module), original)
+    globals()[name] = found
+    return found
 
-        return getattr(types, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return __all__

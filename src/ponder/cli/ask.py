@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,6 +15,7 @@ from ponder.errors import UsageError
 from ponder.terminal import visible
 
 if TYPE_CHECKING:
+    from ponder.pipelines.ask import Answer
     from ponder.protocols import Policy, Scorer, Strategy
     from ponder.reason.budget import Budget
     from ponder.types import Trace
@@ -31,18 +31,6 @@ class Question:
     strategy: str
     guide: str
     seed: int
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What was decided. `answer` is None where nothing states one; `text` is then the first completion."""
-
-    answer: str | None
-    votes: int  # answers that say the same
-    n: int
-    text: str
-    ballots: dict[str, int]  # every answer given, the most frequent first
-    trace: Trace
 
 
 def solve(
@@ -73,7 +61,8 @@ def solve(
         raise UsageError("the question is empty")
     from ponder.cli.served import served
     from ponder.cli.start import say_futile
-    from ponder.cli.thinking import budget_of, check_guide, guide_for, strategy_named
+    from ponder.cli.thinking import budget_of, check_guide, strategy_named
+    from ponder.pipelines.guides import default_guide
 
     if strategy is None and effort is None and n == 1:
         strategy = "chain"
@@ -87,7 +76,7 @@ def solve(
     allowed = budget_of(level, budget, seconds, prices, model)
     model = served(model, effort, template, device, dtype, guide)
     named = guide or own
-    guide = named or guide_for(way)
+    guide = named or default_guide(way)
     say_futile(way, allowed)
     asked = Question(question, model, template, strategy or effort or "vote", guide, seed)
     from ponder.pipelines.stored import Stored
@@ -95,6 +84,7 @@ def solve(
     before = None if run is None else Stored.look(run)
     with Stop(saves=run is not None) as stop, watching(f"solve · {model}", stop, unit="answer", json=json) as seen:
         from ponder.models.load import load_any
+        from ponder.pipelines.ask import decide
         from ponder.pipelines.guides import guide_named
 
         seen.phase("load")
@@ -104,7 +94,7 @@ def solve(
         judge = guide_named(guide, policy, None, device, dtype)
         seen.phase("sample")
         trace = think(asked, way, policy, judge, allowed, run)
-    found = decided(trace)
+    found = decide(trace)
     if json:
         trees = {"trace": trace.to_json()} if show == "tree" else {}
         said = told(found)
@@ -149,20 +139,6 @@ def think(
         if trace.to_json() != held:
             run.traces(len(kept), [trace])
     return trace
-
-
-def decided(trace: Trace) -> Answer:
-    """The chosen answer, or the most frequent one where the strategy chooses none."""
-    from ponder.reason.operators import majority
-    from ponder.reason.reading import read
-
-    steps = trace.answers()
-    winner = trace.chosen if trace.chosen is not None else majority(trace, steps, read)
-    ballots = Counter(a for i in steps if (a := read(trace.text(i))) is not None)
-    answer = None if winner is None else read(trace.text(winner))
-    first = winner if winner is not None else steps[0] if steps else None
-    text = "" if first is None else trace.text(first)
-    return Answer(answer, ballots[answer] if answer else 0, len(steps), text, dict(ballots.most_common()), trace)
 
 
 def told(found: Answer) -> dict[str, Any]:

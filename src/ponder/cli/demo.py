@@ -20,6 +20,7 @@ from ponder.errors import UsageError
 
 if TYPE_CHECKING:
     from ponder.measure import Accuracy, Difference
+    from ponder.pipelines.ask import Answer
     from ponder.pipelines.report import Report
     from ponder.pipelines.rl import RL
 
@@ -207,8 +208,9 @@ class Outcome:
         }
 
 
-def _answer(model: Path, job: RL, stop: Stop) -> ask.Answer:
+def _answer(model: Path, job: RL, stop: Stop) -> Answer:
     from ponder.models.load import load_policy
+    from ponder.pipelines.ask import decide
     from ponder.reason.strategies import Vote
     from ponder.types import Sampling
 
@@ -217,7 +219,7 @@ def _answer(model: Path, job: RL, stop: Stop) -> ask.Answer:
     policy.stream(job.seed)
     asked = ask.Question(QUESTION, str(model), None, "vote", "", job.seed)
     way = Vote(8, sampling=Sampling(temperature=job.temperature, max_tokens=32))
-    return ask.decided(ask.think(asked, way, policy, None, None, None))
+    return decide(ask.think(asked, way, policy, None, None, None))
 
 
 def peak_memory() -> int:

@@ -110,18 +110,6 @@ def _cut(strategy: Any, name: str, settings: Sequence[str]) -> Any:
     return replace(strategy, cut=AUTO if named[-1] == "auto" else cut_named(named[-1]))
 
 
-def guide_for(strategy: Any) -> str:
-    """The guide of a search that cannot do without one, where none is named: how likely the policy finds its steps."""
-    from ponder.reason.strategies.mcts import MCTS
-    from ponder.reason.strategies.stepwise import Stepwise
-
-    searches = isinstance(strategy, MCTS) or (
-        isinstance(strategy, Stepwise) and getattr(strategy, "by", "") != "logprob"
-    )
-    inner = [getattr(strategy, name) for name in _INNER if _has(strategy, name)]
-    return "likelihood" if searches or any(map(guide_for, inner)) else ""
-
-
 def _bounded(strategy: Any, count: int | None, longest: int | None, temperature: float | None) -> Any:
     changes: dict[str, Any] = {}
     if count is not None and (name := next((c for c in _COUNTS if _has(strategy, c)), None)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from ponder.errors import UnknownName, UsageError
@@ -73,6 +74,18 @@ def guide_named(
         found: Any = load(name)
         return found() if isinstance(found, type) else found
     raise UnknownName("guide", name, KNOWN)
+
+
+def default_guide(strategy: Any) -> str:
+    """The guide of a search that needs one, where none is named: how likely the policy finds its own steps."""
+    from ponder.reason.strategies.mcts import MCTS
+    from ponder.reason.strategies.stepwise import Stepwise
+
+    searches = isinstance(strategy, MCTS) or (
+        isinstance(strategy, Stepwise) and getattr(strategy, "by", "") != "logprob"
+    )
+    inner = [getattr(strategy, field.name) for field in fields(strategy)]
+    return "likelihood" if searches or any(is_dataclass(s) and default_guide(s) for s in inner) else ""
 
 
 def sees_gold(guide: str) -> bool:

@@ -1,0 +1,100 @@
+"""`ask`: one question to one model, synchronously, with a decided answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from ponder import event_loop, names
+from ponder.errors import UsageError
+from ponder.models.load import load_any
+from ponder.models.local import Local
+from ponder.pipelines.asked import question_in_style
+from ponder.pipelines.guides import default_guide, guide_named
+from ponder.pipelines.solve import solve
+from ponder.protocols import Policy, Scorer, Strategy
+from ponder.reason.budget import Budget
+from ponder.reason.operators import majority
+from ponder.reason.presets import PRESETS, strategy_of
+from ponder.reason.reading import read
+from ponder.reason.strategies import STRATEGIES, Chain, Vote
+from ponder.types import Sampling, Trace
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A decided answer. `answer` is None if no completion states one; `text` is then the first completion."""
+
+    answer: str | None
+    votes: int  # completions that give this answer
+    n: int  # completions in all
+    text: str
+    ballots: dict[str, int]  # votes by answer, most frequent first
+    trace: Trace
+
+    def __str__(self) -> str:
+        return self.text if self.answer is None else self.answer
+
+
+def ask(
+    question: str,
+    model: str | Policy = "smollm2",
+    *,
+    n: int = 8,
+    strategy: Strategy | str | None = None,
+    scorer: Scorer | None = None,
+    budget: Budget | None = None,
+    max_tokens: int = 256,
+    temperature: float = 0.7,
+    template: str | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    dtype: str = "auto",
+) -> Answer:
+    """Ask a model a question and wait for the answer. Works in a script and in a notebook.
+
+    By default the answer is the majority of `n` samples; with `n=1` it is one greedy chain. `strategy` may be the name
+    of a strategy or preset (`ponder strategies` lists them) or a strategy object, which has its own `n` and sampling.
+    `scorer` guides a search. `model` may be a model's name or a loaded policy; the last model loaded by name is kept.
+    """
+    if not question.strip():
+        raise UsageError("the question is empty")
+    chosen, guide = _strategy(strategy, n, Sampling(max_tokens=max_tokens, temperature=temperature))
+    policy = _load(model, template, device, dtype) if isinstance(model, str) else model
+    if scorer is None:
+        scorer = guide_named(guide, policy, None, device, dtype)
+    if isinstance(policy, Local):
+        policy.stream(seed)
+    problem = question_in_style(question, chosen, template)
+    return decide(event_loop.run(solve(problem, chosen, policy, guide=scorer, budget=budget)))
+
+
+def decide(trace: Trace) -> Answer:
+    """The answer that the strategy chose, or the majority's where it chose none."""
+    steps = trace.answers()
+    winner = trace.chosen if trace.chosen is not None else majority(trace, steps, read)
+    ballots = Counter(a for i in steps if (a := read(trace.text(i))) is not None)
+    answer = None if winner is None else read(trace.text(winner))
+    first = winner if winner is not None else steps[0] if steps else None
+    text = "" if first is None else trace.text(first)
+    return Answer(answer, ballots[answer] if answer else 0, len(steps), text, dict(ballots.most_common()), trace)
+
+
+def _strategy(strategy: Strategy | str | None, n: int, sampling: Sampling) -> tuple[Strategy, str]:
+    """The strategy, and the name of its guide."""
+    if strategy is None:
+        return Vote(n=n, sampling=sampling) if n != 1 else Chain(sampling=replace(sampling, temperature=0.0)), ""
+    if not isinstance(strategy, str):
+        return strategy, default_guide(strategy)
+    kind, guide = strategy_of(names.find("strategy", strategy, {**STRATEGIES, **PRESETS}))
+    made: Any = kind() if isinstance(kind, type) else kind
+    given: dict[str, Any] = {name: value for name, value in (("n", n), ("sampling", sampling)) if hasattr(made, name)}
+    made = replace(made, **given)
+    return made, guide or default_guide(made)
+
+
+@lru_cache(maxsize=1)
+def _load(model: str, template: str | None, device: str, dtype: str) -> Local:
+    return load_any(model, template=template, device=device, dtype=dtype)

@@ -1,0 +1,62 @@
+"""`ask`: one question, one decided answer, in a script and inside a running event loop."""
+
+import asyncio
+
+import pytest
+
+from ponder import UsageError, ask
+from ponder.models.load import Fresh, load_policy
+from ponder.reason.strategies import BestOf
+from ponder.types import Sampling, Score
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return load_policy(Fresh("0123456789 +=?", width=16, layers=1, heads=2), template="{{ messages[-1].content }}")
+
+
+def test_ask_votes_over_n_samples(policy):
+    answer = ask("1+1=", policy, n=5, max_tokens=2)
+    assert answer.n == 5 and len(answer.trace.answers()) == 5
+    assert sum(answer.ballots.values()) <= 5 and (
+        answer.answer is None or answer.votes == answer.ballots[answer.answer]
+    )
+    assert str(answer) == (answer.text if answer.answer is None else answer.answer)
+
+
+def test_ask_with_one_sample_is_greedy(policy):
+    first, second = ask("1+1=", policy, n=1, max_tokens=4, seed=0), ask("1+1=", policy, n=1, max_tokens=4, seed=9)
+    assert first.n == 1 and first.text == second.text
+
+
+def test_ask_depends_on_the_seed_only(policy):
+    texts = [[step.text for step in ask("1+1=", policy, n=4, max_tokens=6, seed=s).trace.steps] for s in (0, 0, 1)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_ask_works_inside_a_running_event_loop(policy):
+    async def notebook_cell():
+        return ask("1+1=", policy, n=2, max_tokens=2)
+
+    assert asyncio.run(notebook_cell()).n == 2
+
+
+def test_ask_takes_a_strategy_by_name_and_its_default_guide(policy):
+    answer = ask("1+1=", policy, strategy="beam", n=4, max_tokens=4)
+    assert any("likelihood" in step.scores for step in answer.trace.steps)
+
+
+def test_ask_takes_an_own_scorer(policy):
+    class Shortest:
+        name = "shortest"
+
+        async def __call__(self, trace, steps):
+            return [Score(-len(trace.text(i))) for i in steps]
+
+    answer = ask("1+1=", policy, strategy=BestOf(n=8, sampling=Sampling(max_tokens=6)), scorer=Shortest())
+    assert len(answer.text) == min(len(answer.trace.text(i)) for i in answer.trace.answers())
+
+
+def test_ask_refuses_an_empty_question(policy):
+    with pytest.raises(UsageError, match="empty"):
+        ask("  ", policy)

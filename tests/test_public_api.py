@@ -1,0 +1,41 @@
+"""The public surface: `from ponder import ...`."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import ponder
+
+
+def test_every_public_name_can_be_imported():
+    for name in ponder.__all__:
+        assert getattr(ponder, name) is not None
+
+
+def test_type_checkers_see_the_same_names_from_the_same_modules():
+    tree = ast.parse(Path(ponder.__file__).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    typed = {
+        alias.asname or alias.name: (node.module, alias.name)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert typed == ponder._HOMES
+    assert {*typed, "__version__"} == set(ponder.__all__)
+
+
+def test_every_public_class_and_function_has_a_docstring():
+    missing = [name for name in ponder.__all__ if name != "__version__" and not (getattr(ponder, name).__doc__ or "")]
+    assert missing == []
+
+
+def test_import_loads_no_heavy_library():
+    code = "import sys, ponder; print([m for m in ('torch', 'numpy', 'scipy', 'matplotlib') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    assert not hasattr(ponder, "TRPO")
