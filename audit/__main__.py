@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from audit.finding import Finding
+from audit.finding import CheckResult
 
 SECTIONS = ("readme", "flags", "gradients", "preflight", "prompts", "searches")
 RESULTS = Path(__file__).with_name("results")
@@ -41,17 +41,17 @@ def main() -> int:
     return int(failed > 0)
 
 
-def _run(section: str) -> Iterator[Finding]:
+def _run(section: str) -> Iterator[CheckResult]:
     try:
         for finding in importlib.import_module(f"audit.{section}").check():
             print(f"  {MARKS[finding.passed]:8}{finding.name}: {finding.detail}", flush=True)
             yield finding
     except Exception as error:  # a section that breaks is a finding, and the others go on
         traceback.print_exc()
-        yield Finding(section, False, f"the section broke: {type(error).__name__}: {error}")
+        yield CheckResult(section, False, f"the section broke: {type(error).__name__}: {error}")
 
 
-def _write(section: str, findings: list[Finding], seconds: float) -> Path:
+def _write(section: str, findings: list[CheckResult], seconds: float) -> Path:
     doc = " ".join((importlib.import_module(f"audit.{section}").__doc__ or "").split())
     when = f"`python -m audit {section}` at commit {_commit()}, {datetime.now(UTC):%Y-%m-%d}"
     lines = [f"# {section}", "", doc, "", f"{when}, in {seconds / 60:.1f} min on {_machine()}.", ""]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """`passed` None: it could not be tried on this machine, and `detail` says why."""
 
     name: str

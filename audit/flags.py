@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from audit.finding import Finding
+from audit.finding import CheckResult
 
 RECIPE = '''
 """A very small model imitates sums, then learns from rewards."""
@@ -49,7 +49,7 @@ IN_TESTS = (
 )  # fmt: skip
 
 
-class Shortest:
+class ShortestAnswer:
     """A guide: the shorter the better."""
 
     name = "shortest"
@@ -60,15 +60,15 @@ class Shortest:
         return [Score(1 / (1 + len(trace.text(i)))) for i in steps]
 
 
-def none(question: str) -> list[str]:
+def retrieve_nothing(question: str) -> list[str]:
     return []
 
 
-def alike(texts: list[str]) -> list[list[float]]:
+def embed_alike(texts: list[str]) -> list[list[float]]:
     return [[1.0, 0.0] for _ in texts]
 
 
-def check() -> Iterator[Finding]:
+def check() -> Iterator[CheckResult]:
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
         with _within(here):
@@ -110,23 +110,23 @@ def _long(line: str, short: dict[str, str]) -> str:
     return short.get(first, first) + space + rest
 
 
-def _unlisted(tried: list[Tried]) -> Iterator[Finding]:
+def _unlisted(tried: list[Tried]) -> Iterator[CheckResult]:
     """A command or flag that nobody looks at."""
     from ponder.cli import COMMANDS, harvest, plan, work
-    from ponder.names import load
+    from ponder.names import import_object
 
-    own: dict[str, Callable[..., Any]] = {"harvest": harvest._flags, "plan": plan.looks, "run": work.common}
+    own: dict[str, Callable[..., Any]] = {"harvest": harvest.harvest_flags, "plan": plan.plan_flags, "run": work.run_flags}
     for name, command in COMMANDS.items():
         if name in IN_TESTS:
             continue
-        wanted = set(inspect.signature(own.get(name) or load(command.at)).parameters)
+        wanted = set(inspect.signature(own.get(name) or import_object(command.target)).parameters)
         missing = wanted - {t.flag for t in tried if t.command == name}
-        yield Finding(
+        yield CheckResult(
             f"{name}: all flags", not missing, f"not tried: {', '.join(sorted(missing))}" if missing else "tried"
         )
 
 
-def _tried(at: Path, tried: Tried) -> Finding:
+def _tried(at: Path, tried: Tried) -> CheckResult:
     """Both lines, each in a folder of its own that sees what was set up."""
     name = f"{tried.command} --{tried.flag.replace('_', '-')}"
     found = []
@@ -142,19 +142,19 @@ def _tried(at: Path, tried: Tried) -> Finding:
         kept = {k: v for k, v in files.items() if k.endswith("metrics.jsonl")}
         kept_with = {k: v for k, v in files_with.items() if k.endswith("metrics.jsonl")}
         passed = (code, kept) == (code_with, kept_with) and code == 0
-        return Finding(
+        return CheckResult(
             name,
             passed,
             "the numbers stay the same, as they should" if passed else f"exit {code_with}: {said_with[-200:]}",
         )
     if code and code_with and said == said_with:
-        return Finding(name, False, f"both lines fail alike: {said_with.strip()[-200:]}")
+        return CheckResult(name, False, f"both lines fail alike: {said_with.strip()[-200:]}")
     changed = [k for k in {**files, **files_with} if files.get(k) != files_with.get(k)]
     told = [f"{', '.join(sorted(changed)[:3])} differ"] if changed else []
     told += ["what is said differs"] if said != said_with else []
     if code_with and said != said_with:
         told = [f"refused: {said_with.strip()[-160:]}"]
-    return Finding(
+    return CheckResult(
         name, bool(told) or code != code_with, "; ".join(told) or f"nothing changes in `ponder {tried.given}`"
     )
 

@@ -10,14 +10,14 @@ from dataclasses import replace
 
 import torch
 
-from audit.finding import Finding
+from audit.finding import CheckResult
 from ponder.cli import recipes
 from ponder.errors import PonderError
 from ponder.models.load import load_policy
 from ponder.nets.lora import LoRA
-from ponder.pipelines.keeping import State
-from ponder.pipelines.preflight import preflight
-from ponder.pipelines.rl import RL, build, rollouts
+from ponder.pipelines.keeping import TrainingState
+from ponder.pipelines.preflight import run_preflight
+from ponder.pipelines.rl import RL, build_learners, collect_rollouts
 from ponder.reason.strategies import Ensemble
 from ponder.train.ppo import PPO
 from ponder.types import Sampling, Trace
@@ -25,12 +25,12 @@ from ponder.types import Sampling, Trace
 MOST = {"float32": 1e-3, "bfloat16": 0.1}  # of the CPU's norm in float32: rounding alone leaves some 0.02 in bfloat16
 
 
-def check() -> Iterator[Finding]:
+def check() -> Iterator[CheckResult]:
     jobs = {
         "the demo": _recipe(),
         "all layers": replace(_recipe(), frozen_layers=0),
         "LoRA": replace(_recipe(), frozen_layers=0, lora=LoRA(8)),
-        "PPO's policy": replace(_recipe(), objective=PPO()),
+        "PPO's policy": replace(_recipe(), algorithm=PPO()),
     }
     for name, job in jobs.items():
         traces, expected = asyncio.run(_sampled(job))
@@ -39,7 +39,7 @@ def check() -> Iterator[Finding]:
 
 
 def _recipe() -> RL:
-    job = recipes.load(recipes.find("addition"))()
+    job = recipes.load_recipe(recipes.find_recipe("addition"))()
     return replace(job, prompts=8, strategy=Ensemble(4, Sampling(max_tokens=10)), device="cpu", dtype="float32")
 
 
@@ -54,33 +54,33 @@ def _devices() -> Iterator[tuple[str, str, bool]]:
 async def _sampled(job: RL) -> tuple[list[Trace], dict[str, torch.Tensor]]:
     """Traces of the CPU's policy, credited, and the gradient that its learner has of them."""
     policy = load_policy(job.model, template=job.template, device="cpu", dtype="float32")
-    learner, critic = build(job, policy)
-    _, traces = await rollouts(job, policy, 0, State())
+    learner, critic = build_learners(job, policy)
+    _, traces = await collect_rollouts(job, policy, 0, TrainingState())
     if critic is not None:
         critic.note_values(traces)
     for i, trace in enumerate(traces):  # few are right at first: half of the answers are made so
         for k, step in enumerate(s for s in trace.steps if s.sampled):
             step.scores = {n: replace(s, value=float((i + k) % 2)) for n, s in step.scores.items()}
     learner.note_reference(traces)
-    job.objective.credit(traces, job.task.verifier.name, {})
+    job.algorithm.credit(traces, job.task.verifier.name, {})
     grads = learner.gradient(traces)
     return traces, grads
 
 
-def _compare(name: str, job: RL, traces: list[Trace], expected: dict[str, torch.Tensor], compiled: bool) -> Finding:
+def _compare(name: str, job: RL, traces: list[Trace], expected: dict[str, torch.Tensor], compiled: bool) -> CheckResult:
     where = f"{name} on {job.device} in {job.dtype}{', compiled' if compiled else ''}"
     policy = load_policy(job.model, template=job.template, device=job.device, dtype=job.dtype)
-    learner, critic = build(job, policy)
+    learner, critic = build_learners(job, policy)
     learner.compiled = compiled
     try:
-        asyncio.run(preflight(job, policy, learner, critic))  # as a run does, and before its first step
+        asyncio.run(run_preflight(job, policy, learner, critic))  # as a run does, and before its first step
         found = learner.gradient(traces)
     except PonderError as why:
-        return Finding(where, False, str(why))
+        return CheckResult(where, False, str(why))
     if found.keys() != expected.keys():
-        return Finding(where, False, f"{len(found)} parameters have a gradient, on the CPU {len(expected)}")
+        return CheckResult(where, False, f"{len(found)} parameters have a gradient, on the CPU {len(expected)}")
     square = sum(float((found[n].double().cpu() - g.double()).square().sum()) for n, g in expected.items())
     norm = math.sqrt(sum(float(g.double().square().sum()) for g in expected.values()))
     off = math.sqrt(square) / norm
     said = f"{len(found)} parameters learn, norm {norm:.5f}, apart by {off:.1e} of it (at most {MOST[job.dtype]:g})"
-    return Finding(where, off <= MOST[job.dtype], said)
+    return CheckResult(where, off <= MOST[job.dtype], said)

@@ -14,15 +14,15 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from audit.finding import Finding
+from audit.finding import CheckResult
 from ponder.errors import PonderError
 from ponder.models.load import load_policy
 from ponder.models.native import Native
 from ponder.nets import decoder
 from ponder.nets.decoder import Block
 from ponder.pipelines.checks import Check
-from ponder.pipelines.preflight import examine
-from ponder.pipelines.rl import RL, build
+from ponder.pipelines.preflight import preflight_rl
+from ponder.pipelines.rl import RL, build_learners
 from ponder.reason.strategies import Ensemble
 from ponder.tasks import Addition
 from ponder.train import learner as learning
@@ -36,7 +36,7 @@ from ponder.types import Sampling
 GPU = torch.cuda.is_available()
 RUNS = {"bfloat16": 200, "float32": 40, "float16": 40} if GPU else {"float32": 6, "bfloat16": 4}
 LIMIT_SECONDS = 240.0  # of each dtype's healthy runs
-OBJECTIVES = (GRPO(), GRPO(kl=NO_KL), GRPO(kl=KL(0.1, "k2")), GSPO(), DAPO(buffer=4, longest=24), PPO())
+OBJECTIVES = (GRPO(), GRPO(kl=NO_KL), GRPO(kl=KL(0.1, "k2")), GSPO(), DAPO(overlong_buffer=4, max_completion_tokens=24), PPO())
 NUMBER = r"([\d.]+e[+-]\d+|[\d.]+)"
 MEASURED = {
     "log-probabilities": rf"mean {NUMBER}",
@@ -46,7 +46,7 @@ MEASURED = {
 }
 
 
-def check() -> Iterator[Finding]:
+def check() -> Iterator[CheckResult]:
     device = "cuda" if GPU else "cpu"
     for dtype, count in RUNS.items():
         policy = load_policy("smollm2", device=device, dtype=dtype)
@@ -62,7 +62,7 @@ def _job(dtype: str, seed: int) -> RL:
         Addition(digits=1 + seed % 4),
         "smollm2",
         strategy=strategy,
-        objective=OBJECTIVES[seed % len(OBJECTIVES)],
+        algorithm=OBJECTIVES[seed % len(OBJECTIVES)],
         temperature=temperature,
         frozen_layers=(0, 12, 20)[seed // 2 % 3],
         seed=seed,
@@ -72,13 +72,13 @@ def _job(dtype: str, seed: int) -> RL:
 
 def _examine(job: RL, policy: Native) -> list[Check]:
     try:
-        learner, critic = build(job, policy)
-        return asyncio.run(examine(job, policy, learner, critic))[0]
+        learner, critic = build_learners(job, policy)
+        return asyncio.run(preflight_rl(job, policy, learner, critic))[0]
     except PonderError as why:
         return [Check("error", False, str(why), "")]
 
 
-def _healthy(policy: Native, dtype: str, count: int) -> Iterator[Finding]:
+def _healthy(policy: Native, dtype: str, count: int) -> Iterator[CheckResult]:
     alarms: Counter[str] = Counter()
     largest: dict[str, float] = {}
     example, begun, done = "", time.monotonic(), 0
@@ -94,25 +94,25 @@ def _healthy(policy: Native, dtype: str, count: int) -> Iterator[Finding]:
         done += 1
     spread = ", ".join(f"{name} {value:.1e}" for name, value in largest.items())
     said = f"{sum(alarms.values())} false alarms in {done} runs (largest seen: {spread}){example}"
-    yield Finding(f"healthy runs in {dtype}", not alarms, said)
+    yield CheckResult(f"healthy runs in {dtype}", not alarms, said)
 
 
-def _planted(policy: Native, dtype: str) -> Iterator[Finding]:
+def _planted(policy: Native, dtype: str) -> Iterator[CheckResult]:
     for fault, (expected, plant) in FAULTS.items():
         caught, tried, other = 0, 0, Counter[str]()
         for seed in range(3 if GPU else 1):
-            job = replace(_job(dtype, seed), objective=GRPO())
+            job = replace(_job(dtype, seed), algorithm=GRPO())
             with plant():
                 found = [c.name for c in _examine(job, policy) if c.passed is False]
             tried += 1
             caught += expected in found
             other.update(found)
         seen = ", ".join(other) or "nothing"
-        yield Finding(f"{fault} in {dtype}", caught == tried, f"caught in {caught} of {tried}; failed: {seen}")
+        yield CheckResult(f"{fault} in {dtype}", caught == tried, f"caught in {caught} of {tried}; failed: {seen}")
 
 
 def _kl_term(broken: object) -> AbstractContextManager[object]:
-    return mock.patch.dict(losses.KL, {"k3": broken})
+    return mock.patch.dict(losses.KL_ESTIMATORS, {"k3": broken})
 
 
 def _packing(change: object) -> AbstractContextManager[object]:

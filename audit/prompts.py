@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from audit.finding import Finding
+from audit.finding import CheckResult
 from ponder.cli import main
 from ponder.cli.thinking import strategy_named
 from ponder.errors import PonderError
@@ -27,9 +27,9 @@ from ponder.models.load import load_policy, tokenizer_of
 from ponder.models.tokenizer import Tokenizer
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.rl import RL
-from ponder.pipelines.solve import attempt
+from ponder.pipelines.solve import try_solve
 from ponder.reason.budget import Budget
-from ponder.tasks import TASKS, Addition, Loaded
+from ponder.tasks import TASKS, Addition, DatasetTask
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, ids
 
 MODEL = "smollm2"
@@ -37,33 +37,33 @@ WAYS = ("chain", "direct", "cot", "vote", "refine", "tot", "got", "token-control
 TEMPLATES = (None, "plain", "qa", "r1")
 NEEDY = ("questions", "columns", "reasoning-gym")  # tasks that are nothing without the user's own data or an extra
 PLACES = ("\\boxed", "<answer>", "begins with ####", 'begins with "Answer:"', "in a ```python block")
-R1_SAYS = chat.render("r1", []).partition("Assistant:")[0]
+R1_SAYS = chat.render_chat("r1", []).partition("Assistant:")[0]
 
 
-def check() -> Iterator[Finding]:
+def check() -> Iterator[CheckResult]:
     tokenizer = tokenizer_of(MODEL)
     for name in TASKS:
         if name in NEEDY:
-            yield Finding(f"task {name}", None, "needs data or an extra of the user's own")
+            yield CheckResult(f"task {name}", None, "needs data or an extra of the user's own")
             continue
         try:
             yield _task(name, tokenizer)
         except PonderError as why:
-            yield Finding(f"task {name}", None, str(why))
+            yield CheckResult(f"task {name}", None, str(why))
     with recording() as server:
         yield from _over_http(server)
     yield _plan()
 
 
-def _task(name: str, tokenizer: Tokenizer) -> Finding:
+def _task(name: str, tokenizer: Tokenizer) -> CheckResult:
     """Each strategy and template: what `ponder tasks` shows is what the policy is sent first, and nothing that it is
     sent contradicts itself."""
     looked, refused, wrong = 0, 0, []
     base = TASKS[name]()
-    loaded = isinstance(base, Loaded)  # a file is read anew by every command
+    loaded = isinstance(base, DatasetTask)  # a file is read anew by every command
     ways, templates = (WAYS[:3], (None, "r1")) if loaded else (WAYS, TEMPLATES)
     for template in templates:
-        known = tokenizer if template is None else chat.adopt(tokenizer, template)
+        known = tokenizer if template is None else chat.with_chat_template(tokenizer, template)
         for way in ways:
             strategy, _, _ = strategy_named(way)
             flags = [] if template is None else ["--template", template]
@@ -75,18 +75,18 @@ def _task(name: str, tokenizer: Tokenizer) -> Finding:
                 wrong += [] if why else [f"{way} with {template} is refused by eval, and shown by tasks"]
                 continue
             problem = _first(task)
-            scribe = Scribe(known)
-            asyncio.run(attempt(problem, strategy, scribe, budget=Budget(200)))
+            scribe = RecordingPolicy(known)
+            asyncio.run(try_solve(problem, strategy, scribe, budget=Budget(200)))
             looked += len(scribe.sent)
             if why or not scribe.sent:
                 wrong.append(f"{way} with {template}: {why or 'nothing was sent'}")
                 continue
             shown = json.loads(said)
-            if known.decode(chat.encode(known, shown["messages"]), keep_special=True) != scribe.sent[0]:
+            if known.decode(chat.encode_chat(known, shown["messages"]), keep_special=True) != scribe.sent[0]:
                 wrong.append(f"{way} with {template} shows another prompt than it sends")
             wrong += [f"{way} with {template}: {f}" for sent in scribe.sent for f in faults(sent, problem)]
     told = f"{looked} prompts by {len(ways)} strategies and {len(templates)} templates; {refused} pairs refused"
-    return Finding(f"task {name}", not wrong, "; ".join([told, *dict.fromkeys(wrong)][:4]))
+    return CheckResult(f"task {name}", not wrong, "; ".join([told, *dict.fromkeys(wrong)][:4]))
 
 
 def _first(task: Any) -> Problem:
@@ -99,7 +99,7 @@ def _first(task: Any) -> Problem:
 
 def faults(sent: str, problem: Problem) -> list[str]:
     """What a prompt says twice or against itself, the question aside."""
-    said = sent.replace(problem.bare, "").replace(R1_SAYS, "")
+    said = sent.replace(problem.bare_question, "").replace(R1_SAYS, "")
     found = ["to think is said twice"] if said.count("tep by step") > 1 else []
     found += ["to think, and not to"] if "without explanation" in said and "tep by step" in said else []
     places = [place for place in PLACES if place in said]
@@ -109,17 +109,17 @@ def faults(sent: str, problem: Problem) -> list[str]:
 
 
 @dataclass
-class Scribe:
+class RecordingPolicy:
     """A policy with a real tokenizer and no model: it keeps what it is sent and says 42."""
 
     tokenizer: Tokenizer
     sent: list[str] = field(default_factory=list)
 
     def encode(self, messages: Sequence[Message]) -> Ids:
-        return chat.encode(self.tokenizer, messages)
+        return chat.encode_chat(self.tokenizer, messages)
 
     def tokens(self, text: str) -> Ids:
-        return self.tokenizer.encode(text, special=False)
+        return self.tokenizer.encode(text, add_special_tokens=False)
 
     def text(self, tokens: Ids) -> str:
         return self.tokenizer.decode(tokens.tolist(), keep_special=True)
@@ -189,7 +189,7 @@ def recording() -> Iterator[Recorder]:
         thread.join(10)
 
 
-def _over_http(server: Recorder) -> Iterator[Finding]:
+def _over_http(server: Recorder) -> Iterator[CheckResult]:
     """`ponder eval` and `ponder solve` against a server: what it heard, what was shown, how 42 was judged."""
     for name, way in ((n, w) for n in ("addition", "sorting", "gsm8k") for w in ("chain", "direct", "cot")):
         title = f"eval {name} --strategy {way} over HTTP"
@@ -199,13 +199,13 @@ def _over_http(server: Recorder) -> Iterator[Finding]:
             said, why = _command("eval", name, "--model", server.model, "--strategy", way, *run)
             if why:
                 missing = "PONDER_DATA" in why
-                yield Finding(title, None if missing else False, why)
+                yield CheckResult(title, None if missing else False, why)
                 continue
             heard = server.heard[0]["messages"][-1]["content"]
             done = next(row for row in map(json.loads, said.splitlines()) if "prompt" in row)
             task = Evaluate(TASKS[name](), strategy=strategy_named(way)[0]).task
             same = heard == task.test[0].question and heard in done["prompt"]
-            yield Finding(title, same and not faults(heard, task.test[0]), f"heard: {heard[-90:]!r}")
+            yield CheckResult(title, same and not faults(heard, task.test[0]), f"heard: {heard[-90:]!r}")
     for way in ("chain", "direct", "cot"):
         server.heard.clear()
         said, why = _command(
@@ -215,20 +215,20 @@ def _over_http(server: Recorder) -> Iterator[Finding]:
         shown = [json.loads(line) for line in said.splitlines()]
         trace = next((row["trace"] for row in shown if "trace" in row), {"steps": [{"text": None}]})
         fine = not why and heard == trace["steps"][0]["text"] and shown[-1].get("answer") == "42"
-        yield Finding(f"solve --strategy {way} over HTTP", fine, why or f"heard: {heard!r}")
+        yield CheckResult(f"solve --strategy {way} over HTTP", fine, why or f"heard: {heard!r}")
 
 
-def _plan() -> Finding:
+def _plan() -> CheckResult:
     """The prompt that `ponder plan train` shows is the one that the run's first problems are asked with."""
     flags = ["--model", MODEL, "--n", "2", "--prompts", "2", "--max-tokens", "8", "--scan", "0", "--probe", "0"]
     said, why = _command("plan", "train", "--task", "addition", *flags, "--json")
     if not said:
-        return Finding("plan train --task addition", False, why)
+        return CheckResult("plan train --task addition", False, why)
     shown = "".join(run["text"] for run in json.loads(said.splitlines()[-1])["prompt"] if run["kind"] == "prompt")
     policy = load_policy(MODEL)
     task = RL(Addition()).task
     sent = {policy.tokenizer.decode(policy.encode(task.train[i].messages), keep_special=True) for i in range(20_000)}
-    return Finding("plan train --task addition", shown in sent, f"shown: {shown[-90:]!r}")
+    return CheckResult("plan train --task addition", shown in sent, f"shown: {shown[-90:]!r}")
 
 
 def _command(*argv: str) -> tuple[str, str]:

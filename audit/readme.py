@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from audit.finding import Finding
+from audit.finding import CheckResult
 
 ROOT = Path(__file__).parents[1]
 SECONDS = 900.0  # for one command
@@ -51,7 +51,7 @@ FILES = {
 SETS = ("gsm8k", "math500", "processbench")  # public data, from the folder PONDER_DATA
 
 
-def check() -> Iterator[Finding]:
+def check() -> Iterator[CheckResult]:
     with tempfile.TemporaryDirectory() as folder:
         home = Home(Path(folder))
         made = home.install()
@@ -67,13 +67,13 @@ def commands(page: Path) -> list[str]:
     return [line.partition(" #")[0].strip().replace('"..."', '"What is 2 + 3?"') for line in lines]
 
 
-def walk(home: Home, lines: list[str]) -> Iterator[Finding]:
+def walk(home: Home, lines: list[str]) -> Iterator[CheckResult]:
     for name, text in FILES.items():
         (home.work / name).write_text(text)
     made: set[str] = set()
     for line in lines:
         if why := unreachable(line):
-            yield Finding(line, None, why)
+            yield CheckResult(line, None, why)
             continue
         for place in needed(line):
             if place not in made:
@@ -107,7 +107,7 @@ class Home:
         path = f"{self.python.parent}:{os.environ.get('PATH', '')}"
         self.environment = {**kept, **data, "HOME": str(folder / "home"), "PATH": path, "COLUMNS": "120"}
 
-    def install(self) -> Finding:
+    def install(self) -> CheckResult:
         pip = f"{self.python} -m pip install --quiet --disable-pip-version-check -c {ROOT / 'constraints.txt'}"
         steps = [
             f"{sys.executable} -m venv {self.folder / 'venv'}",
@@ -119,10 +119,10 @@ class Home:
         for step in steps:
             done = subprocess.run(shlex.split(step), capture_output=True, text=True, cwd=self.folder)
             if done.returncode:
-                return Finding("installation", False, f"{step.split()[2:4]}: {done.stderr.strip()[-300:]}")
-        return Finding("installation", True, f"a wheel in a new environment, {time.monotonic() - begun:.0f} s")
+                return CheckResult("installation", False, f"{step.split()[2:4]}: {done.stderr.strip()[-300:]}")
+        return CheckResult("installation", True, f"a wheel in a new environment, {time.monotonic() - begun:.0f} s")
 
-    def run(self, line: str) -> Finding:
+    def run(self, line: str) -> CheckResult:
         import torch
 
         words = shlex.split(line)
@@ -141,11 +141,11 @@ class Home:
                 stdin=subprocess.DEVNULL,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            return Finding(line, False, f"not done after {SECONDS:.0f} s")
+            return CheckResult(line, False, f"not done after {SECONDS:.0f} s")
         took = f"{time.monotonic() - begun:.0f} s"
         said = [text for text in done.stdout.splitlines() if text.strip()]
         if done.returncode or "Traceback" in done.stderr or not said:
-            return Finding(
+            return CheckResult(
                 line, False, f"exit {done.returncode}, {took}: {(done.stderr or done.stdout).strip()[-300:]}"
             )
-        return Finding(line, True, f"{took}{f', with {shorter}' if shorter else ''}; {said[-1].strip()[:80]}")
+        return CheckResult(line, True, f"{took}{f', with {shorter}' if shorter else ''}; {said[-1].strip()[:80]}")

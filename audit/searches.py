@@ -20,22 +20,22 @@ from typing import Any
 
 import numpy as np
 
-from audit.finding import Finding
+from audit.finding import CheckResult
 from ponder.models.load import load_any
 from ponder.models.reward import PRM, load_scorer
 from ponder.pipelines.guides import guide_named
-from ponder.pipelines.report import report
-from ponder.pipelines.reward import RewardModel
+from ponder.pipelines.report import evaluation_report
+from ponder.pipelines.reward import TrainRewardModel
 from ponder.pipelines.solve import solve
-from ponder.reason.operators.auto_cut import chosen
+from ponder.reason.operators.auto_cut import chosen_cut
 from ponder.reason.operators.cut import cut_named
-from ponder.reason.reading import read
-from ponder.reason.replay import Recall, Replay
+from ponder.reason.reading import extract_answer
+from ponder.reason.replay import Recall, ReplayPolicy
 from ponder.reason.scorers import Likelihood
-from ponder.reason.strategies import DVTS, MCTS, Beam, BestOf, Lookahead, ParticleFilter, Rebase, Vote
+from ponder.reason.strategies import DVTS, MCTS, BeamSearch, BestOf, Lookahead, ParticleFilter, Rebase, Vote
 from ponder.train.optimiser import AdamW
-from ponder.train.reward import PRM as ProcessReward
-from ponder.types import Problem, Sampling, Trace, user
+from ponder.train.reward import ProcessReward as ProcessReward
+from ponder.types import Problem, Sampling, Trace, user_messages
 
 ASKED = "A pen costs 3 dollars. How much do 4 pens and a book for 5 dollars cost? Write each calculation on a new line."
 DRAW = Sampling(temperature=0.8, max_tokens=64, seed=1)
@@ -46,21 +46,21 @@ COUNTED = {
     "mean": lambda p: float(np.mean(p)),
 }
 SEARCHES: list[tuple[str, Any]] = [
-    ("last", Beam(4, 2, sampling=DRAW)),  # its default
+    ("last", BeamSearch(4, 2, sampling=DRAW)),  # its default
     ("product", DVTS(4, 2, sampling=DRAW, reduce="product")),
     ("mean", Rebase(4, sampling=DRAW, reduce="mean")),
-    ("min", Lookahead(2, 1, k=1, sampling=DRAW, reduce="min")),
+    ("min", Lookahead(2, 1, lookahead_steps=1, sampling=DRAW, reduce="min")),
     ("product", ParticleFilter(3, sampling=DRAW, reduce="product")),
     ("min", BestOf(3, cut=cut_named("line"), sampling=DRAW)),  # its default
 ]
 
 
-def check() -> Iterator[Finding]:
+def check() -> Iterator[CheckResult]:
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         _trained(Path(folder))
         policy = load_any("smollm2")
-        policy.stream(0)
+        policy.reseed(0)
         guide = guide_named(f"reward:{folder}/judge", policy)
         apart = load_scorer(f"{folder}/judge")
         assert isinstance(apart, PRM)
@@ -70,7 +70,7 @@ def check() -> Iterator[Finding]:
             yield _ranked(strategy, trace, how)
             yield _read_again(strategy, trace, apart)
             yield _decided(strategy, trace)
-            if isinstance(strategy, Beam) and not isinstance(strategy, Lookahead):
+            if isinstance(strategy, BeamSearch) and not isinstance(strategy, Lookahead):
                 yield _kept(strategy, trace)
             if isinstance(strategy, BestOf):
                 yield from _reduced_anew(strategy, trace)
@@ -87,15 +87,15 @@ def _trained(folder: Path) -> None:
         labels = [a % 3 != 0, a % 2 == 0]
         rows.append({"prompt": f"What is {a} + 3?", "completions": steps, "labels": labels})
     (folder / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    job = RewardModel(
-        (str(folder / "steps.jsonl"),), "smollm2", ProcessReward(), head_only=True, steps=4, batch=6, save_every=4,
+    job = TrainRewardModel(
+        (str(folder / "steps.jsonl"),), "smollm2", ProcessReward(), head_only=True, steps=4, batch_size=6, save_every=4,
         optimiser=AdamW(lr=1e-2),
     )  # fmt: skip
     job(folder / "judge")
 
 
 def _solved(strategy: Any, policy: Any, guide: Any) -> Trace:
-    return asyncio.run(solve(Problem("audit", user(ASKED)), strategy, policy, guide=guide))
+    return asyncio.run(solve(Problem("audit", user_messages(ASKED)), strategy, policy, guide=guide))
 
 
 def _finished(trace: Trace) -> list[int]:
@@ -103,7 +103,7 @@ def _finished(trace: Trace) -> list[int]:
     parents = {s.parent for s in trace.steps}
     return [
         i for i, s in enumerate(trace.steps)
-        if i not in parents and not s.pruned and not s.aside and s.sampled and (s.last or s.stop in ("eos", "length"))
+        if i not in parents and not s.pruned and not s.meta and s.sampled and (s.last or s.stop in ("eos", "length"))
     ]  # fmt: skip
 
 
@@ -116,24 +116,24 @@ def _path(trace: Trace, step: int) -> list[int]:
     return out[::-1]
 
 
-def _grown(strategy: Any, trace: Trace) -> Iterator[Finding]:
+def _grown(strategy: Any, trace: Trace) -> Iterator[CheckResult]:
     name, depths = type(strategy).__name__, [len(_path(trace, i)) for i in _finished(trace)]
-    told = f"cut by {chosen(trace) or 'line, which was given'}; steps on the ways to its answers: {depths}"
-    yield Finding(f"{name} has steps where the model writes lines", max(depths, default=0) > 1, told)
+    told = f"cut by {chosen_cut(trace) or 'line, which was given'}; steps on the ways to its answers: {depths}"
+    yield CheckResult(f"{name} has steps where the model writes lines", max(depths, default=0) > 1, told)
     written = sum(len(s.token_ids) for s in trace.steps if s.sampled)
     told = f"{written} tokens on the trace, {trace.cost.generated_tokens} on the bill"
-    yield Finding(f"{name} pays for all it writes", written == trace.cost.generated_tokens, told)
+    yield CheckResult(f"{name} pays for all it writes", written == trace.cost.generated_tokens, told)
 
 
-def _ranked(strategy: Any, trace: Trace, how: str) -> Finding:
+def _ranked(strategy: Any, trace: Trace, how: str) -> CheckResult:
     gaps = [abs(trace.steps[i].value - COUNTED[how](trace.steps[i].scores["prm"].steps)) for i in _finished(trace)]
     sizes = [len(trace.steps[i].scores["prm"].steps) == len(_path(trace, i)) for i in _finished(trace)]
     right = bool(gaps) and max(gaps) < 1e-9 and all(sizes)
     told = f"{len(gaps)} ranks, at most {max(gaps, default=math.nan):.1e} from the {how} of their steps' raw scores"
-    return Finding(f"{type(strategy).__name__} ranks by the {how}, reduced once", right, told)
+    return CheckResult(f"{type(strategy).__name__} ranks by the {how}, reduced once", right, told)
 
 
-def _read_again(strategy: Any, trace: Trace, apart: PRM) -> Finding:
+def _read_again(strategy: Any, trace: Trace, apart: PRM) -> CheckResult:
     """The raw scores, by the head in an engine of its own, from the tokens alone."""
 
     async def found() -> list[float]:
@@ -150,112 +150,112 @@ def _read_again(strategy: Any, trace: Trace, apart: PRM) -> Finding:
 
     gaps = asyncio.run(found())
     told = f"{len(gaps)} probabilities, at most {max(gaps, default=math.nan):.1e} apart"
-    return Finding(
+    return CheckResult(
         f"{type(strategy).__name__}: step scores are the head's at each step's last token",
         bool(gaps) and max(gaps) < 1e-3, told,
     )  # fmt: skip
 
 
-def _decided(strategy: Any, trace: Trace) -> Finding:
+def _decided(strategy: Any, trace: Trace) -> CheckResult:
     """Weighted votes, or the best rank; a particle that was drawn several times has as many votes."""
     ends = _finished(trace)
     name = f"{type(strategy).__name__} gives the answer of its {strategy.choose} vote"
     if strategy.choose == "best":
         best = max(ends, key=lambda i: (trace.steps[i].value, -i), default=None)
-        return Finding(name, trace.chosen == best, f"step {trace.chosen}, the highest of {len(ends)} ranks")
+        return CheckResult(name, trace.chosen == best, f"step {trace.chosen}, the highest of {len(ends)} ranks")
     sums: dict[str, float] = defaultdict(float)
     for i in ends:
-        if (said := read(trace.text(i))) is not None:
+        if (said := extract_answer(trace.text(i))) is not None:
             sums[said] += trace.steps[i].value * trace.steps[i].visits
-    given = None if trace.chosen is None else read(trace.text(trace.chosen))
+    given = None if trace.chosen is None else extract_answer(trace.text(trace.chosen))
     if not sums:
-        return Finding(name, None, f"none of {len(ends)} texts states an answer")
-    return Finding(name, given == max(sums, key=lambda a: sums[a]), f"{given!r} of {len(sums)} answers")
+        return CheckResult(name, None, f"none of {len(ends)} texts states an answer")
+    return CheckResult(name, given == max(sums, key=lambda a: sums[a]), f"{given!r} of {len(sums)} answers")
 
 
-def _kept(strategy: Beam, trace: Trace) -> Finding:
+def _kept(strategy: BeamSearch, trace: Trace) -> CheckResult:
     """Of each level the n/m highest live ranks go on; a level's rivals are all steps at that depth."""
     levels: dict[int, list[int]] = defaultdict(list)
     for i, step in enumerate(trace.steps):
-        if step.sampled and not step.aside and step.stop == "stop" and not step.last:
+        if step.sampled and not step.meta and step.stop == "stop" and not step.last:
             levels[len(_path(trace, i))].append(i)
     wrong = 0
     for rivals in levels.values():
         kept = [trace.steps[i].value for i in rivals if trace.steps[i].visits]
         left = [trace.steps[i].value for i in rivals if not trace.steps[i].visits]
-        wrong += len(kept) > strategy.n // strategy.m or (bool(kept) and bool(left) and max(left) > min(kept))
-    return Finding("Beam keeps the n/m best of each level", wrong == 0, f"{len(levels)} levels, {wrong} wrong")
+        wrong += len(kept) > strategy.n // strategy.beam_width or (bool(kept) and bool(left) and max(left) > min(kept))
+    return CheckResult("Beam keeps the n/m best of each level", wrong == 0, f"{len(levels)} levels, {wrong} wrong")
 
 
-def _reduced_anew(strategy: BestOf, stored: Trace) -> Iterator[Finding]:
+def _reduced_anew(strategy: BestOf, stored: Trace) -> Iterator[CheckResult]:
     """The same samples, replayed and ranked by each reduction."""
     for how, count in COUNTED.items():
         again = asyncio.run(
-            solve(stored.problem, replace(strategy, reduce=how), Replay([stored]), guide=Recall([stored], "prm"))
+            solve(stored.problem, replace(strategy, reduce=how), ReplayPolicy([stored]), guide=Recall([stored], "prm"))
         )
         ends = _finished(again)
         best = max(ends, key=lambda i: (count(again.steps[i].scores["prm"].steps), -i), default=None)
         told = f"step {again.chosen}, recounted {best}, of {len(ends)}"
-        yield Finding(f"best of n by the {how}, replayed", again.chosen == best, told)
+        yield CheckResult(f"best of n by the {how}, replayed", again.chosen == best, told)
 
 
-def _votes(policy: Any) -> Iterator[Finding]:
+def _votes(policy: Any) -> Iterator[CheckResult]:
     trace = _solved(Vote(5, weight="score", sampling=DRAW), policy, Likelihood())
     ends = _finished(trace)
     weight = {i: math.exp(float(np.mean(trace.steps[i].logprobs, dtype=np.float64))) for i in ends}
     gaps = [abs(weight[i] - (trace.score(i, "likelihood") or 0.0)) for i in ends]
-    yield Finding("a likelihood is exp of the mean log-probability", max(gaps) < 1e-6, f"at most {max(gaps):.1e} apart")
-    said = {i: read(trace.text(i)) for i in ends}
+    yield CheckResult("a likelihood is exp of the mean log-probability", max(gaps) < 1e-6, f"at most {max(gaps):.1e} apart")
+    said = {i: extract_answer(trace.text(i)) for i in ends}
     yield _won("a weighted vote", trace, said, weight)
-    plain = asyncio.run(solve(trace.problem, Vote(5), Replay([trace])))
-    yield _won("a majority of the same chains", plain, {i: read(plain.text(i)) for i in _finished(plain)}, None)
-    top = asyncio.run(solve(trace.problem, BestOf(5), Replay([trace]), guide=Recall([trace], "likelihood")))
+    plain = asyncio.run(solve(trace.problem, Vote(5), ReplayPolicy([trace])))
+    yield _won("a majority of the same chains", plain, {i: extract_answer(plain.text(i)) for i in _finished(plain)}, None)
+    top = asyncio.run(solve(trace.problem, BestOf(5), ReplayPolicy([trace]), guide=Recall([trace], "likelihood")))
     best = max(_finished(top), key=lambda i: (top.score(i, "likelihood") or 0.0, -i))
-    yield Finding("best of n is the highest score", top.chosen == best, f"step {top.chosen}, recounted {best}")
+    yield CheckResult("best of n is the highest score", top.chosen == best, f"step {top.chosen}, recounted {best}")
 
 
-def _won(name: str, trace: Trace, said: dict[int, str | None], weight: dict[int, float] | None) -> Finding:
+def _won(name: str, trace: Trace, said: dict[int, str | None], weight: dict[int, float] | None) -> CheckResult:
     sums: dict[str, float] = defaultdict(float)
     for i, answer in said.items():
         if answer is not None:
             sums[answer] += 1.0 if weight is None else weight[i]
     given = None if trace.chosen is None else said[trace.chosen]
     first = max(sums, key=lambda a: sums[a], default=None)  # of equals the one seen first
-    return Finding(
+    return CheckResult(
         f"{name} gives what most say", given == first, f"{given!r}; {len(sums)} answers of {len(said)} chains"
     )
 
 
-def _mcts(policy: Any, guide: Any) -> Iterator[Finding]:
-    strategy = MCTS(simulations=8, width=2, sampling=DRAW, finish=False)
+def _mcts(policy: Any, guide: Any) -> Iterator[CheckResult]:
+    strategy = MCTS(simulations=8, width=2, sampling=DRAW, complete_answer=False)
     trace = _solved(strategy, policy, guide)
     below: dict[int, list[int]] = defaultdict(list)
     for i, step in enumerate(trace.steps):
-        if step.parent is not None and not step.last and not step.aside:
+        if step.parent is not None and not step.last and not step.meta:
             below[step.parent].append(i)
     depth = max(len(_path(trace, i)) for i, s in enumerate(trace.steps) if s.visits)
-    yield Finding("MCTS goes deeper than one step", depth > 1, f"{depth} steps, cut by {chosen(trace)}")
-    yield Finding("MCTS: the root's visits are the simulations", trace.steps[0].visits == 8, f"{trace.steps[0].visits}")
+    yield CheckResult("MCTS goes deeper than one step", depth > 1, f"{depth} steps, cut by {chosen_cut(trace)}")
+    yield CheckResult("MCTS: the root's visits are the simulations", trace.steps[0].visits == 8, f"{trace.steps[0].visits}")
     inner = [i for i, s in enumerate(trace.steps) if s.visits and below[i]]
     own = {i: trace.steps[i].visits - sum(trace.steps[k].visits for k in below[i]) for i in inner}
     right = all(count == (1 if i else 0) for i, count in own.items())
-    yield Finding("MCTS: visits are the children's and one more", right, f"{len(inner)} steps with children")
+    yield CheckResult("MCTS: visits are the children's and one more", right, f"{len(inner)} steps with children")
     gaps = []
     for i in inner:
         sums = sum(trace.steps[k].visits * trace.steps[k].value for k in below[i])
         if i:
             sums += COUNTED["min"](trace.steps[i].scores["prm"].steps)  # its own visit, by the judge's reduction
         gaps.append(abs(trace.steps[i].value - sums / trace.steps[i].visits))
-    yield Finding("MCTS: values are means of what was found", max(gaps) < 1e-9, f"at most {max(gaps):.1e} apart")
+    yield CheckResult("MCTS: values are means of what was found", max(gaps) < 1e-9, f"at most {max(gaps):.1e} apart")
 
 
-def _never_cut(policy: Any) -> Iterator[Finding]:
+def _never_cut(policy: Any) -> Iterator[CheckResult]:
     """A mark that the model never writes."""
-    strategy = Beam(2, 1, cut=cut_named("mark:@@@"), sampling=replace(DRAW, max_tokens=16))
+    strategy = BeamSearch(2, 1, cut=cut_named("mark:@@@"), sampling=replace(DRAW, max_tokens=16))
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         trace = _solved(strategy, policy, Likelihood())
     told = [str(w.message) for w in heard]
-    yield Finding("a search that cuts no step says so", any("cut no step" in t for t in told), "; ".join(told))
-    lines: Sequence[str] = report([trace], "likelihood", None, strategy=strategy).lines()
-    yield Finding("and so does its report", any("no step was cut" in line for line in lines), " | ".join(lines))
+    yield CheckResult("a search that cuts no step says so", any("cut no step" in t for t in told), "; ".join(told))
+    lines: Sequence[str] = evaluation_report([trace], "likelihood", None, strategy=strategy).lines()
+    yield CheckResult("and so does its report", any("no step was cut" in line for line in lines), " | ".join(lines))

@@ -26,22 +26,22 @@ from typing import Any
 
 import numpy as np
 
-from harness import RESULTS, parser, report
+from harness import RESULTS, make_parser, report
 from ponder.pipelines.solve import solve_all
 from ponder.protocols import Policy
 from ponder.reason.operators.cut import Cut
-from ponder.reason.strategies import Beam
-from ponder.types import Completion, Ids, Problem, Sampling, Score, Trace, user
-from sampling import sized
+from ponder.reason.strategies import BeamSearch
+from ponder.types import Completion, Ids, Problem, Sampling, Score, Trace, user_messages
+from sampling import fill_default_sizes
 
-PROMISED = 5.0
+PROMISED_RATIO = 5.0
 ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz?+= "
-Answers = Counter[bytes]  # the tokens of each, prompt and all
-SMALL = {"width": 64, "layers": 2, "heads": 4, "context": 512}
+AnswerCounts = Counter[bytes]  # the tokens of each, prompt and all
+SMALL_MODEL = {"width": 64, "layers": 2, "heads": 4, "context": 512}
 
 
 @dataclass(frozen=True)
-class Sure:
+class MeanLogprob:
     """The mean log-probability of a step's tokens."""
 
     @property
@@ -49,10 +49,10 @@ class Sure:
         return "sure"
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        return [Score(sure(trace.steps[i].logprobs)) for i in steps]
+        return [Score(mean_logprob(trace.steps[i].logprobs)) for i in steps]
 
 
-def sure(logprobs: Any) -> float:
+def mean_logprob(logprobs: Any) -> float:
     return float(np.mean(logprobs, dtype=np.float64))
 
 
@@ -68,23 +68,23 @@ class Shape:
         return Sampling(max_tokens=self.steps * self.tokens, min_tokens=self.steps * self.tokens)
 
 
-def at_once(policy: Policy, problems: Sequence[Problem], shape: Shape) -> list[Answers]:
-    beam = Beam(shape.beams, shape.beams // shape.keep, sampling=shape.sampling, cut=Cut(tokens=shape.tokens))
-    found: list[Answers] = []
+def beam_concurrently(policy: Policy, problems: Sequence[Problem], shape: Shape) -> list[AnswerCounts]:
+    beam = BeamSearch(shape.beams, shape.beams // shape.keep, sampling=shape.sampling, cut=Cut(tokens=shape.tokens))
+    found: list[AnswerCounts] = []
 
     async def work() -> None:
-        for trace in await solve_all(problems, beam, policy, guide=Sure()):
+        for trace in await solve_all(problems, beam, policy, guide=MeanLogprob()):
             found.append(Counter(trace.token_ids(i).tobytes() for i in trace.answers()))
 
     asyncio.run(work())
     return found
 
 
-def lock_step(policy: Policy, problems: Sequence[Problem], shape: Shape) -> list[Answers]:
+def lock_step(policy: Policy, problems: Sequence[Problem], shape: Shape) -> list[AnswerCounts]:
     """The same search, one problem after another."""
     how = Sampling(max_tokens=shape.tokens, min_tokens=shape.tokens)
 
-    async def one(problem: Problem) -> Answers:
+    async def one(problem: Problem) -> AnswerCounts:
         asks: list[tuple[Ids, int]] = [(policy.encode(problem.messages), shape.beams)]
         for step in range(shape.steps):
             drawn = await asyncio.gather(*(policy.generate(prefix, how, n) for prefix, n in asks))
@@ -95,27 +95,27 @@ def lock_step(policy: Policy, problems: Sequence[Problem], shape: Shape) -> list
             ]
             if step == shape.steps - 1:
                 return Counter(path.tobytes() for path, _ in grown)
-            best = sorted(range(len(grown)), key=lambda i: -sure(grown[i][1].logprobs))[: shape.keep]
+            best = sorted(range(len(grown)), key=lambda i: -mean_logprob(grown[i][1].logprobs))[: shape.keep]
             asks = [(grown[i][0], shape.beams // shape.keep) for i in sorted(best)]
         return Counter()
 
-    async def work() -> list[Answers]:
+    async def work() -> list[AnswerCounts]:
         return [await one(p) for p in problems]
 
     return asyncio.run(work())
 
 
-def opened(model: str, device: str, seed: int = 0) -> Any:
+def load_model(model: str, device: str, seed: int = 0) -> Any:
     from ponder.models.load import Fresh, load_any
 
-    fresh = Fresh(ALPHABET, **SMALL, seed=seed)
+    fresh = Fresh(ALPHABET, **SMALL_MODEL, seed=seed)
     if model == "small":
         return load_any(fresh, template="{{- messages[-1].content }}", device=device)
     return load_any(model, device=device)
 
 
 def main() -> None:
-    own = parser(__doc__)
+    own = make_parser(__doc__)
     own.add_argument("--model", help="default: small (random weights), on a GPU smollm2")
     own.add_argument("--problems", type=int, default=64)
     own.add_argument("--beams", type=int, help="default: 4, on a GPU 16")
@@ -126,20 +126,20 @@ def main() -> None:
     own.add_argument("--note", default="", help="kept with the result, such as: shared machine")
     own.add_argument("--results", type=Path, default=RESULTS, help="folder that the result is written to")
     told = own.parse_args()
-    sized(
+    fill_default_sizes(
         told,
         cpu={"beams": 4, "keep": 2, "steps": 4, "tokens": 16},
         cuda={"beams": 16, "keep": 4, "steps": 20, "tokens": 32},
     )
     model = told.model or ("smollm2" if told.device == "cuda" else "small")
     shape = Shape(told.beams, told.keep, told.steps, told.tokens)
-    policy = opened(model, told.device)
-    sides = {"ponder": at_once, "lock-step, one problem at a time": lock_step}
+    policy = load_model(model, told.device)
+    sides = {"ponder": beam_concurrently, "lock-step, one problem at a time": lock_step}
     times: dict[str, list[float]] = {who: [] for who in sides}
     cpu_times: dict[str, list[float]] = {who: [] for who in sides}
     load, same = [], []
     for turn in range(1 + told.repeats):
-        problems = [Problem(f"{turn}/{i}", user(f"{turn}{i:03}+{i * 7919 % 1000}=?")) for i in range(told.problems)]
+        problems = [Problem(f"{turn}/{i}", user_messages(f"{turn}{i:03}+{i * 7919 % 1000}=?")) for i in range(told.problems)]
         found = {}
         for who, side in sides.items():
             policy.stream(turn)  # the same draws for both, and nothing in the cache
@@ -164,7 +164,7 @@ def main() -> None:
         f"{told.tokens} tokens",
         rate["ponder"],
         {who: r for who, r in rate.items() if who != "ponder"},
-        limit=PROMISED,
+        limit=PROMISED_RATIO,
         unit="problems/s",
         device=told.device,
         results=told.results,
@@ -174,7 +174,7 @@ def main() -> None:
             "ratio_by_cpu_seconds": worked_theirs / worked_ours,  # which a shared machine changes less
             "load": load,
             "same_answers": same,
-            "net": SMALL if model == "small" else model,
+            "net": SMALL_MODEL if model == "small" else model,
             "note": told.note,
         },
     )

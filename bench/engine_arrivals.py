@@ -15,25 +15,25 @@ from unittest.mock import patch
 
 import numpy as np
 
-from peers_sampling import SIDES, Ponder, Search, Side, checked
-from ponder.engine.schedule import Schedule
+from peers_sampling import BACKENDS, Ponder, Search, Backend, check_completions
+from ponder.engine.schedule import Scheduler
 from ponder.types import Ids, ids
-from sampling import called, flags, opened, prepared, sized, take_turns, tell
+from sampling import result_name, sampling_parser, open_backends, prepare_model, fill_default_sizes, take_turns, report_rates
 
 BOTH, APART = "ponder, both at once", "ponder, prompts apart"
 
 
-class Both(Ponder):
+class PonderMixed(Ponder):
     note = "the same engine, in which every pass that fills prompts also writes"
     both = True
 
-    def explore(self, searches: Sequence[Search], tokens: int) -> None:
-        real = Schedule.next
-        with patch.object(Schedule, "next", lambda own, choose, beside: real(own, choose, lambda parts: self.both)):
+    def run_searches(self, searches: Sequence[Search], tokens: int) -> None:
+        real = Scheduler.plan_step
+        with patch.object(Scheduler, "next", lambda own, choose, beside: real(own, choose, lambda parts: self.both)):
             super().explore(searches, tokens)
 
 
-class Apart(Both):
+class PonderSeparate(PonderMixed):
     note = "the same engine, in which no pass does both"
     both = False
 
@@ -42,41 +42,41 @@ def client(prompts: Sequence[Ids], tokens: int, said: list[float]) -> Search:
     for prompt in prompts:
         asks = [(prompt, 1)]
         answers = yield asks
-        said.append(checked(answers, asks, tokens))
+        said.append(check_completions(answers, asks, tokens))
 
 
 def main() -> None:
-    SIDES.update({BOTH: Both, APART: Apart})
-    own = flags(__doc__)
+    BACKENDS.update({BOTH: PonderMixed, APART: PonderSeparate})
+    own = sampling_parser(__doc__)
     own.add_argument("--clients", type=int, help="default: 8, on a GPU 64")
     own.add_argument("--rounds", type=int, help="prompts of each; default: 3, on a GPU 8")
     own.add_argument("--shortest", type=int, help="tokens of a prompt; default: 32, on a GPU 128")
     own.add_argument("--longest", type=int, help="default: 256, on a GPU 2048")
     own.add_argument("--tokens", type=int, help="of each answer; default: 16, on a GPU 64")
     told = own.parse_args()
-    sized(
+    fill_default_sizes(
         told,
         cpu={"clients": 8, "rounds": 3, "shortest": 32, "longest": 256, "tokens": 16},
         cuda={"clients": 64, "rounds": 8, "shortest": 128, "longest": 2048, "tokens": 64},
     )
     told.sides = told.sides or (["ponder", BOTH, "vLLM"] if told.device == "cuda" else ["ponder", APART])
 
-    with prepared(told, told.clients, told.longest + told.tokens) as ready:
+    with prepare_model(told, told.clients, told.longest + told.tokens) as ready:
 
-        def work(side: Side, turn: int) -> float:
+        def work(side: Backend, turn: int) -> float:
             said: list[float] = []
             draw = np.random.default_rng(turn)
             sizes = draw.integers(told.shortest, told.longest, (told.clients, told.rounds), endpoint=True)
             asked = [[ids(draw.integers(3, ready.config.vocab, size)) for size in mine] for mine in sizes]
-            side.explore([client(mine, told.tokens, said) for mine in asked], told.tokens)
+            side.run_searches([client(mine, told.tokens, said) for mine in asked], told.tokens)
             assert len(said) == told.clients * told.rounds, "a client was forgotten"
             return float(np.mean(said))
 
-        with opened(ready.sides, ready.setting) as (sides, failed):
+        with open_backends(ready.sides, ready.setting) as (sides, failed):
             done = take_turns(sides, failed, work, told.repeats, told.device)
 
-    tell(
-        called("engine_arrivals", told.model),
+    report_rates(
+        result_name("engine_arrivals", told.model),
         f"{told.clients} clients x {told.rounds} prompts of {told.shortest} to {told.longest} tokens, "
         f"{told.tokens} new tokens each",
         told, ready, done, told.clients * told.rounds * told.tokens, failed, sides,

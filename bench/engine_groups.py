@@ -21,55 +21,55 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from limits import Pass, distinct, explained, limit, measure, watched
-from peers_sampling import Ask, Side, checked
+from limits import DecodePass, count_distinct_prefixes, explain_rates, roofline, measure_peaks, time_engine
+from peers_sampling import PromptRequest, Backend, check_completions
 from ponder.types import Ids
-from sampling import called, flags, opened, prepared, sized, take_turns, tell
+from sampling import result_name, sampling_parser, open_backends, prepare_model, fill_default_sizes, take_turns, report_rates
 
 # tokens/s that were promised, by device, model and sequences; and the ratio to the better peer
-GOALS = {("cuda", "smollm2", 256): 160_000.0, ("cuda", "smollm2", 1024): 300_000.0}
-RATIOS = {("cpu", "smollm2", 64): 3.0, ("cuda", "qwen2.5-1.5b", 256): 1.0}
+GOAL_TOKENS_PER_SECOND = {("cuda", "smollm2", 256): 160_000.0, ("cuda", "smollm2", 1024): 300_000.0}
+PROMISED_RATIOS = {("cpu", "smollm2", 64): 3.0, ("cuda", "qwen2.5-1.5b", 256): 1.0}
 
 
-def passes(prompts: list[Ids], n: int, tokens: int) -> list[Pass]:
-    rows, shared = len(prompts) * n, distinct(prompts)
+def passes(prompts: list[Ids], n: int, tokens: int) -> list[DecodePass]:
+    rows, shared = len(prompts) * n, count_distinct_prefixes(prompts)
     mean = float(np.mean([len(p) for p in prompts]))
-    return [Pass(rows, shared + rows * t, mean + t) for t in range(tokens)]
+    return [DecodePass(rows, shared + rows * t, mean + t) for t in range(tokens)]
 
 
 def main() -> None:
-    own = flags(__doc__)
+    own = sampling_parser(__doc__)
     own.add_argument("--prompts", type=int, help="default: 8, on a GPU 32")
     own.add_argument("--n", type=int, default=8, help="completions of each prompt")
     own.add_argument("--tokens", type=int, help="of each completion; default: 32, on a GPU 256")
     told = own.parse_args()
-    sized(told, cpu={"prompts": 8, "n": 8, "tokens": 32}, cuda={"prompts": 32, "n": 8, "tokens": 256})
+    fill_default_sizes(told, cpu={"prompts": 8, "n": 8, "tokens": 32}, cuda={"prompts": 32, "n": 8, "tokens": 256})
     rows = told.prompts * told.n
 
-    with prepared(told, rows, told.tokens) as ready:
+    with prepare_model(told, rows, told.tokens) as ready:
         dtype = getattr(torch, ready.setting.dtype)
-        machine = measure(told.device, dtype)
+        machine = measure_peaks(told.device, dtype)
         turns = [ready.encode(turn * told.prompts, told.prompts) for turn in range(2 + told.repeats)]
 
-        def work(side: Side, turn: int) -> float:
-            asks: list[Ask] = [(prompt, told.n) for prompt in turns[turn]]
-            return checked(side.write(asks, told.tokens), asks, told.tokens)
+        def work(side: Backend, turn: int) -> float:
+            asks: list[PromptRequest] = [(prompt, told.n) for prompt in turns[turn]]
+            return check_completions(side.generate_all(asks, told.tokens), asks, told.tokens)
 
-        with opened(ready.sides, ready.setting) as (sides, failed):
+        with open_backends(ready.sides, ready.setting) as (sides, failed):
             done = take_turns(sides, failed, work, told.repeats, told.device)
-            with watched(told.device) as inside:
+            with time_engine(told.device) as inside:
                 work(sides["ponder"], 1 + told.repeats)
-        least = limit(ready.config, dtype, distinct(turns[1]), passes(turns[1], told.n, told.tokens), machine)
+        least = roofline(ready.config, dtype, count_distinct_prefixes(turns[1]), passes(turns[1], told.n, told.tokens), machine)
 
     total = rows * told.tokens
     model = Path(told.model).name
     key = (told.device, model, rows)
-    tell(
-        f"{called('engine_groups', model)}_{rows}",
+    report_rates(
+        f"{result_name('engine_groups', model)}_{rows}",
         f"{told.prompts} prompts x {told.n} completions x {told.tokens} new tokens",
-        told, ready, done, total, failed, sides, RATIOS.get(key),
-        goal=GOALS.get(key),
-        **explained(least, total, done.rates(total), inside),
+        told, ready, done, total, failed, sides, PROMISED_RATIOS.get(key),
+        goal=GOAL_TOKENS_PER_SECOND.get(key),
+        **explain_rates(least, total, done.rates(total), inside),
         prompt_tokens=sorted({len(prompt) for prompts in turns for prompt in prompts}),
     )  # fmt: skip
 

@@ -25,28 +25,28 @@ from pathlib import Path
 from typing import Any
 
 from harness import report
-from peers_sampling import SIDES, Ask, Setting, checked
+from peers_sampling import BACKENDS, PromptRequest, BackendSetting, check_completions
 from ponder.types import ids
-from sampling import called, flags, packages, prepared, sized
+from sampling import result_name, sampling_parser, backend_packages, prepare_model, fill_default_sizes
 
-GOALS = {"cuda": 5.0}  # seconds to the first token
-WHEN = ("opened", "first_token", "first_group")
+GOAL_SECONDS = {"cuda": 5.0}  # seconds to the first token
+MILESTONES = ("opened", "first_token", "first_group")
 
 
 def child() -> None:
     """In the fresh process: what to do comes as JSON, when it was done goes back as the last line."""
     told = json.load(sys.stdin)
-    asks: list[Ask] = [(ids(prompt), told["n"]) for prompt in told["prompts"]]
-    side = SIDES[told["side"]](Setting(**told["setting"]))
+    asks: list[PromptRequest] = [(ids(prompt), told["n"]) for prompt in told["prompts"]]
+    side = BACKENDS[told["side"]](BackendSetting(**told["setting"]))
     times = [time.monotonic()]
     for some, tokens in (([(asks[0][0], 1)], 1), (asks, told["tokens"])):
-        checked(side.write(some, tokens), some, tokens)
+        check_completions(side.generate_all(some, tokens), some, tokens)
         times.append(time.monotonic())
-    print(json.dumps(dict(zip(WHEN, times, strict=True))), flush=True)
+    print(json.dumps(dict(zip(MILESTONES, times, strict=True))), flush=True)
     side.close()
 
 
-def started(side: str, setting: Setting, prompts: list[list[int]], n: int, tokens: int, kept: str) -> dict[str, float]:
+def time_start(side: str, setting: BackendSetting, prompts: list[list[int]], n: int, tokens: int, kept: str) -> dict[str, float]:
     """Seconds after its start at which a fresh process had done each thing. Bytecode is kept in the folder `kept`."""
     told = {"side": side, "setting": asdict(setting), "prompts": prompts, "n": n, "tokens": tokens}
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": kept}
@@ -62,17 +62,17 @@ def started(side: str, setting: Setting, prompts: list[list[int]], n: int, token
 
 
 def main() -> None:
-    own = flags(__doc__)
+    own = sampling_parser(__doc__)
     own.add_argument("--prompts", type=int, help="default: 8, on a GPU 32")
     own.add_argument("--n", type=int, default=8, help="completions of each prompt")
     own.add_argument("--tokens", type=int, help="of each completion; default: 32, on a GPU 256")
     told = own.parse_args()
-    sized(told, cpu={"prompts": 8, "n": 8, "tokens": 32}, cuda={"prompts": 32, "n": 8, "tokens": 256})
+    fill_default_sizes(told, cpu={"prompts": 8, "n": 8, "tokens": 32}, cuda={"prompts": 32, "n": 8, "tokens": 256})
 
     times: dict[str, list[dict[str, float]]] = {}
     failed: dict[str, str] = {}
     load: list[float] = []
-    with prepared(told, told.prompts * told.n, told.tokens) as ready, tempfile.TemporaryDirectory() as kept:
+    with prepare_model(told, told.prompts * told.n, told.tokens) as ready, tempfile.TemporaryDirectory() as kept:
         prompts = [p.tolist() for p in ready.encode(0, told.prompts)]
         for file in [*Path(ready.setting.folder).iterdir(), *map(Path, ready.setting.gguf.values())]:
             file.read_bytes()
@@ -84,24 +84,24 @@ def main() -> None:
             first = {side: median(side, "first_token") for side in ready.sides}
             ours: Any = first.pop("ponder")
             report(
-                called("engine_start", told.model),
+                result_name("engine_start", told.model),
                 f"{Path(told.model).name}, {ready.setting.dtype}: process start to first token",
                 ours,
                 first,
                 unit="s",
                 better="lower",
                 device=told.device,
-                packages=packages(ready.sides),
+                packages=backend_packages(ready.sides),
                 results=told.results,
                 details={
-                    "goal": GOALS.get(told.device),
+                    "goal": GOAL_SECONDS.get(told.device),
                     "first_group": {side: median(side, "first_group") for side in ready.sides},
                     "group": f"{told.prompts} prompts x {told.n} completions x {told.tokens} tokens",
                     "seconds": {side: every[1:] for side, every in times.items()},
                     "first_turn": {side: every[0] for side, every in times.items()},
                     "threads": ready.setting.threads,
                     "load": load,
-                    "notes": {side: SIDES[side].note for side in ready.sides if SIDES[side].note},
+                    "notes": {side: BACKENDS[side].note for side in ready.sides if BACKENDS[side].note},
                     "failed": failed,
                     "note": told.note,
                 },
@@ -113,7 +113,7 @@ def main() -> None:
                     continue
                 load.append(round(os.getloadavg()[0], 2))
                 try:
-                    took = started(side, ready.setting, prompts, told.n, told.tokens, kept)
+                    took = time_start(side, ready.setting, prompts, told.n, told.tokens, kept)
                 except RuntimeError as why:  # whatever a peer raises, the others can still be compared
                     if side == "ponder":
                         raise
@@ -121,11 +121,11 @@ def main() -> None:
                     print(f"{side} cannot be measured here: {failed[side]}", flush=True)
                     continue
                 times.setdefault(side, []).append(took)
-                print(f"turn {turn}, {side}: {_words(took)}", flush=True)
+                print(f"turn {turn}, {side}: {_format_times(took)}", flush=True)
             tell()  # after every turn: one that is stopped early keeps what it has
 
 
-def _words(took: dict[str, float]) -> str:
+def _format_times(took: dict[str, float]) -> str:
     return ", ".join(f"{what.replace('_', ' ')} {seconds:.2f} s" for what, seconds in took.items())
 
 

@@ -18,13 +18,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from limits import Pass, distinct, explained, limit, measure, watched
-from peers_sampling import Group, Search, Side, checked
+from limits import DecodePass, count_distinct_prefixes, explain_rates, roofline, measure_peaks, time_engine
+from peers_sampling import CompletionGroup, Search, Backend, check_completions
 from ponder.types import Ids, ids
-from sampling import called, flags, opened, prepared, sized, take_turns, tell
+from sampling import result_name, sampling_parser, open_backends, prepare_model, fill_default_sizes, take_turns, report_rates
 
-RATIOS = {"cuda": 3.0}  # promised, against vLLM
-_FAKE = 1 << 24  # tokens from here on are no model's
+PROMISED_TREE_RATIOS = {"cuda": 3.0}  # promised, against vLLM
+_FIRST_FAKE_TOKEN = 1 << 24  # tokens from here on are no model's
 
 
 def search(prompt: Ids, beams: int, steps: int, tokens: int, seed: int, said: list[float]) -> Search:
@@ -32,30 +32,30 @@ def search(prompt: Ids, beams: int, steps: int, tokens: int, seed: int, said: li
     asks = [(prompt, beams)]
     for _ in range(steps):
         answers = yield asks
-        said.append(checked(answers, asks, tokens))
+        said.append(check_completions(answers, asks, tokens))
         grown = [np.append(path, new) for (path, _), group in zip(asks, answers, strict=True) for new, _ in group]
         chosen, times = np.unique(draw.integers(0, beams, beams), return_counts=True)
         asks = [(grown[i], int(n)) for i, n in zip(chosen, times, strict=True)]
 
 
-def passes(prompts: list[Ids], beams: int, steps: int, tokens: int) -> tuple[list[Pass], dict[str, float]]:
+def passes(prompts: list[Ids], beams: int, steps: int, tokens: int) -> tuple[list[DecodePass], dict[str, float]]:
     """What must be read in each pass, and how much is shared: the searches with made-up tokens, each of which is
     unique, so that the distinct ones among all paths are those whose keys must be kept."""
     searches = [search(p, beams, steps, tokens, seed, []) for seed, p in enumerate(prompts)]
     asked = [next(s) for s in searches]
-    rows, next_fake = beams * len(prompts), _FAKE
-    out: list[Pass] = []
+    rows, next_fake = beams * len(prompts), _FIRST_FAKE_TOKEN
+    out: list[DecodePass] = []
     sent = kept = 0
     for step in range(steps):
         paths = [path for asks in asked for path, _ in asks]
         written = np.concatenate(paths)
-        keys = distinct(prompts) + len(np.unique(written[written >= _FAKE]))
+        keys = count_distinct_prefixes(prompts) + len(np.unique(written[written >= _FIRST_FAKE_TOKEN]))
         context = float(np.mean([len(path) for path in paths]))
-        out += [Pass(rows, keys + rows * t, context + t) for t in range(tokens)]
+        out += [DecodePass(rows, keys + rows * t, context + t) for t in range(tokens)]
         sent += sum(len(path) * n for asks in asked for path, n in asks)
         kept += keys
         for i, (tree, asks) in enumerate(zip(searches, asked, strict=True)):
-            answers: list[Group] = []
+            answers: list[CompletionGroup] = []
             for _, n in asks:
                 new = np.arange(next_fake, next_fake + n * tokens, dtype=np.int32).reshape(n, tokens)
                 next_fake += n * tokens
@@ -66,46 +66,46 @@ def passes(prompts: list[Ids], beams: int, steps: int, tokens: int) -> tuple[lis
 
 
 def main() -> None:
-    own = flags(__doc__)
+    own = sampling_parser(__doc__)
     own.add_argument("--problems", type=int, help="default: 4, on a GPU 64")
     own.add_argument("--beams", type=int, default=16)
     own.add_argument("--steps", type=int, help="default: 4, on a GPU 20")
     own.add_argument("--tokens", type=int, help="of each step; default: 8, on a GPU 32")
     told = own.parse_args()
-    sized(
+    fill_default_sizes(
         told,
         cpu={"problems": 4, "beams": 16, "steps": 4, "tokens": 8},
         cuda={"problems": 64, "beams": 16, "steps": 20, "tokens": 32},
     )
     rows, shape = told.problems * told.beams, (told.beams, told.steps, told.tokens)
 
-    with prepared(told, rows, told.steps * told.tokens) as ready:
+    with prepare_model(told, rows, told.steps * told.tokens) as ready:
         if "plain loop" in ready.sides and not told.sides:
             ready.sides.remove("plain loop")  # it shares nothing but prompts: measured where someone asks for it
         dtype = getattr(torch, ready.setting.dtype)
-        machine = measure(told.device, dtype)
+        machine = measure_peaks(told.device, dtype)
         turns = [ready.encode(turn * told.problems, told.problems) for turn in range(2 + told.repeats)]
 
-        def work(side: Side, turn: int) -> float:
+        def work(side: Backend, turn: int) -> float:
             said: list[float] = []
             searches = [search(prompt, *shape, seed, said) for seed, prompt in enumerate(turns[turn])]
-            side.explore(searches, told.tokens)
+            side.run_searches(searches, told.tokens)
             assert len(said) == told.problems * told.steps, "a search ended early"
             return float(np.mean(said))
 
-        with opened(ready.sides, ready.setting) as (sides, failed):
+        with open_backends(ready.sides, ready.setting) as (sides, failed):
             done = take_turns(sides, failed, work, told.repeats, told.device)
-            with watched(told.device) as inside:
+            with time_engine(told.device) as inside:
                 work(sides["ponder"], 1 + told.repeats)
         needed, sharing = passes(turns[1], *shape)
-        least = limit(ready.config, dtype, distinct(turns[1]), needed, machine)
+        least = roofline(ready.config, dtype, count_distinct_prefixes(turns[1]), needed, machine)
 
     total = rows * told.steps * told.tokens
-    tell(
-        called("engine_tree", told.model),
+    report_rates(
+        result_name("engine_tree", told.model),
         f"{told.problems} problems, {told.beams} beams, {told.steps} steps of {told.tokens} tokens",
-        told, ready, done, total, failed, sides, RATIOS.get(told.device),
-        **explained(least, total, done.rates(total), inside),
+        told, ready, done, total, failed, sides, PROMISED_TREE_RATIOS.get(told.device),
+        **explain_rates(least, total, done.rates(total), inside),
         sharing=sharing,
     )  # fmt: skip
 

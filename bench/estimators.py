@@ -19,9 +19,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from harness import parser, report
+from harness import make_parser, report
 from ponder.measure import Curve, coverage_curve, selection_curve
-from ponder.measure.selection import How, Rule
+from ponder.measure.selection import SubsetScheme, SampleSelectionRule
 
 
 def loop_coverage(n: int, c: list[int], ks: list[int]) -> list[float]:
@@ -44,7 +44,7 @@ def loop_votes(answers: list[list[int]], right: list[int], ks: list[int], subset
     return [w / (len(answers) * subsets) for w in won]
 
 
-def timed(work: Callable[[], object], repeats: int = 1) -> float:
+def cpu_seconds(work: Callable[[], object], repeats: int = 1) -> float:
     """The median of the processor's time for it."""
     times = []
     for _ in range(repeats):
@@ -67,13 +67,13 @@ def coverage(problems: int, samples: int, count: int) -> None:
     mine = coverage_curve(samples, c, ks).mean[np.isin(ks, part)]
     np.testing.assert_allclose(mine, loop_coverage(samples, c.tolist(), part.tolist()), atol=1e-9)
     busy = load()
-    ours = timed(lambda: coverage_curve(samples, c, ks, resamples=0), repeats=5)
-    theirs = timed(lambda: loop_coverage(samples, c.tolist(), part.tolist())) * ks.size / part.size
+    ours = cpu_seconds(lambda: coverage_curve(samples, c, ks, resamples=0), repeats=5)
+    theirs = cpu_seconds(lambda: loop_coverage(samples, c.tolist(), part.tolist())) * ks.size / part.size
     report(
         "estimators_coverage", f"mean pass@k of {problems} problems x {samples} samples at {ks.size} values of k",
         ours, {"a loop over problems and k": theirs}, unit="processor s", better="lower", packages=("numpy", "scipy"),
         details={
-            "with_bootstrap_over_problems_s": timed(lambda: coverage_curve(samples, c, ks), repeats=3),
+            "with_bootstrap_over_problems_s": cpu_seconds(lambda: coverage_curve(samples, c, ks), repeats=3),
             "loop_scaled_from_k": int(part.size), "load_per_core": busy, "machine_was_busy": busy > 1,
         },
     )  # fmt: skip
@@ -91,27 +91,27 @@ def votes(problems: int, samples: int, subsets: int, few: int) -> None:
     np.testing.assert_allclose(mine.mean, loop_votes(*some, ks, subsets), atol=0.08)
     busy = load()
 
-    def choose(rule: Rule, how: How = "subsets") -> Curve:
+    def choose(rule: SampleSelectionRule, how: SubsetScheme = "subsets") -> Curve:
         return selection_curve(rule, answers, right, ks, scores, how, subsets)
 
-    ours = timed(lambda: choose("majority"), repeats=3)
-    theirs = timed(lambda: loop_votes(*some, ks, subsets)) * problems / few
+    ours = cpu_seconds(lambda: choose("majority"), repeats=3)
+    theirs = cpu_seconds(lambda: loop_votes(*some, ks, subsets)) * problems / few
     report(
         "estimators_votes",
         f"majority of {problems} problems x {samples} samples, {subsets} random subsets of each of {len(ks)} sizes",
         ours, {"a loop over problems, subsets and k": theirs},
         unit="processor s", better="lower", packages=("numpy", "scipy"),
         details={
-            "weighted_s": timed(lambda: choose("weighted")), "best_s": timed(lambda: choose("best")),
-            "exact_majority_s": timed(lambda: choose("majority", "exact")),
-            "exact_best_s": timed(lambda: choose("best", "exact")),
+            "weighted_s": cpu_seconds(lambda: choose("weighted")), "best_s": cpu_seconds(lambda: choose("best")),
+            "exact_majority_s": cpu_seconds(lambda: choose("majority", "exact")),
+            "exact_best_s": cpu_seconds(lambda: choose("best", "exact")),
             "loop_scaled_from_problems": few, "load_per_core": busy, "machine_was_busy": busy > 1,
         },
     )  # fmt: skip
 
 
 def main() -> None:
-    flags = parser(__doc__)
+    flags = make_parser(__doc__)
     flags.add_argument("--problems", type=int, default=1000)
     flags.add_argument("--samples", type=int, default=1000, help="of each problem, for coverage")
     flags.add_argument("--k", type=int, default=1000, help="values of k, for coverage")

@@ -14,19 +14,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from harness import parser, report
+from harness import make_parser, report
 from ponder.measure import wilson
-from ponder.reason.games import GAME_SEARCH, LanguagePlayer, Likeliest, Moves, Playouts, RandomPlayer, Searcher, match
+from ponder.reason.games import GAME_SEARCH, LanguagePlayer, Likeliest, GamePolicy, RandomPlayoutScorer, RandomPlayer, Searcher, play_match
 from ponder.reason.games.play import Player
-from ponder.reason.games.tictactoe import TicTacToe
+from ponder.reason.games.tictactoe import TicTacToeGame
 from ponder.reason.operators.tree_select import PUCT
 from ponder.types import Sampling
 
-GAME = TicTacToe()
+GAME = TicTacToeGame()
 
 
 def main() -> None:
-    flags = parser(__doc__)
+    flags = make_parser(__doc__)
     flags.add_argument("--model", default="smollm2")
     flags.add_argument("--games", type=int, default=5, help="with each colour, alone")
     flags.add_argument("--searched", type=int, default=1, help="with each colour, with search")
@@ -37,33 +37,33 @@ def main() -> None:
     from ponder.models.load import load_any
 
     model = load_any(told.model, device=told.device)
-    model.stream(0)
-    language = LanguagePlayer(model, told.samples, Sampling(max_tokens=2, pattern="[1-9]"))
-    search = replace(GAME_SEARCH, simulations=told.simulations, rule=PUCT(low=-1, high=1))
+    model.reseed(0)
+    language = LanguagePlayer(model, told.samples, Sampling(max_tokens=2, regex="[1-9]"))
+    search = replace(GAME_SEARCH, simulations=told.simulations, selection=PUCT(low=-1, high=1))
     players: dict[str, tuple[int, Callable[[int], Player]]] = {
         "the model alone": (told.games, lambda seed: Likeliest(GAME, language)),
         "the model with search": (
             told.searched,
-            lambda seed: Searcher(GAME, search, Moves(GAME, language), Playouts(GAME, seed=seed)),
+            lambda seed: Searcher(GAME, search, GamePolicy(GAME, language), RandomPlayoutScorer(GAME, seed=seed)),
         ),
         "search without it": (
             told.games,
-            lambda seed: Searcher(GAME, search, Moves(GAME), Playouts(GAME, seed=seed)),
+            lambda seed: Searcher(GAME, search, GamePolicy(GAME), RandomPlayoutScorer(GAME, seed=seed)),
         ),
     }
     details: dict[str, Any] = {}
     for name, (games, make) in players.items():
-        language.tally.clear()
+        language.answer_counts.clear()
         began, results = time.perf_counter(), []
         for seed in range(games):
             mine, chance = make(seed), RandomPlayer(GAME, random.Random(seed))
-            results.append(asyncio.run(match(GAME, mine, chance))[0])
-            results.append(-asyncio.run(match(GAME, chance, mine))[0])
+            results.append(asyncio.run(play_match(GAME, mine, chance))[0])
+            results.append(-asyncio.run(play_match(GAME, chance, mine))[0])
         points = sum((1 + r) / 2 for r in results)
         low, high = wilson(points, len(results))
         details[name] = {
             "games": len(results), "won": results.count(1.0), "drawn": results.count(0.0), "lost": results.count(-1.0),
-            "points": points / len(results), "interval": [low, high], "answers": dict(language.tally),
+            "points": points / len(results), "interval": [low, high], "answers": dict(language.answer_counts),
             "seconds": time.perf_counter() - began,
         }  # fmt: skip
         print(name, details[name], flush=True)

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness import HERE, commit, hardware, parser, versions
-from ponder.reason.games import GAME_SEARCH, ConnectFour, Moves, Playouts, Searcher, Valued, ValueNet, match, trained
+from harness import HERE, commit, hardware, make_parser, versions
+from ponder.reason.games import GAME_SEARCH, ConnectFourGame, GamePolicy, RandomPlayoutScorer, Searcher, LearnedValueScorer, ValueNet, play_match, train_value_net
 
-GAME = ConnectFour()
-KEPT = HERE.parent / "docs" / "game_strength.json"
+GAME = ConnectFourGame()
+RESULT_PATH = HERE.parent / "docs" / "game_strength.json"
 COLOURS = {"random playouts": "#8c959f", "value net": "#1f5fbf"}
 
 
@@ -36,8 +36,8 @@ class Side:
     simulations: int
 
     def player(self, net: ValueNet, seed: int) -> Searcher:
-        guide = Playouts(GAME, seed=seed) if self.kind == "random playouts" else Valued(GAME, net)
-        return Searcher(GAME, replace(GAME_SEARCH, simulations=self.simulations), Moves(GAME), guide)
+        guide = RandomPlayoutScorer(GAME, seed=seed) if self.kind == "random playouts" else LearnedValueScorer(GAME, net)
+        return Searcher(GAME, replace(GAME_SEARCH, simulations=self.simulations), GamePolicy(GAME), guide)
 
 
 def opening(seed: int) -> list[int]:
@@ -45,18 +45,18 @@ def opening(seed: int) -> list[int]:
     return [rng.randrange(GAME.columns) for _ in range(4)]  # four stones end no game
 
 
-async def points(a: Side, b: Side, net: ValueNet, openings: int) -> list[float]:
+async def play_pairing(a: Side, b: Side, net: ValueNet, openings: int) -> list[float]:
     """Of the first, per opening: the mean of two games, 1 for a win and a half for a draw."""
     out = []
     for seed in range(openings):
         first, second = a.player(net, 2 * seed), b.player(net, 2 * seed + 1)
-        won, _ = await match(GAME, first, second, opening(seed))
-        lost, _ = await match(GAME, second, first, opening(seed))
+        won, _ = await play_match(GAME, first, second, opening(seed))
+        lost, _ = await play_match(GAME, second, first, opening(seed))
         out.append((2 + won - lost) / 4)
     return out
 
 
-def per_simulation(side: Side, net: ValueNet) -> float:
+def seconds_per_simulation(side: Side, net: ValueNet) -> float:
     """Seconds of processor time, in the opening position."""
     began = time.process_time()
     asyncio.run(side.player(net, 0)([]))
@@ -115,7 +115,7 @@ def draw(details: dict[str, Any], title: str, path: Path) -> None:
 
 
 def main() -> None:
-    flags = parser(__doc__)
+    flags = make_parser(__doc__)
     flags.add_argument("--sizes", type=int, nargs="+", default=[8, 16, 32, 64, 128, 256])
     flags.add_argument("--openings", type=int, default=30, help="per pairing; two games each")
     flags.add_argument("--training", type=int, default=3000, help="games the net plays against itself")
@@ -123,12 +123,12 @@ def main() -> None:
     flags.add_argument("--draw", action="store_true", help="measure nothing: draw the kept result again")
     told = flags.parse_args()
     if told.draw:
-        kept = json.loads(KEPT.read_text(encoding="utf-8"))
-        draw(kept["details"], f"Connect four, {kept['hardware']}", KEPT.with_suffix(".png"))
+        kept = json.loads(RESULT_PATH.read_text(encoding="utf-8"))
+        draw(kept["details"], f"Connect four, {kept['hardware']}", RESULT_PATH.with_suffix(".png"))
         return
 
     began = time.process_time()
-    net = trained(GAME, told.training, seed=told.seed)
+    net = train_value_net(GAME, told.training, seed=told.seed)
     training = time.process_time() - began
     print(f"net: {told.training} games of self-play in {training:.1f} s of processor time", flush=True)
     sides = [Side(kind, n) for kind in COLOURS for n in told.sizes]
@@ -139,7 +139,7 @@ def main() -> None:
     ]
     won: dict[tuple[Side, Side], list[float]] = {}
     for a, b in pairs:
-        won[a, b] = asyncio.run(points(a, b, net, told.openings))
+        won[a, b] = asyncio.run(play_pairing(a, b, net, told.openings))
         share = statistics.fmean(won[a, b])
         print(f"{a.kind} {a.simulations} - {b.kind} {b.simulations}: {100 * share:.0f} % of the points", flush=True)
 
@@ -150,7 +150,7 @@ def main() -> None:
     found = fit(list(range(told.openings)))
     rng = random.Random(told.seed)
     drawn = [fit(rng.choices(range(told.openings), k=told.openings)) for _ in range(200)]
-    seconds = {kind: per_simulation(Side(kind, 200), net) for kind in COLOURS}
+    seconds = {kind: seconds_per_simulation(Side(kind, 200), net) for kind in COLOURS}
     details = {
         "openings": told.openings,
         "training": {"games": told.training, "seconds": training},
@@ -172,8 +172,8 @@ def main() -> None:
         ],
     }
     measured = {"hardware": hardware(), "versions": versions(["numpy"]), "commit": commit(), "details": details}
-    KEPT.write_text(json.dumps(measured, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    draw(details, f"Connect four, {hardware()}", KEPT.with_suffix(".png"))
+    RESULT_PATH.write_text(json.dumps(measured, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    draw(details, f"Connect four, {hardware()}", RESULT_PATH.with_suffix(".png"))
     for kind, gained in details["elo_per_doubling"].items():
         low, high = gained["interval"]
         print(f"{kind}: {gained['elo']:.0f} Elo per doubling of the simulations, 95 % [{low:.0f}, {high:.0f}]")

@@ -17,25 +17,25 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness import RESULTS, hardware, parser, report
+from harness import RESULTS, hardware, make_parser, report
 from ponder.types import Trace
-from training import SHAPES, flops, fresh, groups, update
+from training import SHAPES, model_flops, random_decoder, random_groups, time_updates
 
 
-def alone(traces: list[Trace]) -> list[Trace]:
+def split_groups(traces: list[Trace]) -> list[Trace]:
     """Each completion with its own copy of the prompt."""
     return [Trace(t.problem, [t.steps[0], step]) for t in traces for step in t.steps[1:]]
 
 
-def measure(told: Any, traces: list[Trace], micro_tokens: int) -> dict[str, float]:
+def measure_update(told: Any, traces: list[Trace], micro_tokens: int) -> dict[str, float]:
     dtype = torch.bfloat16 if told.device == "cuda" else torch.float32
-    net = fresh(told.shape, told.device, dtype)
-    done = update(net, traces, told.device, told.steps, micro_tokens=micro_tokens)
+    net = random_decoder(told.shape, told.device, dtype)
+    done = time_updates(net, traces, told.device, told.steps, micro_tokens=micro_tokens)
     config = net.config
-    total = flops(config, traces)
+    total = model_flops(config, traces)
     tokens = sum(len(s.token_ids) for t in traces for s in t.steps)
     point = {"tokens": tokens, "seconds": done.seconds, "bytes": float(done.bytes), "flops": total}
-    point["attention_share"] = 1 - flops(config, traces, attention=False) / total
+    point["attention_share"] = 1 - model_flops(config, traces, attention=False) / total
     print({k: round(v, 4) for k, v in point.items()}, flush=True)
     del net, done
     gc.collect()
@@ -83,7 +83,7 @@ def draw(curves: dict[str, list[dict[str, float]]], title: str, path: Path) -> N
 
 
 def main() -> None:
-    flags = parser(__doc__)
+    flags = make_parser(__doc__)
     flags.add_argument("--shape", choices=list(SHAPES), default="smollm2-135m")
     flags.add_argument("--contexts", type=int, nargs="+", default=[1024, 2048, 4096, 8192, 16384, 32768])
     flags.add_argument("--groups", type=int, nargs="+", default=[2, 4, 8, 16, 32, 64])
@@ -102,12 +102,12 @@ def main() -> None:
 
     curves: dict[str, list[dict[str, float]]] = {"context": [], "group": [], "group, not shared": []}
     for tokens in told.contexts:
-        work = groups(config, 2, 1, 16, tokens - 16)
-        curves["context"].append({"x": tokens, **measure(told, work, tokens)})
+        work = random_groups(config, 2, 1, 16, tokens - 16)
+        curves["context"].append({"x": tokens, **measure_update(told, work, tokens)})
     for n in told.groups:
-        work = groups(config, 2, n, 512, 256)
-        curves["group"].append({"x": n, **measure(told, work, 8192)})
-        curves["group, not shared"].append({"x": n, **measure(told, alone(work), 8192)})
+        work = random_groups(config, 2, n, 512, 256)
+        curves["group"].append({"x": n, **measure_update(told, work, 8192)})
+        curves["group, not shared"].append({"x": n, **measure_update(told, split_groups(work), 8192)})
     path = RESULTS / f"growth-{hardware(told.device)}.png"
     draw(curves, f"GRPO's update, {told.shape} shape, {hardware(told.device)}", path)
     measured = [(name, y) for name in ("context", "group") for y in ("seconds", "bytes") if curves[name][0][y]]

@@ -26,9 +26,9 @@ from typing import Any
 
 import torch
 
-from harness import parser, report
-from ponder.models.load import find, load_policy
-from ponder.pipelines.solve import pick, solve_all
+from harness import make_parser, report
+from ponder.models.load import find_model, load_policy
+from ponder.pipelines.solve import shuffled_problems, solve_all
 from ponder.reason.strategies import Ensemble
 from ponder.tasks.drawn.addition import Addition
 from ponder.train.learner import Learner
@@ -47,7 +47,7 @@ def reward(text: str) -> float:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SampledStep:
     """`reward` as a scorer."""
 
     name: str = "drawn"
@@ -56,38 +56,38 @@ class Drawn:
         return [Score(reward(trace.text(i))) for i in steps]
 
 
-def wait(device: str) -> float:
+def synchronize_device(device: str) -> float:
     if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
-def ours(told: Any, dtype: str) -> Iterator[dict[str, float]]:
+def ponder_steps(told: Any, dtype: str) -> Iterator[dict[str, float]]:
     """The body of `ponder.pipelines.rl`'s loop, without its files; seconds of each step."""
     policy = load_policy(told.model, device=told.device, dtype=dtype)
     policy.engine.eos = frozenset()
-    objective, scorer = GRPO(kl=NO_KL), Drawn()
+    objective, scorer = GRPO(kl=NO_KL), SampledStep()
     learner = Learner(policy.net, objective, AdamW(lr=LR), micro_tokens=told.micro_tokens)
     strategy = Ensemble(told.n, Sampling(max_tokens=told.tokens))
     for step in range(2 + told.steps):
         asked = problems(told, step)
-        most(told.device, reset=True)
-        began, worked = wait(told.device), time.process_time()
-        policy.stream(0, step)
+        peak_memory_bytes(told.device, reset=True)
+        began, worked = synchronize_device(told.device), time.process_time()
+        policy.reseed(0, step)
         traces = asyncio.run(solve_all(asked, strategy, policy, scorer))
         policy.sleep()
-        sampled = wait(told.device)
-        sampling = most(told.device, reset=True)
+        sampled = synchronize_device(told.device)
+        sampling = peak_memory_bytes(told.device, reset=True)
         objective.credit(traces, scorer.name, {})
         learned = learner.step(traces)
-        ended, cpu = wait(told.device), time.process_time() - worked
-        assert learned["num_trained_tokens"] == told.prompts * told.n * told.tokens and learned["grad_norm"] > 0
+        ended, cpu = synchronize_device(told.device), time.process_time() - worked
+        assert learned["num_trained_tokens"] == told.problems_per_step * told.n * told.tokens and learned["grad_norm"] > 0
         print(f"ponder step {step}: {ended - began:.2f} s ({sampled - began:.2f} s sampling)", flush=True)
-        bytes_ = {"sample_bytes": sampling, "learn_bytes": most(told.device)}
+        bytes_ = {"sample_bytes": sampling, "learn_bytes": peak_memory_bytes(told.device)}
         yield {"step": ended - began, "sample": sampled - began, "learn": ended - sampled, "cpu": cpu, **bytes_}
 
 
-def most(device: str, reset: bool = False) -> int:
+def peak_memory_bytes(device: str, reset: bool = False) -> int:
     """Bytes at most on the GPU since the last reset."""
     if device != "cuda":
         return 0
@@ -97,7 +97,7 @@ def most(device: str, reset: bool = False) -> int:
     return peak
 
 
-def trl(told: Any, dtype: str, between: Callable[[], None]) -> list[dict[str, float]]:
+def trl_steps(told: Any, dtype: str, between: Callable[[], None]) -> list[dict[str, float]]:
     """Seconds of each of TRL's steps; `between` is called after each."""
     from datasets import Dataset
     from transformers import TrainerCallback
@@ -108,24 +108,24 @@ def trl(told: Any, dtype: str, between: Callable[[], None]) -> list[dict[str, fl
 
     class Clock(TrainerCallback):  # type: ignore[misc]
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            most(told.device, reset=True)
-            self.began, self.worked = wait(told.device), time.process_time()
+            peak_memory_bytes(told.device, reset=True)
+            self.began, self.worked = synchronize_device(told.device), time.process_time()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            took, cpu = wait(told.device) - self.began, time.process_time() - self.worked
-            times.append({"step": took, "cpu": cpu, "bytes": most(told.device) - ours_too})
+            took, cpu = synchronize_device(told.device) - self.began, time.process_time() - self.worked
+            times.append({"step": took, "cpu": cpu, "bytes": peak_memory_bytes(told.device) - ours_too})
             print(f"TRL step {len(times) - 1}: {times[-1]['step']:.2f} s", flush=True)
             between()
 
     def judge(completions: list[Any], **_: Any) -> list[float]:
-        assert len(completions) == told.prompts * told.n
+        assert len(completions) == told.problems_per_step * told.n
         return [reward(c[-1]["content"]) for c in completions]
 
     asked = [p for step in range(1 + told.steps) for p in problems(told, step)]
     with tempfile.TemporaryDirectory() as folder:
         settings = GRPOConfig(
             output_dir=folder, max_steps=1 + told.steps, per_device_train_batch_size=told.trl_batch,
-            gradient_accumulation_steps=told.prompts * told.n // told.trl_batch, num_generations=told.n,
+            gradient_accumulation_steps=told.problems_per_step * told.n // told.trl_batch, num_generations=told.n,
             max_completion_length=told.tokens, temperature=1.0, top_p=1.0, top_k=0, beta=0.0, loss_type="grpo",
             num_iterations=1, learning_rate=LR, lr_scheduler_type="constant", weight_decay=0.0, max_grad_norm=1.0,
             optim="adamw_torch_fused", bf16=dtype == "bfloat16", fp16=False, gradient_checkpointing=False,
@@ -133,7 +133,7 @@ def trl(told: Any, dtype: str, between: Callable[[], None]) -> list[dict[str, fl
             model_init_kwargs={"dtype": "float32"}, report_to="none", save_strategy="no", disable_tqdm=True,
         )  # fmt: skip
         trainer = GRPOTrainer(
-            model=str(find(told.model)),
+            model=str(find_model(told.model)),
             reward_funcs=judge,
             args=settings,
             train_dataset=Dataset.from_list([{"prompt": [dict(m) for m in p.messages]} for p in asked]),
@@ -146,11 +146,11 @@ def trl(told: Any, dtype: str, between: Callable[[], None]) -> list[dict[str, fl
 
 
 def problems(told: Any, step: int) -> list[Problem]:
-    return pick(Addition().train, 0, step * told.prompts, told.prompts)
+    return shuffled_problems(Addition().train, 0, step * told.problems_per_step, told.problems_per_step)
 
 
 def main() -> None:
-    flags = parser(__doc__)
+    flags = make_parser(__doc__)
     flags.add_argument("--prompts", type=int, default=8)
     flags.add_argument("--n", type=int, default=8, help="completions of each prompt")
     flags.add_argument("--tokens", type=int, default=32, help="tokens of each completion")
@@ -164,14 +164,14 @@ def main() -> None:
     told.trl_batch = told.trl_batch or told.prompts * told.n
     dtype = told.dtype or ("bfloat16" if told.device == "cuda" else "float32")
 
-    steps = ours(told, dtype)
+    steps = ponder_steps(told, dtype)
     times = {"ponder": [next(steps), next(steps)]}  # before TRL takes any memory
     alone = times["ponder"][1]
     threads = torch.get_num_threads()
     if importlib.util.find_spec("trl") is None:
         print(f"TRL is not installed, so only ponder is measured. To measure both: {INSTALL}", flush=True)
     else:
-        times["TRL"] = trl(told, dtype, lambda: times["ponder"].extend(islice(steps, 1)))
+        times["TRL"] = trl_steps(told, dtype, lambda: times["ponder"].extend(islice(steps, 1)))
         assert torch.get_num_threads() == threads
     times["ponder"] += steps
     measured = {"ponder": times["ponder"][2:], **({"TRL": times["TRL"][1:]} if "TRL" in times else {})}

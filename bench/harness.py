@@ -21,17 +21,17 @@ from typing import Any, Literal
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
-KEYS = ("name", "work", "ours", "peers", "ratio", "limit", "hardware", "versions", "commit")
+RESULT_KEYS = ("name", "work", "ours", "peers", "ratio", "limit", "hardware", "versions", "commit")
 
 
-def parser(description: str | None = None) -> argparse.ArgumentParser:
+def make_parser(description: str | None = None) -> argparse.ArgumentParser:
     """The flags every script takes; a script may add its own before it parses."""
     flags = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where both sides run")
     return flags
 
 
-def seconds(work: Callable[[], Any], *, repeats: int = 5, warmup: int = 1, device: str = "cpu") -> float:
+def median_seconds(work: Callable[[], Any], *, repeats: int = 5, warmup: int = 1, device: str = "cpu") -> float:
     """The median time of `work`, after warming up. On a GPU it waits until the device is done."""
     wait: Callable[[], Any] = lambda: None  # noqa: E731
     if device == "cuda":
@@ -147,7 +147,7 @@ def best_ratio(ours: float, peers: Mapping[str, float | None], better: str = "hi
     return ours / max(measured) if better == "higher" else min(measured) / ours
 
 
-def number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """For people: three significant digits, thousands set apart; a dash where nothing was measured."""
     if value is None:
         return "–"
@@ -159,7 +159,7 @@ def _show(result: Mapping[str, Any]) -> None:
     width = max(map(len, rows))
     print(f"{result['name']}: {result['work']} ({result['hardware']}, {result['better']} is better)")
     for who, value in rows.items():
-        measured = f"{number(value):>12} {result['unit']}" if value is not None else f"{'–':>12} not measured here"
+        measured = f"{format_number(value):>12} {result['unit']}" if value is not None else f"{'–':>12} not measured here"
         print(f"  {who:<{width}} {measured}".rstrip())
     if result["ratio"] is not None:
         promised = "" if result["limit"] is None else f" (promised: {result['limit']:g})"

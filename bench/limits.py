@@ -14,24 +14,24 @@ import torch
 
 import ponder.engine.engine as engine_module
 from ponder.engine.cache import bytes_per_token
-from ponder.engine.cuda import Graphs
+from ponder.engine.cuda import CudaGraphRunner
 from ponder.engine.engine import Engine
 from ponder.engine.runner import Runner
 from ponder.nets.config import DecoderConfig
 from ponder.types import Ids
-from training import matmul_rate, wait
+from training import matmul_rate, synchronize
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachinePeaks:
     """Measured, each the best of several."""
 
     bandwidth: float  # bytes/s that can be read (or copied, if that is faster, both ways counted)
     matrix_rate: float  # FLOP/s of a large matrix product
 
 
-def measure(device: str, dtype: torch.dtype) -> Machine:
-    found = Machine(bandwidth(device), matmul_rate(device, dtype) if device == "cuda" else cpu_matmul_rate(dtype))
+def measure_peaks(device: str, dtype: torch.dtype) -> MachinePeaks:
+    found = MachinePeaks(bandwidth(device), matmul_rate(device, dtype) if device == "cuda" else cpu_matmul_rate(dtype))
     if device == "cuda":
         torch.cuda.empty_cache()  # others ask the device, not torch, how much is free
     return found
@@ -44,9 +44,9 @@ def bandwidth(device: str) -> float:
     best = 0.0
     for moved, work in works:
         for _ in range(10):
-            began = wait(device)
+            began = synchronize(device)
             work()
-            best = max(best, moved / (wait(device) - began))
+            best = max(best, moved / (synchronize(device) - began))
     return best
 
 
@@ -63,7 +63,7 @@ def cpu_matmul_rate(dtype: torch.dtype) -> float:
 
 
 @dataclass(frozen=True)
-class Pass:
+class DecodePass:
     """One more token for each of so many sequences."""
 
     rows: int
@@ -71,8 +71,8 @@ class Pass:
     context: float  # tokens that each sequence sees
 
 
-def limit(
-    config: DecoderConfig, dtype: torch.dtype, filled: int, passes: Iterable[Pass], machine: Machine
+def roofline(
+    config: DecoderConfig, dtype: torch.dtype, filled: int, passes: Iterable[DecodePass], machine: MachinePeaks
 ) -> dict[str, float]:
     """Seconds that no engine can beat on this machine: in each pass all weights and keys are read once, and all
     products are computed; the longer of the two counts. `filled` tokens of prompts are computed once, before."""
@@ -94,12 +94,12 @@ def limit(
     }
 
 
-def explained(
+def explain_rates(
     least: Mapping[str, float], total: int, rates: Mapping[str, float], inside: Mapping[str, Any]
 ) -> dict[str, Any]:
     """For a result: how much of what is possible each side reaches, and what fills ponder's time. Also in words."""
     shares = {who: rate * least["seconds"] / total for who, rate in rates.items()}
-    parts = {name: inside[name] / inside["seconds"] for name in PARTS}
+    parts = {name: inside[name] / inside["seconds"] for name in TIME_SHARES}
     print(f"at most {total / least['seconds']:,.0f} tokens/s here: {_percents(shares)} of it")
     print(f"inside ponder: {_percents(parts)}", flush=True)
     limit = {"tokens_per_second": total / least["seconds"], **least}
@@ -110,28 +110,28 @@ def _percents(shares: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {100 * share:.1f} %" for name, share in shares.items())
 
 
-def distinct(prefixes: Sequence[Ids]) -> int:
+def count_distinct_prefixes(prefixes: Sequence[Ids]) -> int:
     """Nodes of the tree of these prefixes: what must be computed, and kept, at least."""
     return len({p[:i].tobytes() for p in prefixes for i in range(1, len(p) + 1)})
 
 
 # What a run's time is made of: the network filling prefixes, and writing tokens; drawing them, and noting what was
 # drawn; the rest of the engine's passes; and what its callers do, completions and texts among it.
-PARTS = ("prompts", "network", "sampling", "schedule", "between passes")
+TIME_SHARES = ("prompts", "network", "sampling", "schedule", "between passes")
 
 # What is timed inside the engine, and the name it gets in a result.
 _POINTS: list[tuple[Any, str, str]] = [
     (Engine, "_pass", "passes"),
     (Runner, "fill", "prompts"),
     (Runner, "decode", "network"),
-    (Graphs, "launch", "network"),  # draws as well
+    (CudaGraphRunner, "launch", "network"),  # draws as well
     (engine_module, "extend", "sampling"),
     (engine_module, "take", "sampling"),
 ]
 
 
 @contextmanager
-def watched(device: str) -> Iterator[dict[str, Any]]:
+def time_engine(device: str) -> Iterator[dict[str, Any]]:
     """Seconds that the engine spends where, in here. It waits for the device after each part, so what is timed this
     way is a little slower than what is not: measure rates elsewhere."""
     seconds = dict.fromkeys([name for *_, name in _POINTS], 0.0)
@@ -149,7 +149,7 @@ def watched(device: str) -> Iterator[dict[str, Any]]:
                 return work(*given, **named)
             finally:
                 with idle:
-                    seconds[name] += wait(device) - began
+                    seconds[name] += synchronize(device) - began
                     calls[name] += 1
                     running -= 1
                     idle.notify_all()
@@ -159,11 +159,11 @@ def watched(device: str) -> Iterator[dict[str, Any]]:
     with ExitStack() as stack:
         for owner, name, label in (point for point in _POINTS if hasattr(*point[:2])):
             stack.enter_context(patch.object(owner, name, timed(getattr(owner, name), label)))
-        began = wait(device)
+        began = synchronize(device)
         yield told
         with idle:  # the engine's thread may still be at the end of the pass that gave the last answer
             idle.wait_for(lambda: not running)
-        whole = wait(device) - began
+        whole = synchronize(device) - began
     inside = sum(seconds[name] for name in ("prompts", "network", "sampling"))
     told |= {name: seconds[name] for name in ("prompts", "network", "sampling")}
     told |= {"schedule": seconds["passes"] - inside, "between passes": whole - seconds["passes"]}

@@ -8,7 +8,7 @@ def pairs(text: str) -> list[tuple[str, ...]]:
 
 
 # gold ||| answers of the right value that restate their question: only `worked=False` takes them
-UNWORKED = pairs(r"""
+UNEVALUATED = pairs(r"""
 42 ||| 6\cdot 7
 3 ||| 1 + 2
 1024 ||| 2^{10}
@@ -280,7 +280,7 @@ n \equiv 3 \pmod 7 ||| n \equiv 3 \pmod 8
 
 
 # Completions that must not count for the gold 42.
-SAID = r"""
+WORDED = r"""
 \boxed{42} or 41
 \boxed{42}, 41
 \boxed{42} 41

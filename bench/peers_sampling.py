@@ -21,55 +21,55 @@ import numpy as np
 
 from ponder.types import Floats, Ids, Sampling, ids
 
-Ask = tuple[Ids, int]  # a prefix, and how many continuations of it
-Group = list[tuple[Ids, Floats]]  # of each continuation its tokens and their log-probabilities
-Search = Generator[list[Ask], list[Group], None]  # asks, is sent the answers, asks again; ends with its work
+PromptRequest = tuple[Ids, int]  # a prefix, and how many continuations of it
+CompletionGroup = list[tuple[Ids, Floats]]  # of each continuation its tokens and their log-probabilities
+Search = Generator[list[PromptRequest], list[CompletionGroup], None]  # asks, is sent the answers, asks again; ends with its work
 
 
 @dataclass(frozen=True)
-class Setting:
+class BackendSetting:
     """What every side is given. Plain data: it travels to another process as JSON."""
 
     folder: str  # of the model, in Hugging Face's form
     device: str
     dtype: str
-    rows: int  # sequences at once, at most
-    length: int  # tokens of a sequence, at most
+    max_num_seqs: int  # sequences at once, at most
+    max_model_len: int  # tokens of a sequence, at most
     threads: int
     gguf: dict[str, str] = field(default_factory=dict)  # the same model for llama.cpp, by the type of its weights
     cache_gib: float = 4.0  # ponder's key-value cache
-    vllm_share: float = 0.4  # of the GPU's memory, for vLLM
+    gpu_memory_utilization: float = 0.4  # of the GPU's memory, for vLLM
 
     @property
     def on_gpu(self) -> bool:
         return self.device == "cuda"
 
 
-class Side(ABC):
+class Backend(ABC):
     """One of those that are compared."""
 
     package = ""  # whose version the result names
     note = ""  # what a reader must know to judge the comparison
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: BackendSetting) -> None:
         self.setting = setting
 
     @abstractmethod
-    def write(self, asks: Sequence[Ask], tokens: int) -> list[Group]:
+    def generate_all(self, asks: Sequence[PromptRequest], tokens: int) -> list[CompletionGroup]:
         """All at once, each continuation of exactly so many tokens."""
 
-    def explore(self, searches: Sequence[Search], tokens: int) -> None:
+    def run_searches(self, searches: Sequence[Search], tokens: int) -> None:
         """Run searches to their ends. A side that takes no requests while it works makes them wait for each other."""
         waiting = [(search, next(search)) for search in searches]
         while waiting:
-            answers = iter(self.write([ask for _, asks in waiting for ask in asks], tokens))
+            answers = iter(self.generate_all([ask for _, asks in waiting for ask in asks], tokens))
             waiting = _go_on((search, [next(answers) for _ in asks]) for search, asks in waiting)
 
     def close(self) -> None:  # noqa: B027  (most have nothing to close)
         pass
 
 
-def _go_on(answered: Iterable[tuple[Search, list[Group]]]) -> list[tuple[Search, list[Ask]]]:
+def _go_on(answered: Iterable[tuple[Search, list[CompletionGroup]]]) -> list[tuple[Search, list[PromptRequest]]]:
     """Send each search its answers; those that ask for more."""
     more = []
     for search, answers in answered:
@@ -80,7 +80,7 @@ def _go_on(answered: Iterable[tuple[Search, list[Group]]]) -> list[tuple[Search,
     return more
 
 
-def checked(groups: Sequence[Group], asks: Sequence[Ask], tokens: int) -> float:
+def check_completions(groups: Sequence[CompletionGroup], asks: Sequence[PromptRequest], tokens: int) -> float:
     """The mean log-probability, if each continuation is whole: the same for all sides that do the same work."""
     assert [len(g) for g in groups] == [n for _, n in asks]
     said = np.concatenate([logprobs for group in groups for _, logprobs in group])
@@ -89,16 +89,16 @@ def checked(groups: Sequence[Group], asks: Sequence[Ask], tokens: int) -> float:
     return float(said.mean())
 
 
-class Asynchronous(Side):
+class AsyncBackend(Backend):
     """A side that takes a request at any time."""
 
     @abstractmethod
-    async def one(self, ask: Ask, tokens: int) -> Group: ...
+    async def generate_one(self, ask: PromptRequest, tokens: int) -> CompletionGroup: ...
 
-    def write(self, asks: Sequence[Ask], tokens: int) -> list[Group]:
+    def generate_all(self, asks: Sequence[PromptRequest], tokens: int) -> list[CompletionGroup]:
         return asyncio.run(self._all(asks, tokens))
 
-    def explore(self, searches: Sequence[Search], tokens: int) -> None:
+    def run_searches(self, searches: Sequence[Search], tokens: int) -> None:
         async def follow(search: Search) -> None:
             going = [(search, next(search))]
             while going:
@@ -109,12 +109,12 @@ class Asynchronous(Side):
 
         asyncio.run(everyone())
 
-    async def _all(self, asks: Sequence[Ask], tokens: int) -> list[Group]:
-        return await asyncio.gather(*(self.one(ask, tokens) for ask in asks))
+    async def _all(self, asks: Sequence[PromptRequest], tokens: int) -> list[CompletionGroup]:
+        return await asyncio.gather(*(self.generate_one(ask, tokens) for ask in asks))
 
 
-class Ponder(Asynchronous):
-    def __init__(self, setting: Setting) -> None:
+class Ponder(AsyncBackend):
+    def __init__(self, setting: BackendSetting) -> None:
         super().__init__(setting)
         from ponder.models.load import load_policy
 
@@ -122,7 +122,7 @@ class Ponder(Asynchronous):
         self.policy.eos = self.policy.engine.eos = frozenset()
         self.policy.engine.cache_bytes = int(setting.cache_gib * 2**30)
 
-    async def one(self, ask: Ask, tokens: int) -> Group:
+    async def generate_one(self, ask: PromptRequest, tokens: int) -> CompletionGroup:
         found = await self.policy.generate(ask[0], Sampling(max_tokens=tokens), ask[1])
         return [(c.token_ids, c.logprobs) for c in found]
 
@@ -130,7 +130,7 @@ class Ponder(Asynchronous):
         self.policy.engine.close()
 
 
-class Transformers(Side):
+class Transformers(Backend):
     """`generate`, with its usual cache. The prompt is computed for each completion, and nothing between calls is kept.
 
     The log-probabilities are taken from the scores as they pass, which is cheaper than `output_scores`: that would keep
@@ -140,7 +140,7 @@ class Transformers(Side):
     package = "transformers"
     settings: ClassVar[dict[str, Any]] = {}
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: BackendSetting) -> None:
         super().__init__(setting)
         import torch
         from transformers import AutoModelForCausalLM
@@ -153,20 +153,20 @@ class Transformers(Side):
         self.model = model.to(setting.device).eval()
         self.model.generation_config.eos_token_id = None
 
-    def write(self, asks: Sequence[Ask], tokens: int) -> list[Group]:
+    def generate_all(self, asks: Sequence[PromptRequest], tokens: int) -> list[CompletionGroup]:
         rows = [prefix for prefix, n in asks for _ in range(n)]
-        found: Group = []
-        for i in range(0, len(rows), self.setting.rows):
-            found += self._rows(rows[i : i + self.setting.rows], tokens)
+        found: CompletionGroup = []
+        for i in range(0, len(rows), self.setting.max_num_seqs):
+            found += self._rows(rows[i : i + self.setting.max_num_seqs], tokens)
         row = iter(found)
         return [[next(row) for _ in range(n)] for _, n in asks]
 
-    def _rows(self, rows: Sequence[Ids], tokens: int) -> Group:
+    def _rows(self, rows: Sequence[Ids], tokens: int) -> CompletionGroup:
         import torch
         from transformers import LogitsProcessorList
 
         given, seen = left_padded(rows)
-        heard = Heard()
+        heard = LogprobRecorder()
         found = self.model.generate(
             torch.from_numpy(given).to(self.model.device), attention_mask=torch.from_numpy(seen).to(self.model.device),
             do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=tokens, min_new_tokens=tokens,
@@ -176,7 +176,7 @@ class Transformers(Side):
         return list(zip(found[:, given.shape[1] :].cpu().numpy().astype(np.int32), logprobs, strict=True))
 
 
-class Heard:
+class LogprobRecorder:
     """A logits processor that changes nothing: it notes each step's log-probability when it sees what was drawn."""
 
     def __init__(self) -> None:
@@ -216,13 +216,13 @@ def left_padded(rows: Sequence[Ids]) -> tuple[np.ndarray, np.ndarray]:
     return given, seen
 
 
-class VLLM(Side):
+class VLLM(Backend):
     """In this process, offline, with prefix caching. Without its detokenizer, which a learner does not need."""
 
     package = "vllm"
     note = "in process, log-probability of the sampled token, prefix caching, no text"
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: BackendSetting) -> None:
         super().__init__(setting)
         os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")  # it compiles with a CUDA toolkit, where one is
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
@@ -230,24 +230,24 @@ class VLLM(Side):
         from vllm import LLM
 
         self.llm = LLM(
-            setting.folder, dtype=setting.dtype, max_model_len=setting.length, max_num_seqs=setting.rows,
-            gpu_memory_utilization=setting.vllm_share, enable_prefix_caching=True, skip_tokenizer_init=True, seed=0,
+            setting.folder, dtype=setting.dtype, max_model_len=setting.max_model_len, max_num_seqs=setting.max_num_seqs,
+            gpu_memory_utilization=setting.gpu_memory_utilization, enable_prefix_caching=True, skip_tokenizer_init=True, seed=0,
         )  # fmt: skip
         self._asked = 0
 
-    def write(self, asks: Sequence[Ask], tokens: int) -> list[Group]:
+    def generate_all(self, asks: Sequence[PromptRequest], tokens: int) -> list[CompletionGroup]:
         params = [self._params(n, tokens) for _, n in asks]
         found = self.llm.generate([_prompt(prefix) for prefix, _ in asks], params, use_tqdm=False)
         return [_read(output) for output in found]
 
-    def explore(self, searches: Sequence[Search], tokens: int) -> None:
+    def run_searches(self, searches: Sequence[Search], tokens: int) -> None:
         """A search goes on as soon as all it asked for is there, whatever the others do."""
         engine = self.llm.llm_engine
         of: dict[str, tuple[int, int]] = {}  # request: whose, and which of his
-        answers: dict[int, dict[int, Group]] = {}
+        answers: dict[int, dict[int, CompletionGroup]] = {}
         sizes: dict[int, int] = {}
 
-        def ask(who: int, asks: list[Ask]) -> None:
+        def ask(who: int, asks: list[PromptRequest]) -> None:
             answers[who], sizes[who] = {}, len(asks)
             for i, (prefix, n) in enumerate(asks):
                 self._asked += 1
@@ -281,21 +281,21 @@ def _prompt(prefix: Ids) -> Any:
     return {"prompt_token_ids": prefix.tolist()}
 
 
-def _read(output: Any) -> Group:
+def _read(output: Any) -> CompletionGroup:
     return [
         (ids(c.token_ids), np.asarray([p[t].logprob for t, p in zip(c.token_ids, c.logprobs, strict=True)], np.float32))
         for c in output.outputs
     ]
 
 
-class LlamaCpp(Asynchronous):
+class LlamaCpp(AsyncBackend):
     """llama.cpp's server in this process (package xllamacpp): a slot for each sequence, continuous batching."""
 
     package = "xllamacpp"
     kind = "Q4_1"
     note = "4-bit weights (Q4_1), not the others' float32; keys and values in 16 bits"
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: BackendSetting) -> None:
         super().__init__(setting)
         if setting.on_gpu or self.kind not in setting.gguf:
             raise RuntimeError(f"the package runs on a CPU, here from a {self.kind} file, which this model has not")
@@ -303,18 +303,18 @@ class LlamaCpp(Asynchronous):
 
         told = xllamacpp.CommonParams()
         told.model.path = setting.gguf[self.kind]
-        told.n_parallel = setting.rows
-        told.n_ctx = setting.rows * _rounded(setting.length)  # shared evenly by the slots
-        told.n_batch = told.n_ubatch = max(512, setting.rows)
+        told.n_parallel = setting.max_num_seqs
+        told.n_ctx = setting.max_num_seqs * _rounded(setting.max_model_len)  # shared evenly by the slots
+        told.n_batch = told.n_ubatch = max(512, setting.max_num_seqs)
         told.cont_batching = told.cache_prompt = True
         told.cache_ram_mib = 0  # no copies of finished slots beside the slots themselves
         told.cpuparams.n_threads = told.cpuparams_batch.n_threads = setting.threads
         told.verbosity = 1  # errors only
         self.server = xllamacpp.Server(told)
         self.note = f"{self.note}; {str(xllamacpp.get_system_info()).strip()}"
-        self.pool = ThreadPoolExecutor(setting.rows)  # a call holds its thread until it is answered
+        self.pool = ThreadPoolExecutor(setting.max_num_seqs)  # a call holds its thread until it is answered
 
-    def write(self, asks: Sequence[Ask], tokens: int) -> list[Group]:
+    def generate_all(self, asks: Sequence[PromptRequest], tokens: int) -> list[CompletionGroup]:
         """Prompts with the same number of continuations go in one call, which is the server's own way to batch."""
         if len(counts := {n for _, n in asks}) > 1:
             return super().write(asks, tokens)
@@ -322,11 +322,11 @@ class LlamaCpp(Asynchronous):
         rows = self._ask([prefix.tolist() for prefix, _ in asks], n, tokens)
         return [rows[i : i + n] for i in range(0, len(rows), n)]
 
-    async def one(self, ask: Ask, tokens: int) -> Group:
+    async def generate_one(self, ask: PromptRequest, tokens: int) -> CompletionGroup:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.pool, self._ask, [ask[0].tolist()], ask[1], tokens)
 
-    def _ask(self, prompts: list[list[int]], n: int, tokens: int) -> Group:
+    def _ask(self, prompts: list[list[int]], n: int, tokens: int) -> CompletionGroup:
         said = self.server.handle_completions(
             {
                 "prompt": prompts, "n": n, "max_tokens": tokens, "temperature": 1.0, "samplers": ["temperature"],
@@ -365,12 +365,12 @@ def _rounded(length: int) -> int:
     return -(-length // 256) * 256  # llama.cpp rounds a slot's room up as well
 
 
-class Loop(Side):
+class Loop(Backend):
     """What one writes by hand: see plain_loop.py. Rows of one length, no requests that come and go."""
 
     note = "a static cache, on a GPU a graph of one step with its sampling"
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: BackendSetting) -> None:
         super().__init__(setting)
         import torch
 
@@ -379,14 +379,14 @@ class Loop(Side):
         torch.set_num_threads(setting.threads)
         self.loop = PlainLoop(Path(setting.folder), setting.device, getattr(torch, setting.dtype))
 
-    def write(self, asks: Sequence[Ask], tokens: int) -> list[Group]:
+    def generate_all(self, asks: Sequence[PromptRequest], tokens: int) -> list[CompletionGroup]:
         given, seen = left_padded([prefix for prefix, _ in asks])
         found, logprobs = self.loop(given, seen, [n for _, n in asks], tokens)
         row = iter(zip(found.astype(np.int32), logprobs, strict=True))
         return [[next(row) for _ in range(n)] for _, n in asks]
 
 
-SIDES: dict[str, type[Side]] = {
+BACKENDS: dict[str, type[Backend]] = {
     "ponder": Ponder,
     "transformers": Transformers,
     "transformers, static cache": TransformersStatic,
@@ -398,14 +398,14 @@ SIDES: dict[str, type[Side]] = {
 }
 
 
-def usual(setting: Setting) -> list[str]:
+def default_backends(setting: BackendSetting) -> list[str]:
     """The sides that are measured where nobody names others: made for this device, and installed."""
     mine = ["ponder", "transformers", "vLLM", "plain loop"] if setting.on_gpu else ["ponder", "transformers"]
     if not setting.on_gpu:
         mine += [f"llama.cpp, {kind}" for kind in setting.gguf]
-    return [name for name in mine if installed(name)]
+    return [name for name in mine if is_installed(name)]
 
 
-def installed(name: str) -> bool:
-    package = SIDES[name].package
+def is_installed(name: str) -> bool:
+    package = BACKENDS[name].package
     return not package or importlib.util.find_spec(package) is not None

@@ -17,16 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from harness import RESULTS, parser, report, slug
-from peers_sampling import SIDES, Setting, Side, installed, usual
+from harness import RESULTS, make_parser, report, slug
+from peers_sampling import BACKENDS, BackendSetting, Backend, is_installed, default_backends
 from ponder.types import Ids, ids
 
 
-def flags(description: str | None) -> argparse.ArgumentParser:
-    own = parser(description)
+def sampling_parser(description: str | None) -> argparse.ArgumentParser:
+    own = make_parser(description)
     own.add_argument("--model", default="smollm2", help="a model, or one of training.py's shapes with random weights")
     own.add_argument("--dtype", choices=["float32", "bfloat16"], help="default: float32, on a GPU bfloat16")
-    own.add_argument("--sides", nargs="+", choices=list(SIDES), help="default: ponder and the peers installed here")
+    own.add_argument("--sides", nargs="+", choices=list(BACKENDS), help="default: ponder and the peers installed here")
     own.add_argument("--repeats", type=int, default=3, help="measurements of each side, after one to warm up")
     own.add_argument("--cache-gib", type=float, help="ponder's key-value cache; default: 4, on a GPU 32")
     own.add_argument("--vllm-share", type=float, default=0.4, help="of the GPU's memory, for vLLM")
@@ -35,7 +35,7 @@ def flags(description: str | None) -> argparse.ArgumentParser:
     return own
 
 
-def sized(told: argparse.Namespace, cpu: dict[str, int], cuda: dict[str, int]) -> None:
+def fill_default_sizes(told: argparse.Namespace, cpu: dict[str, int], cuda: dict[str, int]) -> None:
     """Fill in the sizes that were not given, by the device."""
     for name, value in (cuda if told.device == "cuda" else cpu).items():
         if getattr(told, name) is None:
@@ -45,15 +45,15 @@ def sized(told: argparse.Namespace, cpu: dict[str, int], cuda: dict[str, int]) -
 
 
 @dataclass(frozen=True)
-class Prepared:
-    setting: Setting
+class PreparedModel:
+    setting: BackendSetting
     sides: list[str]
     config: Any  # the decoder's shape
     encode: Callable[[int, int], list[Ids]]  # the first problem's number, and how many
 
 
 @contextmanager
-def prepared(told: argparse.Namespace, rows: int, new: int) -> Iterator[Prepared]:
+def prepare_model(told: argparse.Namespace, rows: int, new: int) -> Iterator[PreparedModel]:
     """A model in every form that a side reads, and where its prompts come from. `new` tokens follow a prompt at most.
 
     Prompts are chats of a task; for random weights, random tokens. Nobody has seen them before: a cache that outlives
@@ -63,14 +63,14 @@ def prepared(told: argparse.Namespace, rows: int, new: int) -> Iterator[Prepared
 
     from ponder.errors import ModelError
     from ponder.models import chat, smollm2
-    from ponder.models.load import find
+    from ponder.models.load import find_model
     from ponder.models.tokenizer import Tokenizer
     from ponder.nets import gguf, hf
     from ponder.nets.compute import set_threads
     from ponder.nets.config import from_hf
-    from ponder.pipelines.solve import pick
+    from ponder.pipelines.solve import shuffled_problems
     from ponder.tasks.drawn.addition import Addition
-    from training import SHAPES, fresh
+    from training import SHAPES, random_decoder
 
     dtype = told.dtype or ("bfloat16" if told.device == "cuda" else "float32")
     threads = torch.get_num_threads()
@@ -81,12 +81,12 @@ def prepared(told: argparse.Namespace, rows: int, new: int) -> Iterator[Prepared
         files: dict[str, str] = {}
         if told.model in SHAPES:
             folder = Path(work) / "model"
-            hf.save(fresh(told.model, told.device, getattr(torch, dtype)), folder)
+            hf.save(random_decoder(told.model, told.device, getattr(torch, dtype)), folder)
             if told.device == "cuda":
                 torch.cuda.empty_cache()
-            Tokenizer.characters("0123456789").save(folder)
+            Tokenizer.from_alphabet("0123456789").save(folder)
         else:
-            folder = find(told.model)
+            folder = find_model(told.model)
             if folder.is_file():
                 raise SystemExit(f"{told.model} is one file; the peers read a folder in Hugging Face's form")
         config = from_hf(json.loads((folder / "config.json").read_text(encoding="utf-8")))
@@ -94,12 +94,12 @@ def prepared(told: argparse.Namespace, rows: int, new: int) -> Iterator[Prepared
 
         def encode(first: int, count: int) -> list[Ids]:
             if tokenizer.chat_template is not None:
-                return [chat.encode(tokenizer, p.messages) for p in pick(Addition().train, 0, first, count)]
+                return [chat.encode_chat(tokenizer, p.messages) for p in shuffled_problems(Addition().train, 0, first, count)]
             return [ids(np.random.default_rng([first, i]).integers(3, config.vocab, 40)) for i in range(count)]
 
-        wanted = [name for name in told.sides or SIDES if name.startswith("llama.cpp") and installed(name)]
+        wanted = [name for name in told.sides or BACKENDS if name.startswith("llama.cpp") and is_installed(name)]
         if told.device == "cpu" and told.model == "smollm2" and wanted:
-            files["Q4_1"] = str(smollm2.packaged())
+            files["Q4_1"] = str(smollm2.packaged_gguf())
         for kind in ("F32", "BF16") if told.sides or dtype == "bfloat16" else ("F32",):
             if told.device != "cpu" or told.model in SHAPES or f"llama.cpp, {kind}" not in wanted:
                 continue
@@ -110,15 +110,15 @@ def prepared(told: argparse.Namespace, rows: int, new: int) -> Iterator[Prepared
                 print(f"llama.cpp cannot run this model: {why}", flush=True)
                 del files[kind]
         longest = max(map(len, encode(0, 256)))  # of prompts; those to come may be a little longer
-        setting = Setting(
+        setting = BackendSetting(
             str(folder), told.device, dtype, rows, longest + 16 + new, threads, files,
             told.cache_gib or (32.0 if told.device == "cuda" else 4.0), told.vllm_share,
         )  # fmt: skip
-        yield Prepared(setting, list(dict.fromkeys(["ponder", *(told.sides or usual(setting))])), config, encode)
+        yield PreparedModel(setting, list(dict.fromkeys(["ponder", *(told.sides or default_backends(setting))])), config, encode)
 
 
 @dataclass
-class Turns:
+class Measurements:
     """What was measured of each side, turn by turn; the first, which warms up, is kept apart."""
 
     seconds: dict[str, list[float]] = field(default_factory=dict)
@@ -137,19 +137,19 @@ class Turns:
 
 
 def take_turns(
-    sides: dict[str, Side], failed: dict[str, str], work: Callable[[Side, int], float], repeats: int, device: str
-) -> Turns:
+    sides: dict[str, Backend], failed: dict[str, str], work: Callable[[Backend, int], float], repeats: int, device: str
+) -> Measurements:
     """`work(side, turn)` for one side after the other, again and again; it returns the mean log-probability. A peer
     that raises has no later turn, and none that counts."""
-    from training import wait
+    from training import synchronize
 
     if repeats < 1:
         raise SystemExit(f"--repeats is {repeats}; it must be at least 1, since the first turn only warms up")
-    done = Turns()
+    done = Measurements()
     for turn in range(1 + repeats):
         for who in [name for name in sides if name not in failed]:
             done.load.append(round(os.getloadavg()[0], 2))
-            worked, began = time.process_time(), wait(device)
+            worked, began = time.process_time(), synchronize(device)
             try:
                 said = work(sides[who], turn)
             except Exception as why:  # whatever a peer raises, the others can still be compared
@@ -157,7 +157,7 @@ def take_turns(
                 for kept in (done.seconds, done.cpu_seconds, done.warmup_seconds, done.mean_logprob):
                     kept.pop(who, None)
                 continue
-            took = wait(device) - began
+            took = synchronize(device) - began
             print(f"turn {turn}, {who}: {took:.2f} s", flush=True)
             if not turn:
                 done.warmup_seconds[who] = took
@@ -176,15 +176,15 @@ def _give_up(who: str, why: Exception, failed: dict[str, str]) -> None:
 
 
 @contextmanager
-def opened(names: Sequence[str], setting: Setting) -> Iterator[tuple[dict[str, Side], dict[str, str]]]:
+def open_backends(names: Sequence[str], setting: BackendSetting) -> Iterator[tuple[dict[str, Backend], dict[str, str]]]:
     """The sides, in this process, and why those that are missing could not be opened."""
-    sides: dict[str, Side] = {}
+    sides: dict[str, Backend] = {}
     failed: dict[str, str] = {}
     try:
         for name in names:
             began = time.perf_counter()
             try:
-                sides[name] = SIDES[name](setting)
+                sides[name] = BACKENDS[name](setting)
             except Exception as why:
                 _give_up(name, why, failed)
                 continue
@@ -195,19 +195,19 @@ def opened(names: Sequence[str], setting: Setting) -> Iterator[tuple[dict[str, S
             side.close()
 
 
-def called(script: str, model: str) -> str:
+def result_name(script: str, model: str) -> str:
     """A result's name: the script's, with the model where it is not the usual one."""
     name = slug(Path(model).name)
     return script if name == "smollm2" else f"{script}_{re.sub(r'[^a-z0-9]+', '_', name)}"
 
 
-def packages(names: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(SIDES[name].package for name in names if SIDES[name].package))
+def backend_packages(names: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(BACKENDS[name].package for name in names if BACKENDS[name].package))
 
 
-def tell(
-    name: str, work: str, told: argparse.Namespace, ready: Prepared, done: Turns, total: int, failed: dict[str, str],
-    sides: dict[str, Side], promised: float | None = None, **more: Any,
+def report_rates(
+    name: str, work: str, told: argparse.Namespace, ready: PreparedModel, done: Measurements, total: int, failed: dict[str, str],
+    sides: dict[str, Backend], promised: float | None = None, **more: Any,
 ) -> None:  # fmt: skip
     """Keep and show what a bench that counts tokens has found. `more` goes before the details that all have."""
     rates = done.rates(total)
@@ -219,7 +219,7 @@ def tell(
         limit=promised,
         unit="tokens/s",
         device=told.device,
-        packages=packages(ready.sides),
+        packages=backend_packages(ready.sides),
         results=told.results,
         details={
             **more,

@@ -21,14 +21,14 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from harness import number, parser, report
+from harness import format_number, make_parser, report
 
 PEERS = ("treequest", "treequest in place", "llm-reasoners", "mctx")
 PACKAGES = {"treequest": "treequest", "llm-reasoners": "llm-reasoners", "mctx": "mctx", "jax": "jax"}
-LONGEST = 30.0  # seconds for one tree of a peer; it then says how far it came
+MAX_TREE_SECONDS = 30.0  # seconds for one tree of a peer; it then says how far it came
 
 
-class Instant:
+class InstantPolicy:
     """A policy that writes four new tokens, and a guide that finds a number in each."""
 
     name = "instant"
@@ -57,28 +57,28 @@ class Instant:
     async def __call__(self, trace: Any, steps: Any) -> list[Any]:
         from ponder.types import Score
 
-        return [Score(found(int(trace.steps[i].token_ids[0]))) for i in steps]
+        return [Score(fake_value(int(trace.steps[i].token_ids[0]))) for i in steps]
 
 
-def found(key: int) -> float:
+def fake_value(key: int) -> float:
     """A number from 0 to 1 for each node, without a pattern."""
     return key * 2654435761 % 4294967296 / 4294967296
 
 
-def ours(sizes: list[int]) -> Iterator[dict[str, float]]:
+def ponder_overhead(sizes: list[int]) -> Iterator[dict[str, float]]:
     from ponder.reason.operators.cut import CUTS
     from ponder.reason.operators.tree_select import UCT
     from ponder.reason.strategies.mcts import MCTS
-    from ponder.types import Problem, Sampling, prompt_trace, user
+    from ponder.types import Problem, Sampling, prompt_trace, user_messages
 
-    world, sampling = Instant(), Sampling(max_tokens=1 << 30)
-    trace = prompt_trace(Problem("p", user("?")), world.encode(()))
-    held, nodes, done, cpu = resident(), 1, 0, 0.0
+    world, sampling = InstantPolicy(), Sampling(max_tokens=1 << 30)
+    trace = prompt_trace(Problem("p", user_messages("?")), world.encode(()))
+    held, nodes, done, cpu = resident_bytes(), 1, 0, 0.0
     for size in sizes:
         began, wall = time.process_time(), time.perf_counter()
         while len(trace.steps) < size:
             more = trace.steps[0].visits + max(10, (size - len(trace.steps)) // 3)
-            search = MCTS(simulations=more, width=4, cut=CUTS["line"], rule=UCT(1.0), sampling=sampling, finish=False)
+            search = MCTS(simulations=more, width=4, cut=CUTS["line"], selection=UCT(1.0), sampling=sampling, complete_answer=False)
             asyncio.run(search(trace, world, world))
         took, visits = time.process_time() - began, trace.steps[0].visits
         cpu += took
@@ -88,7 +88,7 @@ def ours(sizes: list[int]) -> Iterator[dict[str, float]]:
             "us_per_further_node": 1e6 * took / (len(trace.steps) - nodes),
             "us_per_further_simulation": 1e6 * took / (visits - done),
             "wall_seconds": time.perf_counter() - wall,
-            "resident_bytes_per_node": (resident() - held) / len(trace.steps),
+            "resident_bytes_per_node": (resident_bytes() - held) / len(trace.steps),
             "deepest": max(len(trace.path(i)) for i in range(0, len(trace.steps), 997)) - 1,
         }
         nodes, done = len(trace.steps), visits
@@ -97,13 +97,13 @@ def ours(sizes: list[int]) -> Iterator[dict[str, float]]:
 def memory(nodes: int) -> float:
     """Bytes per node that Python holds, its one token and log-probability among them."""
     tracemalloc.start()
-    measured = next(iter(ours([nodes])))
+    measured = next(iter(ponder_overhead([nodes])))
     used = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     return used / measured["nodes"]
 
 
-def resident() -> int:
+def resident_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -118,13 +118,13 @@ def treequest(nodes: int, inplace: bool) -> tuple[int, float]:
     def one(parent: Any) -> tuple[int, float]:
         nonlocal count
         count += 1
-        return count, found(count)
+        return count, fake_value(count)
 
     search = tq.StandardMCTS(samples_per_action=4)
     state, began = search.init_tree(), time.process_time()
     for done in range(1, nodes + 1):
         state = search.step(state, {"go on": one}, inplace=inplace)
-        if time.process_time() - began > LONGEST:
+        if time.process_time() - began > MAX_TREE_SECONDS:
             return done, time.process_time() - began
     return nodes, time.process_time() - began
 
@@ -148,17 +148,17 @@ def llm_reasoners(nodes: int) -> tuple[int, float]:
             return [0, 1, 2, 3]
 
         def fast_reward(self, state: int, action: int) -> tuple[float, dict[str, Any]]:
-            return found(4 * state + action), {}
+            return fake_value(4 * state + action), {}
 
         def reward(self, state: int, action: int, **_: Any) -> tuple[float, dict[str, Any]]:
-            return found(4 * state + action), {}
+            return fake_value(4 * state + action), {}
 
     search = MCTS(depth_limit=8, n_iters=1, w_exp=1.0)
     search.world_model, search.search_config = World(), Config()
     MCTSNode.reset_id()
     root = MCTSNode(state=1, action=None, parent=None, calc_q=search.calc_q)
     began, made, looks = time.process_time(), 0, 0
-    while made < nodes and time.process_time() - began < LONGEST:
+    while made < nodes and time.process_time() - began < MAX_TREE_SECONDS:
         search.iterate(root)
         made, looks = next(MCTSNode.id_iter) - looks, looks + 1  # each look takes a number
     return made, time.process_time() - began
@@ -191,7 +191,7 @@ def mctx(nodes: int) -> tuple[int, float]:
     return nodes, time.process_time() - began
 
 
-RUN: dict[str, Callable[[int], tuple[int, float]]] = {
+PEER_RUNNERS: dict[str, Callable[[int], tuple[int, float]]] = {
     "treequest": lambda n: treequest(n, inplace=False),
     "treequest in place": lambda n: treequest(n, inplace=True),
     "llm-reasoners": llm_reasoners,
@@ -199,52 +199,52 @@ RUN: dict[str, Callable[[int], tuple[int, float]]] = {
 }
 
 
-def inside(name: str, nodes: int) -> None:
+def run_peer_here(name: str, nodes: int) -> None:
     """What a peer's Python runs: one line of JSON."""
     import importlib.metadata
 
     random.seed(0)
-    made, seconds = RUN[name](nodes)
+    made, seconds = PEER_RUNNERS[name](nodes)
     package = PACKAGES[name.split()[0]]
     print(json.dumps({"nodes": made, "seconds": seconds, "version": importlib.metadata.version(package)}))
 
 
-def peer(python: str, name: str, nodes: int) -> dict[str, Any]:
+def run_peer(python: str, name: str, nodes: int) -> dict[str, Any]:
     """Microseconds per node, or why there are none."""
     if not python:
         return {"skipped": "no environment with the peers was named (--peers, PONDER_PEERS)"}
     command = [python, __file__, "--inside", name, "--nodes", str(nodes)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10 * LONGEST, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10 * MAX_TREE_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         said = (getattr(error, "stderr", "") or "").strip().splitlines()
         return {"skipped": said[-1] if said else str(error)}
     measured = json.loads(done.stdout.splitlines()[-1])
-    ended = {} if measured["nodes"] >= nodes else {"stopped_after_seconds": LONGEST}
+    ended = {} if measured["nodes"] >= nodes else {"stopped_after_seconds": MAX_TREE_SECONDS}
     return {**measured, "us_per_node": 1e6 * measured["seconds"] / measured["nodes"], **ended}
 
 
 def main() -> None:
-    flags = parser(__doc__)
+    flags = make_parser(__doc__)
     flags.add_argument("--sizes", type=int, nargs="+", default=[1000, 10_000, 100_000, 1_000_000])
     flags.add_argument("--peers", default=os.environ.get("PONDER_PEERS", ""), help="the Python that has the peers")
     flags.add_argument("--inside", choices=PEERS, help="run one peer here, and nothing else")
     flags.add_argument("--nodes", type=int, default=1000, help="for --inside")
     told = flags.parse_args()
     if told.inside:
-        inside(told.inside, told.nodes)
+        run_peer_here(told.inside, told.nodes)
         return
     load = os.getloadavg()[0]
     details: dict[str, Any] = {"load_average_before": load, "bytes_per_node": memory(min(10_000, told.sizes[-1]))}
     details["ponder"] = []
-    for measured in ours(told.sizes):
+    for measured in ponder_overhead(told.sizes):
         details["ponder"].append(measured)
-        print(f"ponder, {measured['nodes']:,} nodes: {number(measured['us_per_further_node'])} us per further node, "
-              f"{number(measured['resident_bytes_per_node'])} bytes", flush=True)  # fmt: skip
+        print(f"ponder, {measured['nodes']:,} nodes: {format_number(measured['us_per_further_node'])} us per further node, "
+              f"{format_number(measured['resident_bytes_per_node'])} bytes", flush=True)  # fmt: skip
     compared = [n for n in told.sizes if n <= 10_000]
     details["peers"] = {}
     for name in PEERS:
-        details["peers"][name] = {str(n): peer(told.peers, name, n) for n in compared}
+        details["peers"][name] = {str(n): run_peer(told.peers, name, n) for n in compared}
         print(name, json.dumps(details["peers"][name]), flush=True)
     size = compared[-1]
     mine = next(m for m in details["ponder"] if m["nodes"] >= size)["us_per_node"]

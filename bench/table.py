@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness import HERE, KEYS, RESULTS, number
+from harness import HERE, RESULT_KEYS, RESULTS, format_number
 
 INTRODUCTION = """\
 # Measured against peers
@@ -27,7 +27,7 @@ def load(results: Path = RESULTS) -> list[dict[str, Any]]:
     found = []
     for path in results.glob("*.json"):
         result = json.loads(path.read_text(encoding="utf-8"))
-        missing = [key for key in KEYS if key not in result]
+        missing = [key for key in RESULT_KEYS if key not in result]
         if missing:
             raise SystemExit(f"{path.name} lacks {', '.join(missing)}; run its bench script again")
         found.append(result)
@@ -47,8 +47,8 @@ def render(results: list[dict[str, Any]]) -> str:
 
 def _row(result: Mapping[str, Any]) -> str:
     unit = f" {result['unit']}" if result.get("unit") else ""
-    peers = ", ".join(f"{who} {number(value)}" for who, value in result["peers"].items()) or "–"
-    cells = [result["name"], result["work"], number(result["ours"]) + unit, peers]
+    peers = ", ".join(f"{who} {format_number(value)}" for who, value in result["peers"].items()) or "–"
+    cells = [result["name"], result["work"], format_number(result["ours"]) + unit, peers]
     cells += ["–" if r is None else f"{r:.2f}" for r in (result["ratio"], result["limit"])]
     return "| " + " | ".join(c.replace("|", "\\|") for c in [*cells, result["hardware"]]) + " |"
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from harness import parser, report, seconds
+from harness import make_parser, report, median_seconds
 from ponder.nets.config import to_hf
-from training import SHAPES, flops, fresh, groups, matmul_rate, update
+from training import SHAPES, model_flops, random_decoder, random_groups, matmul_rate, time_updates
 
 
 def peer(shape: str, tokens: int, sequences: int, device: str, dtype: torch.dtype, steps: int) -> tuple[float, int]:
@@ -46,12 +46,12 @@ def peer(shape: str, tokens: int, sequences: int, device: str, dtype: torch.dtyp
 
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    took = seconds(step, repeats=steps, warmup=2, device=device)
+    took = median_seconds(step, repeats=steps, warmup=2, device=device)
     return took, torch.cuda.max_memory_allocated() if device == "cuda" else 0
 
 
 def main() -> None:
-    flags = parser(__doc__)
+    flags = make_parser(__doc__)
     flags.add_argument("--shape", choices=list(SHAPES), default="qwen3-0.6b")
     flags.add_argument("--tokens", type=int, default=16384, help="of each sequence")
     flags.add_argument("--sequences", type=int, default=4, help="of each step")
@@ -65,8 +65,8 @@ def main() -> None:
     config = SHAPES[told.shape]
 
     rate = matmul_rate(told.device, dtype)
-    work = groups(config, told.sequences, 1, 16, told.tokens - 16)
-    counted = flops(config, work)
+    work = random_groups(config, told.sequences, 1, 16, told.tokens - 16)
+    counted = model_flops(config, work)
     theirs: dict[str, Any] = {}
     if importlib.util.find_spec("transformers") is not None:
         try:
@@ -76,8 +76,8 @@ def main() -> None:
             theirs = {"share": None, "failed": str(why).partition(". ")[0]}
         if told.device == "cuda":
             torch.cuda.empty_cache()
-    net = fresh(told.shape, told.device, dtype)
-    ours = update(net, work, told.device, told.steps, micro_tokens=told.micro_tokens, recompute=told.recompute)
+    net = random_decoder(told.shape, told.device, dtype)
+    ours = time_updates(net, work, told.device, told.steps, micro_tokens=told.micro_tokens, recompute=told.recompute)
     kind = str(dtype).removeprefix("torch.")
     report(
         f"trainer_rate_{told.shape.replace('-', '_').replace('.', '_')}_{told.tokens // 1024}k",

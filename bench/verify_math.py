@@ -23,22 +23,22 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from harness import parser, report
-from maths_cases import EXPLOITS, HOSTILE, RIGHT, SAID
+from harness import make_parser, report
+from maths_cases import EXPLOITS, HOSTILE, RIGHT, WORDED
 from ponder.verify import MathAnswer
 from ponder.verify.maths import jailed
 
 Judge = Callable[[str, str], float | None]
-OURS = MathAnswer()
+PONDER_VERIFIER = MathAnswer()
 RESTATED = ("sqrt sign", "sum of choices", "unevaluated")  # right in value; only `worked=False` takes them
 SUM = r"\sum_{k=1}^{n} k^2"  # outside our grammar: what is compared with it goes to the jail
 
 
-def ours(text: str, gold: str) -> float | None:
-    return OURS.judge(text, gold).value
+def grade_with_ponder(text: str, gold: str) -> float | None:
+    return PONDER_VERIFIER.grade(text, gold).value
 
 
-def theirs(text: str, gold: str) -> float | None:
+def grade_with_math_verify(text: str, gold: str) -> float | None:
     from math_verify import parse, verify
 
     return float(verify(parse(gold if "$" in gold else f"${gold}$", parsing_timeout=5), parse(text, parsing_timeout=5)))
@@ -62,7 +62,7 @@ def rows(*parts: str) -> list[dict[str, Any]]:
     return json.loads(text) if path.suffix == ".json" else [json.loads(line) for line in text.splitlines()]
 
 
-def rewritten(gold: str) -> list[str]:
+def rewrite_answer(gold: str) -> list[str]:
     """The same answer as another hand would write it."""
     ways = {
         gold.replace(r"\frac", r"\dfrac"), re.sub(r"(?<![A-Za-z]) ", "", gold),
@@ -75,26 +75,26 @@ def rewritten(gold: str) -> list[str]:
 
 def exploits() -> list[tuple[str, str]]:
     listed = [(r["gold"], r["output"]) for r in rows("..", "attacks", "math_exploits.json") if r["correct"] is False]
-    return [*listed, *((gold, boxed(answer)) for gold, answer in EXPLOITS), *(("42", text) for text in SAID)]
+    return [*listed, *((gold, boxed(answer)) for gold, answer in EXPLOITS), *(("42", text) for text in WORDED)]
 
 
 def honest() -> list[tuple[str, str]]:
     shared = [r for r in rows("..", "attacks", "math_exploits.json") if r["name"] not in RESTATED]
     listed = [(r["gold"], r["output"]) for r in shared if r["correct"] is True]
     listed += [(gold, boxed(answer)) for gold, answer in RIGHT]
-    listed += [(r["answer"], boxed(way)) for r in rows("math500", "test.jsonl") for way in rewritten(r["answer"])]
+    listed += [(r["answer"], boxed(way)) for r in rows("math500", "test.jsonl") for way in rewrite_answer(r["answer"])]
     grade = [r["answer"] for r in rows("gsm8k", "test.jsonl")]
     return [*listed, *((answer.rpartition("####")[2].strip(), answer) for answer in grade)]
 
 
-def accepted(judge: Judge, pairs: Iterable[tuple[str, str]]) -> tuple[int, int, list[tuple[str, str]]]:
+def count_accepted(judge: Judge, pairs: Iterable[tuple[str, str]]) -> tuple[int, int, list[tuple[str, str]]]:
     """How many were accepted, how many undecided, and which were not accepted."""
     values = [(judge(text, gold), gold, text) for gold, text in pairs]
     not_right = [(gold, text[-60:]) for value, gold, text in values if value != 1.0]
     return len(values) - len(not_right), sum(value is None for value, _, _ in values), not_right
 
 
-def labelled(judge: Judge) -> Counter[str]:
+def count_labels(judge: Judge) -> Counter[str]:
     found: Counter[str] = Counter()
     for row in rows("logs", "qwen_math_rm", "math_cot_100.jsonl"):
         for text, label in zip(row["code"], row["score"], strict=True):
@@ -112,25 +112,25 @@ def hostile(total: int) -> tuple[int, float, int]:
     every = max(1, len(texts) // max(1, total - len(jailed)))
     attacks = (jailed + texts[::every])[:total]
     good = [(boxed(r"\sum_{j=1}^{n} j^2"), SUM), (boxed(r"\frac{1}{2}"), "0.5"), (boxed("x+1"), "1+x")]
-    patient = MathAnswer(seconds=30)
+    patient = MathAnswer(timeout_seconds=30)
 
     def one(number: int) -> tuple[float, bool]:
         text, gold = attacks[number]
         before = time.perf_counter()
-        refused = OURS.judge(text, gold).value != 1.0
+        refused = PONDER_VERIFIER.grade(text, gold).value != 1.0
         took = time.perf_counter() - before
-        kept = patient.judge(*good[number % 3]).value == 1.0
+        kept = patient.grade(*good[number % 3]).value == 1.0
         return took, kept and refused
 
     with ThreadPoolExecutor(6) as threads:
-        list(threads.map(lambda _: patient.judge(*good[0]), range(12)))  # every worker of the jail has started
+        list(threads.map(lambda _: patient.grade(*good[0]), range(12)))  # every worker of the jail has started
         done = list(threads.map(one, range(len(attacks))))
     return len(done), max(took for took, _ in done), sum(not kept for _, kept in done)
 
 
 def _theirs_in(pipe: Any, text: str, gold: str) -> None:
     try:
-        pipe.send(theirs(text, gold))
+        pipe.send(grade_with_math_verify(text, gold))
     except BaseException as error:
         pipe.send(repr(error)[:80])
 
@@ -165,7 +165,7 @@ def mean_ms(judge: Judge, pairs: list[tuple[str, str]]) -> float:
 
 
 def main() -> None:
-    flags = parser(__doc__)
+    flags = make_parser(__doc__)
     flags.add_argument("--hostile", type=int, default=500, help="hostile answers")
     flags.add_argument("--pairs", type=int, default=1000, help="typical comparisons")
     flags.add_argument("--no-peer", action="store_true", help="only ponder")
@@ -173,32 +173,32 @@ def main() -> None:
     logging.disable(logging.CRITICAL)
 
     golds = [r["answer"] for r in rows("math500", "test.jsonl")] or [gold for gold, _ in RIGHT]
-    typical = [(gold, boxed(rewritten(gold)[0])) for gold in golds]
+    typical = [(gold, boxed(rewrite_answer(gold)[0])) for gold in golds]
     typical += [(gold, boxed(other)) for gold, other in itertools.pairwise(golds)]
     typical = typical[: told.pairs]
     numbers = [(str(n), f"So {n - 7} + 7 is what she has. The answer is {boxed(f'{n:,}')}.") for n in range(900, 1900)]
     jail = [(SUM, boxed(SUM.replace("k", letter))) for letter in "abcdfghjlmpqrstuvwxyz"]
-    judges: dict[str, Judge] = {"ponder": ours} if told.no_peer else {"ponder": ours, "math-verify": theirs}
+    judges: dict[str, Judge] = {"ponder": grade_with_ponder} if told.no_peer else {"ponder": grade_with_ponder, "math-verify": grade_with_math_verify}
     details: dict[str, Any] = {}
     cheats, fair = exploits(), honest()
     for who, judge in judges.items():
-        passed, _, _ = accepted(judge, cheats)
-        kept, undecided, refused = accepted(judge, fair)
+        passed, _, _ = count_accepted(judge, cheats)
+        kept, undecided, refused = count_accepted(judge, fair)
         details[who] = {
             "exploits": len(cheats), "false_positives": passed, "honest": len(fair), "undecided": undecided,
-            "false_negatives": len(fair) - kept, "labelled": dict(labelled(judge)),
+            "false_negatives": len(fair) - kept, "labelled": dict(count_labels(judge)),
             "typical_ms": mean_ms(judge, typical), "plain_number_us": 1000 * mean_ms(judge, numbers),
             "refused": refused[:20],
         }  # fmt: skip
         print(who, json.dumps(details[who], ensure_ascii=False), flush=True)
     own = [(row["answer"], row["solution"]) for row in rows("math500", "test.jsonl")]
-    lenient = MathAnswer(repeats=True)
+    lenient = MathAnswer(allow_repeats=True)
     details["own_solutions"] = {
         "total": len(own),
-        "refused": len(own) - accepted(ours, own)[0],
-        "refused_with_repeats": len(own) - accepted(lambda text, gold: lenient.judge(text, gold).value, own)[0],
+        "refused": len(own) - count_accepted(grade_with_ponder, own)[0],
+        "refused_with_repeats": len(own) - count_accepted(lambda text, gold: lenient.grade(text, gold).value, own)[0],
     }
-    details["jailed_ms"] = mean_ms(ours, jail)
+    details["jailed_ms"] = mean_ms(grade_with_ponder, jail)
     bare = [(gold, text.removeprefix(r"\boxed{")[:-1]) for gold, text in typical]
     details["typical_all_jailed_ms"] = mean_ms(lambda text, gold: jailed.call(5.0, "compare", gold, text).value, bare)
     count, longest, lost = hostile(told.hostile)

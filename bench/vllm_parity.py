@@ -17,16 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from harness import parser, report
-from ponder.models.load import find, load_policy
+from harness import make_parser, report
+from ponder.models.load import find_model, load_policy
 from ponder.models.native import Native
-from ponder.models.vllm_policy import VLLM
-from ponder.pipelines.solve import pick
+from ponder.models.vllm_policy import VLLMPolicy
+from ponder.pipelines.solve import shuffled_problems
 from ponder.tasks.drawn.addition import Addition
 from ponder.types import Completion, Ids, Sampling, ids
 
 
-async def written(policy: Native | VLLM, prompts: list[Ids], sampling: Sampling) -> list[Completion]:
+async def written(policy: Native | VLLMPolicy, prompts: list[Ids], sampling: Sampling) -> list[Completion]:
     groups = await asyncio.gather(*(policy.generate(p, sampling) for p in prompts))
     return [c for (c,) in groups]
 
@@ -36,17 +36,17 @@ async def native_says(native: Native, prompt: Ids, tokens: Ids, sampling: Sampli
     found = []
     for i, token in enumerate(tokens):
         prefix = np.append(prompt, tokens[:i])
-        one = Sampling(sampling.temperature, top_k=sampling.top_k, max_tokens=1, forced=(int(token),))
+        one = Sampling(sampling.temperature, top_k=sampling.top_k, max_tokens=1, forced_token_ids=(int(token),))
         found.append(float((await native.generate(ids(prefix), one))[0].logprobs[0]))
     return np.array(found)
 
 
-async def compare(native: Native, other: VLLM, prompts: list[Ids], count: int) -> dict[str, Any]:
+async def compare(native: Native, other: VLLMPolicy, prompts: list[Ids], count: int) -> dict[str, Any]:
     greedy, warm = Sampling(temperature=0, max_tokens=count), Sampling(0.7, top_k=20, max_tokens=count, seed=1)
     ours, theirs = await written(native, prompts, greedy), await written(other, prompts, greedy)
     same, ties, apart, itself = [], [], [], []
     for prompt, a, b in zip(prompts, ours, theirs, strict=True):
-        scored = await native.score(prompt, b.token_ids)
+        scored = await native.token_logprobs(prompt, b.token_ids)
         apart.append(np.abs(b.logprobs - scored))
         itself.append(np.abs(await native_says(native, prompt, b.token_ids, Sampling()) - scored))
         shared = min(len(a.token_ids), len(b.token_ids))
@@ -75,7 +75,7 @@ async def compare(native: Native, other: VLLM, prompts: list[Ids], count: int) -
 
 
 def main() -> None:
-    flags = parser(__doc__)
+    flags = make_parser(__doc__)
     flags.add_argument("--model", default="smollm2")
     flags.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     flags.add_argument("--prompts", type=int, default=32)
@@ -86,9 +86,9 @@ def main() -> None:
     if told.device != "cuda" or importlib.util.find_spec("vllm") is None:
         print("vllm_parity: not measured here; it needs vLLM and a GPU (--device cuda)")
         return
-    other = VLLM.load(find(told.model), told.dtype, gpu_memory_utilization=told.memory)
+    other = VLLMPolicy.load(find_model(told.model), told.dtype, gpu_memory_utilization=told.memory)
     native = load_policy(told.model, device=told.device, dtype=told.dtype)
-    prompts = [native.encode(p.messages) for p in pick(Addition().train, 0, 0, told.prompts)]
+    prompts = [native.encode(p.messages) for p in shuffled_problems(Addition().train, 0, 0, told.prompts)]
     found = asyncio.run(compare(native, other, prompts, told.tokens))
     other.close()
     for name, value in found.items():

@@ -4,15 +4,15 @@ import asyncio
 
 from ponder.models.load import load_policy
 from ponder.pipelines.solve import solve
-from ponder.reason.operators import majority
+from ponder.reason.operators import majority_step
 from ponder.reason.strategies import Ensemble
 from ponder.train.policy_gradient import GRPO
-from ponder.types import Problem, Sampling, user
-from ponder.verify import FORMS, FinalNumber
+from ponder.types import Problem, Sampling, user_messages
+from ponder.verify import ANSWER_FORMS, FinalNumber
 
 policy = load_policy("smollm2", template="qa")
-verifier = FinalNumber(forms=FORMS)
-problem = Problem("sum", user("What is 27 + 58?"), answer="85")
+verifier = FinalNumber(forms=ANSWER_FORMS)
+problem = Problem("sum", user_messages("What is 27 + 58?"), answer="85")
 
 trace = asyncio.run(solve(problem, Ensemble(n=4, sampling=Sampling(max_tokens=16, seed=0)), policy, verifier))
 GRPO().credit([trace], verifier.name, memory={})
@@ -20,5 +20,5 @@ GRPO().credit([trace], verifier.name, memory={})
 for i in trace.answers():
     step = trace.steps[i]
     print(repr(step.text), step.scores[verifier.name], step.advantages[:1] if step.advantages is not None else None)
-print("majority:", majority(trace, trace.answers(), verifier.read))
+print("majority:", majority_step(trace, trace.answers(), verifier.extract_answer))
 print("cost:", trace.cost)

@@ -30,7 +30,7 @@ from ponder.train.algorithms import ONLINE
 from ponder.train.objective import NO_KL
 from ponder.train.optimiser import AdamW
 from ponder.train.ppo import Critic
-from ponder.types import Problem, Sampling, Score, Trace, user
+from ponder.types import Problem, Sampling, Score, Trace, user_messages
 
 SECRET, LETTERS = "50341", "012345"
 PLAIN = Sampling(max_tokens=len(SECRET))
@@ -59,7 +59,7 @@ class Word:
 
     @property
     def train(self) -> Sequence[Problem]:
-        return [Problem(letter, user(letter), SECRET) for letter in LETTERS]
+        return [Problem(letter, user_messages(letter), SECRET) for letter in LETTERS]
 
     test = train
 
@@ -107,7 +107,7 @@ def rewards(name: str, steps: int, seed: int) -> list[float]:
     strategy: Strategy = Fork() if name == "tree" else Ensemble(16, PLAIN)
     job = RL(
         Word(), Fresh(LETTERS, width=32, layers=2, heads=4, context=16, seed=seed), "{{- messages[-1].content }}",
-        strategy, ONLINE[name](**SETTINGS.get(name, {})), ADAM, steps=steps, prompts=6, passes=2,
+        strategy, ONLINE[name](**SETTINGS.get(name, {})), ADAM, steps=steps, problems_per_step=6, epochs_per_batch=2,
         preflight=False, save_every=steps, seed=seed, device="cpu", dtype="float32",
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as run:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from ponder.tasks import Columns
+from ponder.tasks import CustomTask
 from ponder.types import Step, ids, prompt_trace
 
 rows = [{"prompt": f"What is {n} times 3?", "answer": 3 * n} for n in range(100)]  # or a .jsonl, .csv, .parquet file
@@ -16,7 +16,7 @@ def brief(completions, **kwargs):
     return [-len(text) / 100 for text in completions]
 
 
-task = Columns(data=rows, rewards=(right, brief), weights=(1.0, 0.1))
+task = CustomTask(data=rows, rewards=(right, brief), weights=(1.0, 0.1))
 print(len(task.train), "training and", len(task.test), "held-out problems, which share no prompt")
 
 problem = task.train[0]

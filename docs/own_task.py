@@ -12,7 +12,7 @@ from ponder.tasks.drawn.procedural import Procedural
 from ponder.train.objective import NO_KL
 from ponder.train.optimiser import AdamW
 from ponder.train.policy_gradient import GRPO
-from ponder.types import Problem, Sampling, user
+from ponder.types import Problem, Sampling, user_messages
 from ponder.verify import FinalNumber
 
 
@@ -30,7 +30,7 @@ class Successor(Procedural[int]):
         return str(item)
 
     def problem(self, item: int, id: str) -> Problem:
-        return Problem(id, user(f"{item}"), str(item + 1))
+        return Problem(id, user_messages(f"{item}"), str(item + 1))
 
     def gold(self, problem: Problem) -> str:
         return str(problem.answer)
@@ -41,10 +41,10 @@ job = RL(
     model=Fresh("0123456789", width=32, layers=2, heads=2),
     template="{{ bos_token }}{{ messages[-1].content }}",
     strategy=Ensemble(n=8, sampling=Sampling(max_tokens=1)),
-    objective=GRPO(kl=NO_KL),
+    algorithm=GRPO(kl=NO_KL),
     optimiser=AdamW(lr=3e-3),
     steps=40,
-    prompts=16,
+    problems_per_step=16,
     dtype="float32",
 )
 

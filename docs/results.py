@@ -31,13 +31,13 @@ from typing import Any
 from results_page import ALONE, BASES, KEPT, REHEARSAL, START, N, brief, command, page, read
 
 from ponder.cli import recipes
-from ponder.cli.flags import call
+from ponder.cli.flags import run_command
 from ponder.measure import selection_curve
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.label import Label
 from ponder.pipelines.rl import RL
-from ponder.pipelines.stages import Stages, settled
+from ponder.pipelines.stages import Stages, resolve_stage_references
 from ponder.protocols import Silent
 from ponder.runs import read_metrics, read_traces
 from ponder.types import Cost, Trace
@@ -78,12 +78,12 @@ def run(name: str, on: str, model: str, seed: int, start: str, folder: Path) -> 
     """One run to its end, and what it gave."""
     began = time.time()
     title, *flags = name.split()
-    recipe = recipes.load(recipes.shipped()[title])
+    recipe = recipes.load_recipe(recipes.shipped_recipes()[title])
     if seed == REHEARSAL:
         sys.modules["_bases"].rehearse()
     if title not in (START, "distillation"):
         flags += ["--start", start]
-    job = call(recipe, [*flags, "--on", model, "--seed", str(seed)], "results")
+    job = run_command(recipe, [*flags, "--on", model, "--seed", str(seed)], "results")
     job(folder, Lean(job, folder))
     told = {
         "run": name, "on": on, "seed": seed, "command": command(name, on, seed), "seconds": round(time.time() - began),
@@ -122,7 +122,7 @@ def stages(job: Stages, folder: Path) -> Iterator[dict[str, Any]]:
         if isinstance(stage.job, Collect | Label | RL | Evaluate):
             cost = spent(at)
             if isinstance(stage.job, Label):  # the answers that were labelled are on the bill of their own stage
-                cost -= sum(spent(Path(place)) for place in settled(stage.job, folder).data)
+                cost -= sum(spent(Path(place)) for place in resolve_stage_references(stage.job, folder).data)
             told["sampled"] = cost
         if (at / "checkpoints").is_dir():
             rows = read_metrics(at)

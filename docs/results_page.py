@@ -282,7 +282,7 @@ seen on held-out problems: those runs are here, and the seeds above were then ru
 
 
 def about(on: str, rows: Rows) -> str:
-    recipes.reach(recipes.folders())
+    recipes.add_to_import_path(recipes.recipe_folders())
     base = importlib.import_module("_bases").base(on)
     first = next(s for row in rows.values() for s in row["stages"] if "right" in s)
     asked = base.task.test[0]

@@ -10,11 +10,11 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Annotated, Any
 
-from ponder.cli.flags import Above
+from ponder.cli.flags import GreaterThan
 from ponder.models.load import Fresh
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
-from ponder.pipelines.reward import RewardModel
+from ponder.pipelines.reward import TrainRewardModel
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage
@@ -25,21 +25,21 @@ from ponder.tasks import Sums
 from ponder.train.imitation import DPO
 from ponder.train.objective import Objective
 from ponder.train.optimiser import AdamW
-from ponder.train.reward import Judging
+from ponder.train.reward import RewardObjective
 from ponder.types import Problem, Sampling
 
-On = Annotated[str, "tiny, smollm2, or a folder with a model in the place of SmolLM2"]
+BaseModelName = Annotated[str, "tiny, smollm2, or a folder with a model in the place of SmolLM2"]
 Start = Annotated[str | None, "a run directory or folder with a model to start from; None: the recipe makes its own"]
-Lr = Annotated[float | None, "learning rate; None: what suits the model", Above(0)]
-Steps = Annotated[int | None, "of training; None: what suits the model", Above(0)]
+Lr = Annotated[float | None, "learning rate; None: what suits the model", GreaterThan(0)]
+Steps = Annotated[int | None, "of training; None: what suits the model", GreaterThan(0)]
 Problems = Annotated[
-    int | None, "to sample answers of; None: as many as the model's budget of answers allows", Above(0)
+    int | None, "to sample answers of; None: as many as the model's budget of answers allows", GreaterThan(0)
 ]
-Count = Annotated[int, Above(0)]
+Count = Annotated[int, GreaterThan(0)]
 
 
 @dataclass(frozen=True)
-class Rehearsed(Sums):
+class MeasuredOnTraining(Sums):
     """The same sums, measured on training problems: to choose settings by, while the held-out ones stay unseen."""
 
     @cached_property
@@ -49,121 +49,121 @@ class Rehearsed(Sums):
 
 
 @dataclass(frozen=True)
-class Pace:
+class StepsAndRate:
     """How long something is learned, and how fast."""
 
     steps: int
     lr: float
 
-    def adam(self, lr: float | None = None, steps: int | None = None) -> AdamW:
+    def optimizer(self, lr: float | None = None, steps: int | None = None) -> AdamW:
         return AdamW(lr=lr or self.lr, decay_steps=steps or self.steps)
 
 
 @dataclass(frozen=True)
-class Base:
+class RecipeBase:
     """A model and a task, and how it learns best."""
 
     model: str | Fresh
-    small: str | Fresh  # who learns from a teacher
+    student: str | Fresh  # who learns from a teacher
     template: str
     task: Sums
-    draw: Sampling
-    answers: int  # that a recipe may sample to learn from: the same for all, so that they can be compared
-    cold: Pace  # the imitation at the start
-    sft: Pace
-    dpo: Pace
-    prefer: DPO
-    rl: Pace
-    judge: Pace  # reward and value models
+    sampling: Sampling
+    answer_budget: int  # that a recipe may sample to learn from: the same for all, so that they can be compared
+    cold_start: StepsAndRate  # the imitation at the start
+    sft: StepsAndRate
+    dpo: StepsAndRate
+    dpo_objective: DPO
+    rl: StepsAndRate
+    reward_model: StepsAndRate  # reward and value models
 
-    def start(self, seed: int, steps: int | None = None, small: bool = False) -> FineTune:
+    def cold_start_job(self, seed: int, steps: int | None = None, small: bool = False) -> FineTune:
         """Imitation of worked answers, broken off early."""
-        model, steps = self.small if small else self.model, steps or self.cold.steps
+        model, steps = self.student if small else self.model, steps or self.cold_start.steps
         return FineTune(
             self.task, replace(model, seed=seed) if isinstance(model, Fresh) else model, self.template,
-            optimiser=AdamW(lr=self.cold.lr, warmup=steps // 10, decay_steps=steps), steps=steps, batch=64,
+            optimiser=AdamW(lr=self.cold_start.lr, warmup_steps=steps // 10, decay_steps=steps), steps=steps, batch_size=64,
             save_every=steps, seed=seed,
         )  # fmt: skip
 
-    def begin(self, seed: int, start: str | None) -> tuple[list[Stage], str]:
+    def cold_start_stages(self, seed: int, start: str | None) -> tuple[list[Stage], str]:
         """The first stages, and the model that comes out of them; none where there is a model to start from."""
         if start is not None:
             return [], start
-        made = [Stage("start", self.start(seed)), Stage("start-accuracy", self.measure("stage:start", seed))]
+        made = [Stage("start", self.cold_start_job(seed)), Stage("start-accuracy", self.evaluate("stage:start", seed))]
         return made, "stage:start"
 
-    def sample(
+    def collect(
         self, model: str, strategy: Strategy, problems: int, seed: int, first: int = 0, guide: str = ""
     ) -> Collect:
         """Answers to training problems."""
         return Collect(
-            self.task, model, strategy=strategy, guide=guide, problems=problems, first=first, batch=512, seed=seed
+            self.task, model, strategy=strategy, guide=guide, limit=problems, start_index=first, max_concurrency=512, seed=seed
         )
 
-    def search(self, simulations: int, **more: Any) -> MCTS:
+    def mcts(self, simulations: int, **more: Any) -> MCTS:
         """Line by line."""
-        return MCTS(simulations=simulations, width=4, sampling=self.draw, cut=CUTS["line"], parallel=4, **more)
+        return MCTS(simulations=simulations, width=4, sampling=self.sampling, cut=CUTS["line"], parallel_simulations=4, **more)
 
-    def tune(self, data: str, model: str, seed: int, steps: int | None, lr: float | None, **more: Any) -> FineTune:
+    def fine_tune(self, data: str, model: str, seed: int, steps: int | None, lr: float | None, **more: Any) -> FineTune:
         """Learn from a file of answers, or with another objective from pairs or a teacher."""
         pace = self.dpo if isinstance(more.get("objective"), DPO) else self.sft
         steps = steps or pace.steps
         return FineTune(
-            data, model, self.template, optimiser=pace.adam(lr, steps), steps=steps, save_every=steps, seed=seed,
+            data, model, self.template, optimiser=pace.optimizer(lr, steps), steps=steps, save_every=steps, seed=seed,
             **{"batch": 64, **more},
         )  # fmt: skip
 
-    def reinforce(
-        self, model: str, n: int, objective: Objective, seed: int, steps: int | None, lr: float | None, **more: Any
+    def rl_job(
+        self, model: str, group_size: int, objective: Objective, seed: int, steps: int | None, lr: float | None, **more: Any
     ) -> RL:
         """Learn from the rewards of n samples a problem, so many problems a step that the budget lasts."""
         steps = steps or self.rl.steps
-        prompts = more.pop("prompts", None) or self.answers // (steps * n)
-        given = {"task": self.task, "strategy": Ensemble(n, self.draw), "prompts": prompts, **more}
+        prompts = more.pop("prompts", None) or self.answer_budget // (steps * group_size)
+        given = {"task": self.task, "strategy": Ensemble(group_size, self.sampling), "prompts": prompts, **more}
         return RL(
-            model=model, template=self.template, objective=objective, steps=steps, save_every=steps, seed=seed,
+            model=model, template=self.template, algorithm=objective, steps=steps, save_every=steps, seed=seed,
             optimiser=AdamW(lr=lr or self.rl.lr, betas=(0.9, 0.95)), **given,
         )  # fmt: skip
 
-    def judged(
-        self, data: str, model: str, objective: Judging, seed: int, steps: int | None = None, lr: float | None = None,
+    def train_reward_model(
+        self, data: str, model: str, objective: RewardObjective, seed: int, steps: int | None = None, lr: float | None = None,
         **more: Any,
-    ) -> RewardModel:  # fmt: skip
+    ) -> TrainRewardModel:  # fmt: skip
         """A model that learns to judge."""
-        steps = steps or self.judge.steps
-        return RewardModel(
-            (data,), model, objective, self.template, optimiser=self.judge.adam(lr, steps), steps=steps, batch=32,
+        steps = steps or self.reward_model.steps
+        return TrainRewardModel(
+            (data,), model, objective, self.template, optimiser=self.reward_model.optimizer(lr, steps), steps=steps, batch_size=32,
             save_every=steps, seed=seed, **more,
         )  # fmt: skip
 
-    def measure(self, model: str, seed: int, n: int = 4) -> Evaluate:
+    def evaluate(self, model: str, seed: int, n: int = 4) -> Evaluate:
         """Right answers at temperature 1 on the held-out problems, with votes and coverage of n samples."""
-        return Evaluate(self.task, model, strategy=Ensemble(n, self.draw), batch=512, seed=seed)
+        return Evaluate(self.task, model, strategy=Ensemble(n, self.sampling), max_concurrency=512, seed=seed)
 
 
 CHARACTERS = Fresh("0123456789+=#\n ", width=64, layers=2, context=80)
 BASES = {
-    "tiny": Base(
-        model=CHARACTERS, small=replace(CHARACTERS, width=48), template="{{ bos_token }}{{ messages[-1].content }}",
-        task=Sums(terms=5, limit=5, prompt="{sum}=", forms=("hash",)), draw=Sampling(max_tokens=40),
-        answers=16384, cold=Pace(300, 4e-3), sft=Pace(150, 1e-3), dpo=Pace(60, 5e-4), prefer=DPO(beta=0.1, nll=5),
-        rl=Pace(64, 1e-4), judge=Pace(200, 1e-3),
+    "tiny": RecipeBase(
+        model=CHARACTERS, student=replace(CHARACTERS, width=48), template="{{ bos_token }}{{ messages[-1].content }}",
+        task=Sums(terms=5, limit=5, prompt="{sum}=", forms=("hash",)), sampling=Sampling(max_tokens=40),
+        answer_budget=16384, cold_start=StepsAndRate(300, 4e-3), sft=StepsAndRate(150, 1e-3), dpo=StepsAndRate(60, 5e-4), dpo_objective=DPO(beta=0.1, nll_weight=5),
+        rl=StepsAndRate(64, 1e-4), reward_model=StepsAndRate(200, 1e-3),
     ),
-    "smollm2": Base(
-        model="smollm2", small="smollm2", template="qa",
-        task=Sums(terms=3, limit=100, prompt="What is {sum}?", forms=("hash",)), draw=Sampling(max_tokens=40),
-        answers=8192, cold=Pace(30, 5e-5), sft=Pace(50, 2e-5), dpo=Pace(30, 2e-5), prefer=DPO(beta=0.5),
-        rl=Pace(32, 3e-5), judge=Pace(100, 5e-5),
+    "smollm2": RecipeBase(
+        model="smollm2", student="smollm2", template="qa",
+        task=Sums(terms=3, limit=100, prompt="What is {sum}?", forms=("hash",)), sampling=Sampling(max_tokens=40),
+        answer_budget=8192, cold_start=StepsAndRate(30, 5e-5), sft=StepsAndRate(50, 2e-5), dpo=StepsAndRate(30, 2e-5), dpo_objective=DPO(beta=0.5),
+        rl=StepsAndRate(32, 3e-5), reward_model=StepsAndRate(100, 5e-5),
     ),
 }  # fmt: skip
 
 
-def base(on: str) -> Base:
+def find_base(base_model: str) -> RecipeBase:
     """By name; any other text is a model in SmolLM2's place."""
-    return BASES[on] if on in BASES else replace(BASES["smollm2"], model=on, small=on)
+    return BASES[base_model] if base_model in BASES else replace(BASES["smollm2"], model=base_model, student=base_model)
 
 
-def rehearse() -> None:
+def measure_on_training_problems() -> None:
     """From now on, in this process, all is measured on training problems."""
     for on, b in BASES.items():
-        BASES[on] = replace(b, task=Rehearsed(**{f.name: getattr(b.task, f.name) for f in fields(b.task)}))
+        BASES[on] = replace(b, task=MeasuredOnTraining(**{f.name: getattr(b.task, f.name) for f in fields(b.task)}))

@@ -4,9 +4,9 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
-from ponder.tasks.drawn.procedural import Procedural, at_least
-from ponder.tasks.split import held_out
-from ponder.types import Problem, user
+from ponder.tasks.drawn.procedural import Procedural, require_at_least
+from ponder.tasks.split import hashes_to_test
+from ponder.types import Problem, user_messages
 from ponder.verify import FinalText
 
 Item = tuple[int, tuple[tuple[str, int], ...]]
@@ -14,7 +14,7 @@ TEMPLATE = "{{ bos_token }}{{ messages[-1].content }}"
 
 
 @dataclass(frozen=True)
-class Clock(Procedural[Item]):
+class LastDigits(Procedural[Item]):
     """Last digits from left to right: of `3*7+5` first 1, then 6. By factors of 3, 7 and 9 no digit is forgotten.
 
     Answered `3*7+5=6`, plain; or worked, with every digit on the way, `3*7+5:16;=6`.
@@ -24,7 +24,7 @@ class Clock(Procedural[Item]):
     form: Literal["plain", "worked"] = "plain"
 
     def check(self) -> None:
-        at_least(1, operations=self.operations)
+        require_at_least(1, operations=self.operations)
 
     @property
     def name(self) -> str:
@@ -49,11 +49,11 @@ class Clock(Procedural[Item]):
             digits.append((digits[-1] * number if sign == "*" else digits[-1] + number) % 10)
         way = "".join(map(str, digits[1:]))
         answer = f":{way};={digits[-1]}" if self.form == "worked" else f"={digits[-1]}"
-        return Problem(id, user(self.key(item), self.system), answer)
+        return Problem(id, user_messages(self.key(item), self.system), answer)
 
     def gold(self, problem: Problem) -> str:
         return str(problem.answer)
 
-    def _tests(self, item: Item) -> bool:
+    def _is_test_item(self, item: Item) -> bool:
         """Worked or plain, a problem is on the same side."""
-        return held_out(f"clock {self.key(item)}", tenths=1)
+        return hashes_to_test(f"clock {self.key(item)}", tenths=1)

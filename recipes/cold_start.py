@@ -10,7 +10,7 @@ from _bases import Lr, On, Pace, Steps, base
 from ponder.pipelines.stages import Stages
 
 
-def recipe(on: On = "tiny", steps: Steps = None, lr: Lr = None, seed: int = 0) -> Stages:
-    b = base(on)
-    pace = Pace(steps or b.cold.steps, lr or b.cold.lr)
+def recipe(base_model: On = "tiny", steps: Steps = None, lr: Lr = None, seed: int = 0) -> Stages:
+    b = base(base_model)
+    pace = Pace(steps or b.cold_start.steps, lr or b.cold_start.lr)
     return Stages(tuple(replace(b, cold=pace).begin(seed, None)[0]))

@@ -16,22 +16,22 @@ from ponder.train.imitation import Distill
 
 
 def recipe(
-    on: On = "tiny", longer: Count = 3, problems: Problems = None, n: Count = 4, steps: Steps = None, lr: Lr = None,
+    base_model: On = "tiny", teacher_steps_factor: Count = 3, problems: Problems = None, n: Count = 4, steps: Steps = None, lr: Lr = None,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b = base(on)
+    b = base(base_model)
     problems = problems or b.answers // n
     lessons, pupil = "stage:harvest/data.jsonl", "stage:student"
-    by_logits = b.tune(lessons, pupil, seed, steps, lr, objective=Distill(), teacher="stage:teacher")
+    by_logits = b.fine_tune(lessons, pupil, seed, steps, lr, objective=Distill(), teacher="stage:teacher")
     return Stages(
         (
-            Stage("teacher", b.start(seed, steps=longer * b.cold.steps)),
+            Stage("teacher", b.start(seed, steps=teacher_steps_factor * b.cold_start.steps)),
             Stage("student", b.start(seed, small=True)),
             Stage("teacher-accuracy", b.measure("stage:teacher", seed)),
             Stage("student-accuracy", b.measure("stage:student", seed)),
             Stage("sample", b.sample("stage:teacher", Ensemble(n, b.draw), problems, seed)),
-            Stage("harvest", Harvest(("stage:sample",), "chains", each=n, model="stage:student")),
-            Stage("by-traces", b.tune(lessons, pupil, seed, steps, lr)),
+            Stage("harvest", Harvest(("stage:sample",), "chains", max_per_problem=n, tokens_model="stage:student")),
+            Stage("by-traces", b.fine_tune(lessons, pupil, seed, steps, lr)),
             Stage("by-traces-accuracy", b.measure("stage:by-traces", seed)),
             Stage("by-logits", by_logits),
             Stage("by-logits-accuracy", b.measure("stage:by-logits", seed)),

@@ -19,12 +19,12 @@ from ponder.reason.strategies import Ensemble
 
 
 def recipe(
-    on: On = "tiny", by: Literal["samples", "search"] = "samples", rounds: Count = 2, problems: Problems = None,
+    base_model: On = "tiny", by: Literal["samples", "search"] = "samples", rounds: Count = 2, problems: Problems = None,
     n: Annotated[Count, When("by", "samples")] = 8, simulations: Annotated[Count, When("by", "search")] = 16,
     steps: Steps = None, beta: float | None = None, nll: float | None = None, lr: Lr = None, start: Start = None,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b = base(on)
+    b = base(base_model)
     stages, newest = b.begin(seed, start)
     given = {name: value for name, value in (("beta", beta), ("nll", nll)) if value is not None}
     problems = problems or b.answers // (rounds * (n if by == "samples" else simulations))
@@ -32,11 +32,11 @@ def recipe(
     if by == "search":
         way, guide, what = b.search(simulations, rollouts=1), "oracle", "siblings"
     for k in range(1, rounds + 1):
-        pairs, dpo = f"stage:pairs-{k}/data.jsonl", replace(b.prefer, **given)
+        pairs, dpo = f"stage:pairs-{k}/data.jsonl", replace(b.dpo_objective, **given)
         stages += [
             Stage(f"sample-{k}", b.sample(newest, way, problems, seed, (k - 1) * problems, guide)),
-            Stage(f"pairs-{k}", Harvest((f"stage:sample-{k}",), what, each=4)),
-            Stage(f"prefer-{k}", b.tune(pairs, newest, seed, steps, lr, objective=dpo, batch=128)),
+            Stage(f"pairs-{k}", Harvest((f"stage:sample-{k}",), what, max_per_problem=4)),
+            Stage(f"prefer-{k}", b.fine_tune(pairs, newest, seed, steps, lr, objective=dpo, batch=128)),
             Stage(f"accuracy-{k}", b.measure(f"stage:prefer-{k}", seed)),
         ]
         newest = f"stage:prefer-{k}"

@@ -17,16 +17,16 @@ from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Ensemble
-from ponder.train.reward import Value
+from ponder.train.reward import StateValue
 
 
 def recipe(
-    on: On = "tiny", by: Literal["search", "value", "sampling"] = "search", rounds: Count = 2,
+    base_model: On = "tiny", by: Literal["search", "value", "sampling"] = "search", rounds: Count = 2,
     problems: Problems = None, simulations: Annotated[Count, When("by", "search", "value")] = 16,
     n: Annotated[Count, When("by", "sampling")] = 8, steps: Steps = None, lr: Lr = None, start: Start = None,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b = base(on)
+    b = base(base_model)
     stages, newest = b.begin(seed, start)
     problems = problems or b.answers // (2 * rounds * n)  # searches take their time
     search, guided = b.search(simulations, rollouts=1), b.search(simulations)
@@ -36,15 +36,15 @@ def recipe(
             way, guide = guided, f"oracle+reward:stage:value-{k - 1}"
         stages += [
             Stage(f"sample-{k}", b.sample(newest, way, problems, seed, (k - 1) * problems, guide)),
-            Stage(f"harvest-{k}", Harvest((f"stage:sample-{k}",), "chains", each=4, model=newest)),
-            Stage(f"tune-{k}", b.tune(f"stage:harvest-{k}/data.jsonl", newest, seed, steps, lr)),
+            Stage(f"harvest-{k}", Harvest((f"stage:sample-{k}",), "chains", max_per_problem=4, tokens_model=newest)),
+            Stage(f"tune-{k}", b.fine_tune(f"stage:harvest-{k}/data.jsonl", newest, seed, steps, lr)),
             Stage(f"accuracy-{k}", b.measure(f"stage:tune-{k}", seed)),
         ]
         if by != "sampling":
             think = {"strategy": guided, "guide": f"reward:stage:value-{k}", "limit": 100, "seed": seed}
             stages += [
-                Stage(f"values-{k}", Harvest((f"stage:sample-{k}",), "values", oracle=True)),
-                Stage(f"value-{k}", b.judged(f"stage:values-{k}/data.jsonl", f"stage:tune-{k}", Value(), seed, steps)),
+                Stage(f"values-{k}", Harvest((f"stage:sample-{k}",), "values", include_oracle=True)),
+                Stage(f"value-{k}", b.judged(f"stage:values-{k}/data.jsonl", f"stage:tune-{k}", StateValue(), seed, steps)),
                 Stage(f"search-accuracy-{k}", Evaluate(b.task, f"stage:tune-{k}", **think)),
             ]
         newest = f"stage:tune-{k}"

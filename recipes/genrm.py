@@ -26,27 +26,27 @@ from ponder.models.tokenizer import Tokenizer
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.harvest import Harvest
-from ponder.pipelines.reward import RewardModel
+from ponder.pipelines.reward import TrainRewardModel
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import BestOf, Ensemble
 from ponder.train.optimiser import AdamW
-from ponder.train.reward import ORM
+from ponder.train.reward import OutcomeReward
 from ponder.types import Sampling
 
 ALPHABET = "0123456789+*=;:?\n \\VYN" + "abcdefghijklmnopqrstuvwxyz"
 # What GenRM asks, without the words that this model has never read: 3*7+5:16;=6?
-ASKED = (
+GENRM_TEMPLATE = (
     r"{{ bos_token }}{{ (messages[-1].content.split('PROBLEM: ') | last).split('\n\n') | first"
     r" | replace('\nSOLUTION: ', '') | replace('\"', '') }}?"
 )
 
 
-def slips(temperature: float, length: int) -> Sampling:
+def hot_sampling(temperature: float, length: int) -> Sampling:
     """Hot, and only what an answer is made of: the wrong ones are wrong in a digit."""
-    tokenizer = Tokenizer.characters(ALPHABET)
-    allowed = tokenizer.encode("0123456789=:;", special=False).tolist()
-    return Sampling(temperature=temperature, max_tokens=length, allowed=(*tokenizer.eos, *allowed))
+    tokenizer = Tokenizer.from_alphabet(ALPHABET)
+    allowed = tokenizer.encode("0123456789=:;", add_special_tokens=False).tolist()
+    return Sampling(temperature=temperature, max_tokens=length, allowed_token_ids=(*tokenizer.eos, *allowed))
 
 
 def recipe(
@@ -54,14 +54,14 @@ def recipe(
     steps: int = 1000, batch: int = 64, lr: float = 1e-3, temperature: float = 2.0, n: int = 8, rationales: int = 4,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
-    task, draw = Clock(operations, "worked", test_size=200), slips(temperature, operations + 5)
+    task, draw = Clock(operations, "worked", test_size=200), hot_sampling(temperature, operations + 5)
 
     def adam(lr: float, steps: int) -> AdamW:
-        return AdamW(lr=lr, warmup=20, decay_steps=steps)
+        return AdamW(lr=lr, warmup_steps=20, decay_steps=steps)
 
     def judge(data: str) -> FineTune:
         return FineTune(
-            f"stage:{data}/data.jsonl", "stage:base", ASKED, optimiser=adam(lr, steps), steps=steps, batch=batch,
+            f"stage:{data}/data.jsonl", "stage:base", GENRM_TEMPLATE, optimiser=adam(lr, steps), steps=steps, batch_size=batch,
             save_every=steps, seed=seed,
         )  # fmt: skip
 
@@ -70,17 +70,17 @@ def recipe(
 
     base = FineTune(
         task, Fresh(ALPHABET, width=64, layers=2, context=256, seed=seed), TEMPLATE, optimiser=adam(3e-3, base_steps),
-        steps=base_steps, batch=64, save_every=base_steps, seed=seed,
+        steps=base_steps, batch_size=64, save_every=base_steps, seed=seed,
     )  # fmt: skip
-    orm = RewardModel(
-        ("stage:sample",), "stage:base", ORM(), TEMPLATE, optimiser=adam(lr, orm_steps), steps=orm_steps,
-        batch=batch, save_every=orm_steps, seed=seed,
+    orm = TrainRewardModel(
+        ("stage:sample",), "stage:base", OutcomeReward(), TEMPLATE, optimiser=adam(lr, orm_steps), steps=orm_steps,
+        batch_size=batch, save_every=orm_steps, seed=seed,
     )  # fmt: skip
     return Stages(
         (
             Stage("base", base),
             Stage(
-                "sample", Collect(task, "stage:base", TEMPLATE, Ensemble(samples, draw), problems=problems, seed=seed)
+                "sample", Collect(task, "stage:base", TEMPLATE, Ensemble(samples, draw), limit=problems, seed=seed)
             ),
             Stage("orm", orm),
             Stage("verdicts", Harvest(("stage:sample",), "verdicts")),

@@ -11,10 +11,10 @@ from ponder.train.policy_gradient import GRPO
 
 
 def recipe(
-    on: On = "tiny", steps: Steps = None, prompts: Problems = None, n: Count = 8, lr: Lr = None, start: Start = None,
+    base_model: On = "tiny", steps: Steps = None, prompts: Problems = None, group_size: Count = 8, lr: Lr = None, start: Start = None,
     seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b = base(on)
+    b = base(base_model)
     stages, first = b.begin(seed, start)
-    grpo = b.reinforce(first, n, GRPO(kl=NO_KL), seed, steps, lr, prompts=prompts)
+    grpo = b.rl_job(first, group_size, GRPO(kl=NO_KL), seed, steps, lr, prompts=prompts)
     return Stages((*stages, Stage("grpo", grpo), Stage("accuracy", b.measure("stage:grpo", seed))))

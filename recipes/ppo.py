@@ -12,11 +12,11 @@ from ponder.train.ppo import PPO, Critic
 
 
 def recipe(
-    on: On = "tiny", steps: Steps = None, prompts: Problems = None, n: Count = 4, passes: int = 1, warmup: int = 2,
+    base_model: On = "tiny", steps: Steps = None, prompts: Problems = None, group_size: Count = 4, passes: int = 1, critic_warmup_steps: int = 2,
     lr: Lr = None, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b = base(on)
+    b = base(base_model)
     stages, first = b.begin(seed, start)
-    critic = Critic(optimiser=AdamW(lr=b.judge.lr), warmup=warmup)
-    ppo = b.reinforce(first, n, PPO(kl=NO_KL, lam=1.0, critic=critic), seed, steps, lr, prompts=prompts, passes=passes)
+    critic = Critic(optimiser=AdamW(lr=b.judge.lr), warmup_steps=critic_warmup_steps)
+    ppo = b.rl_job(first, group_size, PPO(kl=NO_KL, lam=1.0, critic=critic), seed, steps, lr, prompts=prompts, passes=passes)
     return Stages((*stages, Stage("ppo", ppo), Stage("accuracy", b.measure("stage:ppo", seed))))

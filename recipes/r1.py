@@ -25,44 +25,44 @@ from ponder.tasks.mixed import Mixed, Shaped
 from ponder.train.imitation import Distill
 from ponder.train.objective import NO_KL
 from ponder.train.policy_gradient import GRPO, DrGRPO
-from ponder.train.reward import ORM
+from ponder.train.reward import OutcomeReward
 
 
 def recipe(
-    on: On = "tiny", rl_steps: Steps = None, sft_steps: Steps = None, problems: Problems = None,
-    prompts: Problems = None, n: Count = 8, lr: Lr = None, start: Start = None, seed: int = 0,
+    base_model: On = "tiny", rl_steps: Steps = None, sft_steps: Steps = None, problems: Problems = None,
+    prompts: Problems = None, group_size: Count = 8, lr: Lr = None, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b = base(on)
+    b = base(base_model)
     plain = replace(b, task=replace(b.task, limit=b.task.limit // 2 + 1))  # what asks for no long thought
     stages, cold = b.begin(seed, start)
     problems = problems or b.answers // 16
     four, grpo = Ensemble(4, b.draw), GRPO(kl=NO_KL)
     everything = Mixed((b.task, Rewarded(plain.task, "reward:stage:judge", name="plain")))
     rl_steps = rl_steps or b.rl.steps
-    learn = {"seed": seed, "lr": lr, "prompts": prompts or b.answers // (rl_steps * n)}
+    learn = {"seed": seed, "lr": lr, "prompts": prompts or b.answers // (rl_steps * group_size)}
     few = max(1, rl_steps // 4)
-    softly = DrGRPO(length=b.draw.max_tokens)
-    all_rl = b.reinforce("stage:sft", n, softly, task=everything, preflight=False, steps=few, **learn)
+    softly = DrGRPO(max_completion_tokens=b.draw.max_tokens)
+    all_rl = b.rl_job("stage:sft", group_size, softly, task=everything, preflight=False, steps=few, **learn)
     accuracy = b.task.verifier.name
-    reasoning = b.task if on == "tiny" else Shaped(b.task, ((accuracy, 1.0), ("language:en", 0.1)))
+    reasoning = b.task if base_model == "tiny" else Shaped(b.task, ((accuracy, 1.0), ("language:en", 0.1)))
     lessons, distill = "stage:lessons/data.jsonl", {"objective": Distill(), "teacher": "stage:all-rl"}
-    by_logits = b.tune(lessons, "stage:small", seed, sft_steps, None, **distill)
+    by_logits = b.fine_tune(lessons, "stage:small", seed, sft_steps, None, **distill)
     stages += [
-        Stage("reasoning-rl", b.reinforce(cold, n, grpo, task=reasoning, steps=rl_steps, **learn)),
+        Stage("reasoning-rl", b.rl_job(cold, group_size, grpo, task=reasoning, steps=rl_steps, **learn)),
         Stage("reasoning-rl-accuracy", b.measure("stage:reasoning-rl", seed)),
         Stage("reasoning", b.sample("stage:reasoning-rl", four, problems, seed)),
         Stage("general", plain.sample("stage:reasoning-rl", four, problems, seed)),
-        Stage("harvest", Harvest(("stage:reasoning", "stage:general"), "chains", each=2, model=cold)),
-        Stage("sft", b.tune("stage:harvest/data.jsonl", cold, seed, sft_steps, None)),
+        Stage("harvest", Harvest(("stage:reasoning", "stage:general"), "chains", max_per_problem=2, tokens_model=cold)),
+        Stage("sft", b.fine_tune("stage:harvest/data.jsonl", cold, seed, sft_steps, None)),
         Stage("sft-accuracy", b.measure("stage:sft", seed)),
-        Stage("judge", b.judged("stage:general", "stage:sft", ORM(), seed, sft_steps)),
+        Stage("judge", b.judged("stage:general", "stage:sft", OutcomeReward(), seed, sft_steps)),
         Stage("all-rl", all_rl),
         Stage("all-rl-accuracy", b.measure("stage:all-rl", seed)),
         Stage("answers", b.sample("stage:all-rl", four, problems, seed)),
         Stage("small", b.start(seed, small=True)),
         Stage("small-accuracy", b.measure("stage:small", seed)),
-        Stage("lessons", Harvest(("stage:answers",), "chains", each=2, model="stage:small")),
-        Stage("student", b.tune(lessons, "stage:small", seed, sft_steps, None)),
+        Stage("lessons", Harvest(("stage:answers",), "chains", max_per_problem=2, tokens_model="stage:small")),
+        Stage("student", b.fine_tune(lessons, "stage:small", seed, sft_steps, None)),
         Stage("student-accuracy", b.measure("stage:student", seed)),
         Stage("student-by-logits", by_logits),
         Stage("student-by-logits-accuracy", b.measure("stage:student-by-logits", seed)),

@@ -20,39 +20,39 @@ from typing import Annotated
 
 from _bases import Count, Lr, On, Problems, Start, Steps, base
 
-from ponder.cli.flags import Above, When
+from ponder.cli.flags import GreaterThan, When
 from ponder.pipelines.stages import Stage, Stages
 from ponder.tasks.mixed import Shaped
 from ponder.train.objective import NO_KL
 from ponder.train.policy_gradient import GRPO
 
-SHOWN = """\
+ONE_SHOT_TEMPLATE = """\
 {{- 'User: What is 20+15?\\nAssistant: <think> 20+15 is 35. </think> <answer> 35 </answer>\\n' }}
 {{- 'User: ' + messages[-1].content + '\\nAssistant: <think>' }}"""
 
 
 def recipe(
-    on: On = "tiny", steps: Steps = None, prompts: Problems = None, n: Count = 8,
-    max_tokens: Annotated[int | None, "longest answer; None: 40 of the tiny model, 64 of others", Above(0)] = None,
+    base_model: On = "tiny", steps: Steps = None, prompts: Problems = None, group_size: Count = 8,
+    max_tokens: Annotated[int | None, "longest answer; None: 40 of the tiny model, 64 of others", GreaterThan(0)] = None,
     lr: Lr = None,
-    shown: Annotated[
+    one_shot: Annotated[
         bool, "leave the worked answer out of SmolLM2's prompt", When("on", other_than=("tiny",))
     ] = True,
-    limit: Annotated[int, "held-out problems to measure on", Above(0)] = 300, start: Start = None, seed: int = 0,
+    limit: Annotated[int, "held-out problems to measure on", GreaterThan(0)] = 300, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b, grpo = base(on), GRPO(kl=NO_KL)
-    most = max_tokens or (b.draw.max_tokens if on == "tiny" else 64)
+    b, grpo = base(base_model), GRPO(kl=NO_KL)
+    most = max_tokens or (b.draw.max_tokens if base_model == "tiny" else 64)
     b = replace(b, task=replace(b.task, test_size=limit), draw=replace(b.draw, max_tokens=most))
-    if on == "tiny":
+    if base_model == "tiny":
         stages, first = b.begin(seed, start)
-        zero = b.reinforce(first, n, grpo, seed, steps, lr, prompts=prompts)
+        zero = b.rl_job(first, group_size, grpo, seed, steps, lr, prompts=prompts)
     else:
         task = replace(b.task, terms=2, limit=50, forms=("tag",))
-        b = replace(b, task=task, template=SHOWN if shown else "r1", draw=replace(b.draw, stop=("\nUser",)))
+        b = replace(b, task=task, template=ONE_SHOT_TEMPLATE if one_shot else "r1", draw=replace(b.draw, stop=("\nUser",)))
         first = start or b.model
         stages = [Stage("start-accuracy", replace(b.measure(first, seed), template=b.template))]
         rewards = ((b.task.verifier.name, 1.0), ("format", 0.2), ("language", 0.0))
-        zero = b.reinforce(
-            first, n, grpo, seed, steps or 60, lr or 3e-5, prompts=prompts or 64, task=Shaped(b.task, rewards)
+        zero = b.rl_job(
+            first, group_size, grpo, seed, steps or 60, lr or 3e-5, prompts=prompts or 64, task=Shaped(b.task, rewards)
         )
     return Stages((*stages, Stage("zero", zero), Stage("accuracy", b.measure("stage:zero", seed))))

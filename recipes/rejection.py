@@ -11,16 +11,16 @@ from ponder.reason.strategies import Ensemble
 
 
 def recipe(
-    on: On = "tiny", problems: Problems = None, n: Count = 8, each: Count = 4, steps: Steps = None,
+    base_model: On = "tiny", problems: Problems = None, n: Count = 8, max_per_problem: Count = 4, steps: Steps = None,
     lr: Lr = None, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b = base(on)
+    b = base(base_model)
     stages, first = b.begin(seed, start)
     problems = problems or b.answers // n
     stages += [
         Stage("sample", b.sample(first, Ensemble(n, b.draw), problems, seed)),
-        Stage("harvest", Harvest(("stage:sample",), "chains", each=each, model=first)),
-        Stage("tune", b.tune("stage:harvest/data.jsonl", first, seed, steps, lr)),
+        Stage("harvest", Harvest(("stage:sample",), "chains", max_per_problem=max_per_problem, tokens_model=first)),
+        Stage("tune", b.fine_tune("stage:harvest/data.jsonl", first, seed, steps, lr)),
         Stage("accuracy", b.measure("stage:tune", seed)),
     ]
     return Stages(tuple(stages))

@@ -19,18 +19,18 @@ from ponder.train.reward import BradleyTerry
 
 
 def recipe(
-    on: On = "tiny", problems: Problems = None, n: Count = 8, reward_steps: Steps = None, rl_steps: Count = 32,
-    prompts: Problems = None, samples: Count = 4, kl: Annotated[float, "pull to the start"] = 0.3, lr: Lr = None,
+    base_model: On = "tiny", problems: Problems = None, answers_per_problem: Count = 8, reward_steps: Steps = None, rl_steps: Count = 32,
+    prompts: Problems = None, group_size: Count = 4, kl: Annotated[float, "pull to the start"] = 0.3, lr: Lr = None,
     start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b = base(on)
+    b = base(base_model)
     stages, sft = b.begin(seed, start)
-    problems, prompts = problems or b.answers // (2 * n), prompts or b.answers // (2 * rl_steps * samples)
+    problems, prompts = problems or b.answers // (2 * answers_per_problem), prompts or b.answers // (2 * rl_steps * group_size)
     rewarded = Rewarded(b.task, "reward:stage:judge")
     rule = PPO(lam=1.0, kl=KL(kl, "k1", "reward"), critic=Critic(optimiser=AdamW(lr=b.judge.lr)))
-    ppo = b.reinforce(sft, samples, rule, seed, rl_steps, lr, task=rewarded, prompts=prompts, passes=2, preflight=False)
+    ppo = b.rl_job(sft, group_size, rule, seed, rl_steps, lr, task=rewarded, prompts=prompts, passes=2, preflight=False)
     stages += [
-        Stage("sample", b.sample(sft, Ensemble(n, b.draw), problems, seed)),
+        Stage("sample", b.sample(sft, Ensemble(answers_per_problem, b.draw), problems, seed)),
         Stage("judge", b.judged("stage:sample", sft, BradleyTerry(), seed, reward_steps)),
         Stage("ppo", ppo),
         Stage("accuracy", b.measure("stage:ppo", seed)),

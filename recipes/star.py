@@ -17,19 +17,19 @@ from ponder.reason.strategies import STaR
 
 
 def recipe(
-    on: On = "tiny", rounds: Count = 2, problems: Problems = None, n: Count = 4,
+    base_model: On = "tiny", rounds: Count = 2, problems: Problems = None, n: Count = 4,
     rationalise: Annotated[bool | None, "hints where nothing is right; None: of a language model"] = None,
     steps: Steps = None, lr: Lr = None, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b = base(on)
+    b = base(base_model)
     stages, first = b.begin(seed, start)
     problems = problems or b.answers // (rounds * n)
-    newest, way = first, STaR(n, b.draw, rationalise=on != "tiny" if rationalise is None else rationalise)
+    newest, way = first, STaR(n, b.draw, rationalise=base_model != "tiny" if rationalise is None else rationalise)
     for k in range(1, rounds + 1):
         stages += [
             Stage(f"sample-{k}", b.sample(newest, way, problems, seed, first=(k - 1) * problems, guide="oracle")),
-            Stage(f"harvest-{k}", Harvest((f"stage:sample-{k}",), "chains", each=1, model=first)),
-            Stage(f"tune-{k}", b.tune(f"stage:harvest-{k}/data.jsonl", first, seed, steps, lr)),
+            Stage(f"harvest-{k}", Harvest((f"stage:sample-{k}",), "chains", max_per_problem=1, tokens_model=first)),
+            Stage(f"tune-{k}", b.fine_tune(f"stage:harvest-{k}/data.jsonl", first, seed, steps, lr)),
             Stage(f"accuracy-{k}", b.measure(f"stage:tune-{k}", seed)),
         ]
         newest = f"stage:tune-{k}"

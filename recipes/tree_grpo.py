@@ -9,16 +9,16 @@ from _bases import Lr, On, Problems, Start, Steps, base
 
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.operators.cut import CUTS
-from ponder.reason.strategies import Branches
+from ponder.reason.strategies import SampleTree
 from ponder.train.objective import NO_KL
 from ponder.train.policy_gradient import TreeCredit
 
 
 def recipe(
-    on: On = "tiny", steps: Steps = None, prompts: Problems = None, lr: Lr = None, start: Start = None, seed: int = 0
+    base_model: On = "tiny", steps: Steps = None, prompts: Problems = None, lr: Lr = None, start: Start = None, seed: int = 0
 ) -> Stages:
-    b = base(on)
+    b = base(base_model)
     stages, first = b.begin(seed, start)
-    way = Branches((2, 2, 2), b.draw, CUTS["line"])
-    tree = b.reinforce(first, 8, TreeCredit(kl=NO_KL), seed, steps, lr, prompts=prompts, strategy=way)
+    way = SampleTree((2, 2, 2), b.draw, CUTS["line"])
+    tree = b.rl_job(first, 8, TreeCredit(kl=NO_KL), seed, steps, lr, prompts=prompts, strategy=way)
     return Stages((*stages, Stage("tree", tree), Stage("accuracy", b.measure("stage:tree", seed))))

@@ -11,27 +11,27 @@ from _bases import Count, Lr, On, Problems, Start, Steps, base
 
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.label import Label
-from ponder.pipelines.rollouts import Shepherd
+from ponder.pipelines.rollouts import MathShepherd
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import BestOf, Ensemble
-from ponder.train.reward import ORM, PRM
+from ponder.train.reward import OutcomeReward, ProcessReward
 
 
 def recipe(
-    on: On = "tiny", problems: Problems = None, samples: Count = 4, completions: Count = 4, outcomes: Problems = None,
+    base_model: On = "tiny", problems: Problems = None, samples: Count = 4, completions: Count = 4, outcomes: Problems = None,
     n: Count = 64, limit: int = 128, steps: Steps = None, lr: Lr = None, start: Start = None, seed: int = 0,
 ) -> Stages:  # fmt: skip
-    b = base(on)
+    b = base(base_model)
     stages, first = b.begin(seed, start)
     problems, outcomes = problems or b.answers // 128, outcomes or b.answers // (4 * samples)
-    rule = Shepherd(n=completions, sampling=b.draw)
+    rule = MathShepherd(max_completions=completions, sampling=b.draw)
     best = {"task": b.task, "model": first, "strategy": BestOf(n, sampling=b.draw), "limit": limit, "seed": seed}
     stages += [
         Stage("outcomes", b.sample(first, Ensemble(2 * samples, b.draw), outcomes, seed)),
         Stage("sample", b.sample(first, Ensemble(samples, b.draw), problems, seed)),
-        Stage("label", Label(b.task, first, data=("stage:sample",), rule=rule, limit=problems, batch=256, seed=seed)),
-        Stage("orm", b.judged("stage:outcomes", first, ORM(), seed, steps, lr)),
-        Stage("prm", b.judged("stage:label", first, PRM(), seed, steps, lr, separator="\n")),
+        Stage("label", Label(b.task, first, data=("stage:sample",), labeller=rule, limit=problems, max_concurrency=256, seed=seed)),
+        Stage("orm", b.judged("stage:outcomes", first, OutcomeReward(), seed, steps, lr)),
+        Stage("prm", b.judged("stage:label", first, ProcessReward(), seed, steps, lr, separator="\n")),
         Stage("best-by-orm", Evaluate(guide="reward:stage:orm", **best)),
         Stage("best-by-prm", Evaluate(guide="reward:stage:prm", **best)),
     ]

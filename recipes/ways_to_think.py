@@ -14,21 +14,21 @@ from _bases import On, Start, base
 
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.stages import Stage, Stages
-from ponder.reason.strategies import DVTS, MCTS, Beam, BestOf, Chain, Vote
+from ponder.reason.strategies import DVTS, MCTS, BeamSearch, BestOf, Chain, Vote
 
 
-def recipe(on: On = "tiny", n: int = 16, limit: int = 300, start: Start = None, seed: int = 0) -> Stages:
-    b = base(on)
+def recipe(base_model: On = "tiny", n: int = 16, limit: int = 300, start: Start = None, seed: int = 0) -> Stages:
+    b = base(base_model)
     stages, model = b.begin(seed, start)
     ways = {
         "chain": Chain(replace(b.draw, temperature=0.0)),
         "vote": Vote(n, sampling=b.draw),
         "vote-by-likelihood": Vote(n, weight="likelihood", sampling=b.draw),
-        "vote-settled": Vote(n, stop="settled", sampling=b.draw),
+        "vote-settled": Vote(n, early_stopping="settled", sampling=b.draw),
         "best-by-likelihood": BestOf(n, sampling=b.draw),
-        "beam": Beam(n=n, m=4, sampling=b.draw),
-        "dvts": DVTS(n=n, m=4, sampling=b.draw),
-        "mcts": MCTS(simulations=n, width=4, sampling=b.draw, parallel=4),
+        "beam": BeamSearch(n=n, beam_width=4, sampling=b.draw),
+        "dvts": DVTS(n=n, beam_width=4, sampling=b.draw),
+        "mcts": MCTS(simulations=n, width=4, sampling=b.draw, parallel_simulations=4),
     }
     for name, way in ways.items():
         guide = "" if name.startswith(("chain", "vote")) else "likelihood"

@@ -22,13 +22,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 MPS = torch.device("mps:0")  # what a tensor there says of itself, also where "mps" was asked for
-TOO_WIDE = (torch.float64, torch.complex128)
-ANYWHERE = ("aten::copy_", "aten::_to_copy")  # between devices
-CHOOSING = (  # calls in which torch itself makes the tensor's device the current one, and so must know it
+UNSUPPORTED_DTYPES = (torch.float64, torch.complex128)
+CROSS_DEVICE_OPS = ("aten::copy_", "aten::_to_copy")  # between devices
+DEVICE_SWITCHING_CALLS = (  # calls in which torch itself makes the tensor's device the current one, and so must know it
     Tensor.__getitem__, Tensor.__setitem__, Tensor.__invert__, Tensor.__bool__, Tensor.__int__, Tensor.__float__,
     Tensor.contiguous, Tensor.copy_, Tensor.nonzero, torch.nonzero,
 )  # fmt: skip
-INDICES = ("aten::index.Tensor", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_")  # the host's will do
+HOST_INDEX_OPS = ("aten::index.Tensor", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_")  # the host's will do
 
 
 def _wrapper(kind: type[Tensor], inner: Tensor, device: torch.device) -> Any:
@@ -46,7 +46,7 @@ class OnMPS(Tensor):
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> OnMPS:
-        if inner.dtype in TOO_WIDE:
+        if inner.dtype in UNSUPPORTED_DTYPES:
             kind = str(inner.dtype).removeprefix("torch.")
             raise TypeError(
                 f"Cannot convert a MPS Tensor to {kind} dtype as the MPS framework doesn't support {kind}. "
@@ -87,7 +87,7 @@ class OnMPS(Tensor):
 
 
 @contextmanager
-def apple() -> Iterator[None]:
+def fake_mps() -> Iterator[None]:
     """In here, and in threads that begin in here, there is a device "mps"."""
     plain = threading.Thread.run
 
@@ -134,7 +134,7 @@ class _Calls(TorchFunctionMode):
             return _run(torch.ops.aten.scaled_dot_product_attention.default, tuple(args), given)
         if func is Tensor.new_tensor and isinstance(args[0], OnMPS):
             return torch.tensor(*args[1:], **{"dtype": args[0].dtype, "device": MPS, **given})
-        if func in CHOOSING and isinstance(args[0], OnMPS):
+        if func in DEVICE_SWITCHING_CALLS and isinstance(args[0], OnMPS):
             if func in (Tensor.copy_, Tensor.__setitem__) and not args[0].is_inference():
                 torch.autograd.graph.increment_version(args[0])
             return _out(func(*_each(OnMPS, _Shadow, args), **given))
@@ -213,9 +213,9 @@ def _check_devices(func: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
     name, tensors = func.name(), list[Tensor]()
     _each(Tensor, tensors.append, [args, kwargs])
     away = [t for t in tensors if not isinstance(t, OnMPS)]
-    if name in ANYWHERE or not away or len(away) == len(tensors):
+    if name in CROSS_DEVICE_OPS or not away or len(away) == len(tensors):
         return
-    if name in INDICES:
+    if name in HOST_INDEX_OPS:
         away = [t for t in (args[0], *args[2:]) if isinstance(t, Tensor) and not isinstance(t, OnMPS)]
     written = [v for a, v in zip(func._schema.arguments, args, strict=False) if a.alias_info and a.alias_info.is_write]
     loose = _natives().get(name.removeprefix("aten::"), "").find("device_check: NoCheck") >= 0

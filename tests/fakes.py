@@ -21,10 +21,10 @@ from torch import Tensor
 from ponder.models import chat
 from ponder.models.load import Fresh
 from ponder.models.native import Native
-from ponder.nets.config import DecoderConfig, Rope
-from ponder.nets.decoder import Decoder, initialise
+from ponder.nets.config import DecoderConfig, RopeConfig
+from ponder.nets.decoder import Decoder, init_decoder
 from ponder.protocols import Silent
-from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Step, Trace, ids, user
+from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Step, Trace, ids, user_messages
 
 T = TypeVar("T")
 
@@ -34,17 +34,17 @@ LLAMA: dict[str, Any] = {
 }  # fmt: skip
 CONFIGS: dict[str, DecoderConfig] = {
     "llama": DecoderConfig(**LLAMA),
-    "untied": DecoderConfig(**LLAMA, tied=False, qkv_bias=True, mlp_bias=True, out_bias=True),
+    "untied": DecoderConfig(**LLAMA, tied_embeddings=False, qkv_bias=True, mlp_bias=True, out_bias=True),
     "window": DecoderConfig(**{**LLAMA, "family": "mistral"}, windows=(5, None)),
     "qwen3": DecoderConfig(**{**LLAMA, "family": "qwen3"}, qk_norm=True),
     "gemma": DecoderConfig(
         **{**LLAMA, "family": "gemma3_text"}, windows=(4, None), qk_norm=True, gemma=True, activation="gelu_tanh",
-        query_scale=24**-0.5, rope=Rope(1e6), local_rope=Rope(1e4), tied=False,
+        query_scale=24**-0.5, rope=RopeConfig(1e6), local_rope=RopeConfig(1e4), tied_embeddings=False,
     ),
 }  # fmt: skip
 
 
-def wait(work: Awaitable[T], seconds: float = 30.0) -> T:
+def run_async(work: Awaitable[T], seconds: float = 30.0) -> T:
     """Run to the end, or fail: a test that hangs tells nothing."""
 
     async def bounded() -> T:
@@ -54,7 +54,7 @@ def wait(work: Awaitable[T], seconds: float = 30.0) -> T:
 
 
 @contextmanager
-def caught(broken: bool) -> Iterator[None]:
+def fails_if(broken: bool) -> Iterator[None]:
     """Around a check that must hold, and must fail where the mistake was put in."""
     if not broken:
         yield
@@ -63,9 +63,9 @@ def caught(broken: bool) -> Iterator[None]:
         yield
 
 
-def tiny(kind: str = "llama", seed: int = 0, dtype: torch.dtype = torch.float32, scale: float = 0.2) -> Decoder:
+def tiny_decoder(kind: str = "llama", seed: int = 0, dtype: torch.dtype = torch.float32, scale: float = 0.2) -> Decoder:
     """Two layers whose outputs differ from token to token: every weight is drawn, norms and biases too."""
-    net = initialise(CONFIGS[kind], seed)
+    net = init_decoder(CONFIGS[kind], seed)
     draw = torch.Generator().manual_seed(seed + 1)
     with torch.no_grad():
         for p in net.parameters():
@@ -74,18 +74,18 @@ def tiny(kind: str = "llama", seed: int = 0, dtype: torch.dtype = torch.float32,
 
 
 ALPHABET = "0123456789abcdef?+= "
-ASK = "{{- messages[-1].content }}"  # the question and nothing else
+QUESTION_TEMPLATE = "{{- messages[-1].content }}"  # the question and nothing else
 
 
-def characters(seed: int = 0, **changes: Any) -> Native:
+def char_policy(seed: int = 0, **changes: Any) -> Native:
     """A tiny policy that reads and writes characters."""
     fresh = Fresh(ALPHABET, **{"width": 32, "layers": 2, "heads": 4, "context": 64, "seed": seed, **changes})
     net, tokenizer = fresh.build(torch.float32, torch.device("cpu"))
-    return Native(net, chat.adopt(tokenizer, ASK), seed)
+    return Native(net, chat.with_chat_template(tokenizer, QUESTION_TEMPLATE), seed)
 
 
 @dataclass(frozen=True)
-class Wanted:
+class FirstCharVerifier:
     """1 where the first character written is the problem's answer, 0 where it is another, undecided for nothing."""
 
     @property
@@ -103,7 +103,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Digits:
+class DigitTask:
     """Write the digit you are asked for."""
 
     size: int = 10
@@ -122,15 +122,15 @@ class Digits:
         return [self._problem("test", i) for i in range(self.size)]
 
     @property
-    def verifier(self) -> Wanted:
-        return Wanted()
+    def verifier(self) -> FirstCharVerifier:
+        return FirstCharVerifier()
 
     def gold(self, problem: Problem) -> str:
         return str(problem.answer)
 
     def _problem(self, part: str, i: int) -> Problem:
         digit = str(i % 10)
-        return Problem(f"digits/{part}/{i}", user(f"{digit}="), self.answer or digit, {"part": part})
+        return Problem(f"digits/{part}/{i}", user_messages(f"{digit}="), self.answer or digit, {"part": part})
 
 
 @dataclass
@@ -177,11 +177,11 @@ class Watcher(Silent):
         from ponder.errors import Interrupted
 
         self.stop, self.at, self.error = stop, at, error or Interrupted
-        self.said: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Any, ...]] = []
 
     def _told(self, kind: str, *what: Any) -> None:
-        self.said.append((kind, *what))
-        if kind == self.stop and sum(s[0] == kind for s in self.said) == self.at:
+        self.calls.append((kind, *what))
+        if kind == self.stop and sum(s[0] == kind for s in self.calls) == self.at:
             raise self.error("stop")
 
     def phase(self, name: str) -> None:
@@ -197,11 +197,11 @@ class Watcher(Silent):
         self._told("step", done, total, dict(metrics))
 
 
-def group(
+def trace_group(
     prompt: Iterable[int], completions: Sequence[Iterable[int]], scores: Sequence[float | None] = (), id: str = "p"
 ) -> Trace:
     """A flat tree, as a GRPO group is: each completion ended by itself and was scored under "wanted"."""
-    trace = Trace(Problem(id, user("?")), [Step(None, "?", ids(prompt))])
+    trace = Trace(Problem(id, user_messages("?")), [Step(None, "?", ids(prompt))])
     for i, tokens in enumerate(completions):
         tokens = ids(tokens)
         step = Step(0, "", tokens, np.full(len(tokens), -1.0, np.float32), "eos")
@@ -211,7 +211,7 @@ def group(
     return trace
 
 
-def world(seed: int = 0, tool: bool = True) -> list[Trace]:
+def mixed_groups(seed: int = 0, tool: bool = True) -> list[Trace]:
     """Groups of all kinds: mixed rewards, all equal, one undecided, a completion of one token, a tool's output."""
     rng = np.random.default_rng(seed)
 
@@ -219,13 +219,13 @@ def world(seed: int = 0, tool: bool = True) -> list[Trace]:
         return [*rng.integers(3, 64, n - 1).tolist(), 2]  # ends in EOS
 
     traces = [
-        group(rng.integers(3, 64, 5), [write(n) for n in (3, 6, 1, 4)], [1.0, 0.0, 0.0, 1.0], "mixed"),
-        group(rng.integers(3, 64, 2), [write(n) for n in (5, 5)], [1.0, 1.0], "equal"),
-        group(rng.integers(3, 64, 7), [write(n) for n in (2, 7, 3)], [0.3, None, 0.9], "undecided"),
-        group(rng.integers(3, 64, 1), [write(n) for n in (4, 1)], [0.0, 1.0], "short"),
+        trace_group(rng.integers(3, 64, 5), [write(n) for n in (3, 6, 1, 4)], [1.0, 0.0, 0.0, 1.0], "mixed"),
+        trace_group(rng.integers(3, 64, 2), [write(n) for n in (5, 5)], [1.0, 1.0], "equal"),
+        trace_group(rng.integers(3, 64, 7), [write(n) for n in (2, 7, 3)], [0.3, None, 0.9], "undecided"),
+        trace_group(rng.integers(3, 64, 1), [write(n) for n in (4, 1)], [0.0, 1.0], "short"),
     ]
     if tool:
-        asked = group(rng.integers(3, 64, 3), [write(3), write(2)], [None, 0.2], "tool")
+        asked = trace_group(rng.integers(3, 64, 3), [write(3), write(2)], [None, 0.2], "tool")
         asked.steps[1].stop, asked.steps[1].scores = "stop", {}
         answered = asked.add(Step(1, "", ids(write(4))))
         end = ids(write(3))
@@ -235,7 +235,7 @@ def world(seed: int = 0, tool: bool = True) -> list[Trace]:
     return traces
 
 
-def apart(net: Decoder, by: float = 0.02, seed: int = 9) -> Decoder:
+def perturb(net: Decoder, by: float = 0.02, seed: int = 9) -> Decoder:
     """Move the weights, so that they differ from those of before."""
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():

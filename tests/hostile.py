@@ -43,7 +43,7 @@ def scalar(value: Any) -> bytes:
     return struct.pack("<IIQ", LISTS, kind, len(value)) + items
 
 
-def gguf(
+def gguf_bytes(
     fields: Mapping[str, Any],
     tensors: Sequence[tuple[str, Sequence[int], int, int | None]],
     data: bytes,
@@ -97,16 +97,16 @@ def load(way: str, path: Path) -> None:
     base = Fresh(**BASE)
     if way == "model":
         policy = load_policy(str(path), device="cpu", dtype="float32")
-        policy.text(chat.encode(policy.tokenizer, [{"role": "user", "content": "abab"}]))
+        policy.text(chat.encode_chat(policy.tokenizer, [{"role": "user", "content": "abab"}]))
     elif way == "adapter":
-        lora.read(load_policy(base, device="cpu", dtype="float32").net, path)
+        lora.read_adapter(load_policy(base, device="cpu", dtype="float32").net, path)
     elif way == "judge":
         load_scorer(str(path), device="cpu", dtype="float32")
     else:
         share_scorer(load_policy(base, device="cpu", dtype="float32"), str(path))
 
 
-def attempt(way: str, path: Path) -> dict[str, Any]:
+def try_load(way: str, path: Path) -> dict[str, Any]:
     from ponder.errors import PonderError
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -128,7 +128,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     for case in asked:
         print(json.dumps({"name": case["name"]}), flush=True)  # whoever hangs is known
-        print(json.dumps({"name": case["name"], **attempt(case["way"], Path(case["path"]))}), flush=True)
+        print(json.dumps({"name": case["name"], **try_load(case["way"], Path(case["path"]))}), flush=True)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ponder.runs import Run, newest_checkpoint
-from ponder.train.checkpoint import Saver, load
+from ponder.train.checkpoint import Saver, load_latest
 
 FILES = ("learner.safetensors", "manifest.json", "model/config.json", "model/model.safetensors", "state.json")
 
@@ -47,7 +47,7 @@ def model(step: int) -> Callable[[Path], None]:
     return write
 
 
-def keep(
+def write_checkpoints(
     run: Run, *steps: int, scores: Mapping[int, float] | None = None, last: int = 2, background: bool = False
 ) -> None:
     with Saver(run, keep=last, background=background) as saver:
@@ -55,13 +55,13 @@ def keep(
             saver.save(step, tensors(step), state(step), {"model": model(step)}, (scores or {}).get(step))
 
 
-def held(run: Run) -> list[str]:
+def checkpoint_names(run: Run) -> list[str]:
     return sorted(p.name for p in (run.folder / "checkpoints").iterdir())
 
 
-def whole(run: Run) -> int:
+def verify_newest(run: Run) -> int:
     """The newest step, after a look at every bit of it."""
-    found = load(run)
+    found = load_latest(run)
     if found is None:
         return 0
     assert found.folder == newest_checkpoint(run.folder)

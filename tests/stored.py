@@ -18,13 +18,13 @@ TASK = Addition(digits=2, test_size=50)
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredJob:
     """A job that did its work already."""
 
     task: Any
 
 
-def stored(
+def write_run(
     folder: Path,
     said: Sequence[Sequence[str]],
     task: Any = TASK,
@@ -47,11 +47,11 @@ def stored(
             if scores is not None:
                 trace.steps[i + 1].scores["rm"] = type(next(iter(trace.steps[i + 1].scores.values())))(scores[p][i])
         trace.chosen = None if chosen is None or chosen[p] is None else 1 + int(chosen[p] or 0)
-        trace.spend(cost)
+        trace.add_cost(cost)
         traces.append(trace)
-    with Run(folder, Stored(task)) as run:
+    with Run(folder, StoredJob(task)) as run:
         for p, trace in enumerate(traces):
-            run.traces(0 if steps is None else steps[p], [trace])
+            run.write_traces(0 if steps is None else steps[p], [trace])
     return folder
 
 
@@ -61,11 +61,11 @@ def judge(trace: Trace, verifier: Any) -> None:
         trace.steps[i].scores[verifier.name] = score
 
 
-def right(p: int, task: Any = TASK) -> str:
+def right_answer(p: int, task: Any = TASK) -> str:
     return str(task.gold(task.test[p % len(task.test)]))
 
 
-def wrong(p: int, by: int = 1, task: Any = TASK) -> str:
+def wrong_answer(p: int, by: int = 1, task: Any = TASK) -> str:
     """An answer in the same form, off by some."""
     gold = task.test[p % len(task.test)].answer
-    return right(p, task).replace(str(gold), str(int(gold) + by))
+    return right_answer(p, task).replace(str(gold), str(int(gold) + by))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import beam_many
-from ponder.types import Problem, user
+from ponder.types import Problem, user_messages
 
 
 def test_both_sides_grow_the_same_beams() -> None:
-    policy = beam_many.opened("small", "cpu")
-    problems = [Problem(str(i), user(f"{i}+{i}=?")) for i in range(3)]
+    policy = beam_many.load_model("small", "cpu")
+    problems = [Problem(str(i), user_messages(f"{i}+{i}=?")) for i in range(3)]
     shape = beam_many.Shape(beams=4, keep=2, steps=3, tokens=4)
     found = []
-    for side in (beam_many.at_once, beam_many.lock_step):
+    for side in (beam_many.beam_concurrently, beam_many.lock_step):
         policy.stream(1)
         found.append(side(policy, problems, shape))
     assert found[0] == found[1] and [answers.total() for answers in found[0]] == [4, 4, 4]

@@ -19,8 +19,8 @@ import engine_tree
 import harness
 import limits
 import table
-from fakes import tiny, wait
-from peers_sampling import SIDES, VLLM, Ask, Asynchronous, Group, Search, Setting, Side, checked
+from fakes import tiny_decoder, run_async
+from peers_sampling import BACKENDS, VLLM, PromptRequest, AsyncBackend, CompletionGroup, Search, BackendSetting, Backend, check_completions
 from ponder.models.native import Native
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import hf
@@ -36,7 +36,7 @@ def test_page_is_current() -> None:
 @pytest.mark.parametrize("path", sorted((BENCH / "results").glob("*.json")), ids=lambda p: p.stem)
 def test_result_is_whole(path: Path) -> None:
     result = json.loads(path.read_text(encoding="utf-8"))
-    assert set(harness.KEYS) <= result.keys()
+    assert set(harness.RESULT_KEYS) <= result.keys()
     assert path.stem == f"{result['name']}-{result['hardware']}"
     assert result["commit"] != "unknown", "measured outside a repository: set PONDER_COMMIT there"
     scripts = [p.stem for p in BENCH.glob("*.py") if result["name"].startswith(p.stem)]
@@ -51,7 +51,7 @@ def test_report_ends_with_the_object_it_keeps(tmp_path: Path, capsys: pytest.Cap
     shown = capsys.readouterr().out.splitlines()
     (path,) = tmp_path.iterdir()
     assert json.loads(shown[-1]) == json.loads(path.read_text(encoding="utf-8")) == kept
-    assert set(harness.KEYS) <= kept.keys()
+    assert set(harness.RESULT_KEYS) <= kept.keys()
     assert kept["ratio"] == 1.5
     assert kept["versions"]["no-such-package"] == "absent"
     assert path.stem == f"adding-{kept['hardware']}"
@@ -81,7 +81,7 @@ def test_an_incomplete_result_is_refused(tmp_path: Path) -> None:
 
 def test_seconds_is_the_median_after_warming_up() -> None:
     calls: list[int] = []
-    assert harness.seconds(lambda: calls.append(1), repeats=3, warmup=2) >= 0
+    assert harness.median_seconds(lambda: calls.append(1), repeats=3, warmup=2) >= 0
     assert len(calls) == 5
 
 
@@ -89,8 +89,8 @@ def test_seconds_is_the_median_after_warming_up() -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model as a peer reads it."""
     path = tmp_path_factory.mktemp("bench") / "tiny"
-    hf.save(tiny(), path)
-    Tokenizer.characters("0123456789").save(path)
+    hf.save(tiny_decoder(), path)
+    Tokenizer.from_alphabet("0123456789").save(path)
     return path
 
 
@@ -99,15 +99,15 @@ PROMPTS = [ids(np.random.default_rng(length).integers(3, 60, length)) for length
 
 @pytest.mark.parametrize("name", ["ponder", "transformers", "plain loop"])
 def test_a_side_says_the_log_probabilities_of_what_it_writes(folder: Path, name: str) -> None:
-    side = SIDES[name](Setting(str(folder), "cpu", "float32", 64, 64, 1))
-    asks: list[Ask] = list(zip(PROMPTS, (2, 3, 1), strict=True))
-    found = side.write(asks, 12)
+    side = BACKENDS[name](BackendSetting(str(folder), "cpu", "float32", 64, 64, 1))
+    asks: list[PromptRequest] = list(zip(PROMPTS, (2, 3, 1), strict=True))
+    found = side.generate_all(asks, 12)
     side.close()
-    checked(found, asks, 12)
-    judge = Native(tiny(), Tokenizer.characters("0123456789"))
+    check_completions(found, asks, 12)
+    judge = Native(tiny_decoder(), Tokenizer.from_alphabet("0123456789"))
     for (prompt, _), group in zip(asks, found, strict=True):
         for tokens, logprobs in group:
-            np.testing.assert_allclose(logprobs, wait(judge.score(prompt, tokens)), atol=1e-4)
+            np.testing.assert_allclose(logprobs, run_async(judge.token_logprobs(prompt, tokens)), atol=1e-4)
     assert len({tuple(tokens) for group in found for tokens, _ in group}) == 6  # each draws for itself
 
 
@@ -127,7 +127,7 @@ def test_an_engine_bench_measures_all_sides(
     sizes: list[str],
 ) -> None:
     script: Any = import_module(name)
-    monkeypatch.setattr(script, "measure", lambda device, dtype: limits.Machine(1e10, 1e10))
+    monkeypatch.setattr(script, "measure", lambda device, dtype: limits.MachinePeaks(1e10, 1e10))
     result = _run(script, folder, tmp_path, monkeypatch, capsys, [*sizes, "--sides", "ponder", "transformers"])
     details = result["details"]
     assert [p.stem for p in tmp_path.iterdir()] == [f"{result['name']}-{result['hardware']}"]
@@ -135,7 +135,7 @@ def test_an_engine_bench_measures_all_sides(
     assert len(details["seconds"]["ponder"]) == len(details["seconds"]["transformers"]) == 2
     assert 0 < details["share_of_limit"]["ponder"] < 1
     inside = details["inside_ponder"]
-    parts = [inside[name] for name in limits.PARTS]
+    parts = [inside[name] for name in limits.TIME_SHARES]
     assert min(parts) >= 0 and sum(parts) == pytest.approx(inside["seconds"])
     assert inside["calls"]["network"] >= 4
 
@@ -170,20 +170,20 @@ def _run(
 def test_a_peer_that_fails_leaves_the_others(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Broken(Side):
-        def write(self, asks: Sequence[Ask], tokens: int) -> list[Group]:
+    class Broken(Backend):
+        def generate_all(self, asks: Sequence[PromptRequest], tokens: int) -> list[CompletionGroup]:
             raise MemoryError("no room")
 
     script: Any = import_module("engine_groups")
-    monkeypatch.setattr(script, "measure", lambda device, dtype: limits.Machine(1e10, 1e10))
-    monkeypatch.setitem(SIDES, "vLLM", Broken)
+    monkeypatch.setattr(script, "measure", lambda device, dtype: limits.MachinePeaks(1e10, 1e10))
+    monkeypatch.setitem(BACKENDS, "vLLM", Broken)
     sizes = ["--prompts", "1", "--n", "2", "--tokens", "2", "--sides", "ponder", "vLLM", "plain loop"]
     result = _run(script, folder, tmp_path, monkeypatch, capsys, sizes, repeats=1)
     assert result["peers"]["vLLM"] is None and result["peers"]["plain loop"] > 0
     assert result["details"]["failed"] == {"vLLM": "MemoryError: no room"}
 
 
-def _answer(ask: Ask, tokens: int) -> Group:
+def _answer(ask: PromptRequest, tokens: int) -> CompletionGroup:
     """Tokens that say what they answer."""
     seed = [*ask[0].tolist(), ask[1]]
     return [
@@ -192,13 +192,13 @@ def _answer(ask: Ask, tokens: int) -> Group:
     ]
 
 
-class _LockStep(Side):
-    def write(self, asks: Sequence[Ask], tokens: int) -> list[Group]:
+class _LockStep(Backend):
+    def generate_all(self, asks: Sequence[PromptRequest], tokens: int) -> list[CompletionGroup]:
         return [_answer(ask, tokens) for ask in asks]
 
 
-class _Free(Asynchronous):
-    async def one(self, ask: Ask, tokens: int) -> Group:
+class _Free(AsyncBackend):
+    async def generate_one(self, ask: PromptRequest, tokens: int) -> CompletionGroup:
         return _answer(ask, tokens)
 
 
@@ -230,12 +230,12 @@ def _vllm() -> VLLM:
 
 @pytest.mark.parametrize("kind", ["lock step", "free", "vLLM"])
 def test_every_way_to_drive_searches_asks_the_same(kind: str) -> None:
-    setting = Setting("", "cpu", "float32", 1, 1, 1)
-    side: Side = {"lock step": _LockStep(setting), "free": _Free(setting), "vLLM": _vllm()}[kind]
-    asked: dict[int, list[list[Ask]]] = {}
+    setting = BackendSetting("", "cpu", "float32", 1, 1, 1)
+    side: Backend = {"lock step": _LockStep(setting), "free": _Free(setting), "vLLM": _vllm()}[kind]
+    asked: dict[int, list[list[PromptRequest]]] = {}
 
     def heard(search: Search, who: int) -> Search:
-        answers: list[Group] = []
+        answers: list[CompletionGroup] = []
         asks = next(search)
         while True:
             asked.setdefault(who, []).append(asks)
@@ -247,7 +247,7 @@ def test_every_way_to_drive_searches_asks_the_same(kind: str) -> None:
                 return
 
     searches = [engine_tree.search(p, 5, 3 + who, 4, who, []) for who, p in enumerate(PROMPTS)]
-    side.explore([heard(search, who) for who, search in enumerate(searches)], 4)
+    side.run_searches([heard(search, who) for who, search in enumerate(searches)], 4)
     assert {who: len(rounds) for who, rounds in asked.items()} == {0: 3, 1: 4, 2: 5}
     for who, rounds in asked.items():
         assert [sum(n for _, n in asks) for asks in rounds] == [5] * (3 + who)
@@ -257,21 +257,21 @@ def test_every_way_to_drive_searches_asks_the_same(kind: str) -> None:
 
 
 def test_the_limit_counts_what_must_be_read_and_computed() -> None:
-    net = tiny()
-    config, machine = net.config, limits.Machine(bandwidth=1000.0, matrix_rate=1e6)
+    net = tiny_decoder()
+    config, machine = net.config, limits.MachinePeaks(bandwidth=1000.0, matrix_rate=1e6)
     matrices = sum(p.numel() for p in net.parameters() if p.dim() == 2)  # the embedding is the head
     per_key = 2 * 4 * config.layers * config.kv_heads * config.head_dim
-    found = limits.limit(config, torch.float32, 0, [limits.Pass(3, 10, 0)], machine)
+    found = limits.roofline(config, torch.float32, 0, [limits.DecodePass(3, 10, 0)], machine)
     assert found["reading_seconds"] == pytest.approx((4 * matrices + 10 * per_key) / 1000.0)
     assert found["matrix_seconds"] == pytest.approx(3 * 2 * matrices / 1e6)
     assert found["seconds"] == max(found["reading_seconds"], found["matrix_seconds"])
-    two = limits.limit(config, torch.float32, 7, [limits.Pass(3, 10, 0)] * 2, machine)
+    two = limits.roofline(config, torch.float32, 7, [limits.DecodePass(3, 10, 0)] * 2, machine)
     prompts = 7 * 2 * (matrices - config.vocab * config.width) / 1e6
     assert two["seconds"] == pytest.approx(2 * found["seconds"] + prompts)
 
 
 def test_shared_prefixes_count_once() -> None:
-    assert limits.distinct([ids([1, 2, 3]), ids([1, 2, 4, 5]), ids([2, 2])]) == 3 + 2 + 2
+    assert limits.count_distinct_prefixes([ids([1, 2, 3]), ids([1, 2, 4, 5]), ids([2, 2])]) == 3 + 2 + 2
     prompts = [ids([7, 8, 9, who]) for who in range(3)]
     shape = (4, 5, 6)
     counted, sharing = engine_tree.passes(prompts, *shape)
@@ -286,13 +286,13 @@ def test_shared_prefixes_count_once() -> None:
             if step < 4:
                 asks = tree.send([_answer(ask, 6) for ask in asks])
     for step, paths in enumerate(rounds):
-        assert counted[6 * step].keys == limits.distinct(paths)
-        assert counted[6 * step + 5].keys == limits.distinct(paths) + 5 * 12
+        assert counted[6 * step].keys == limits.count_distinct_prefixes(paths)
+        assert counted[6 * step + 5].keys == limits.count_distinct_prefixes(paths) + 5 * 12
     assert sharing["of_them_distinct"] < sharing["prefix_tokens_sent"] / 2
 
 
 def test_watching_the_engine_ends() -> None:
     before = [getattr(owner, name) for owner, name, _ in limits._POINTS]
-    with pytest.raises(ValueError), limits.watched("cpu"):
+    with pytest.raises(ValueError), limits.time_engine("cpu"):
         raise ValueError
     assert [getattr(owner, name) for owner, name, _ in limits._POINTS] == before

@@ -22,7 +22,7 @@ def test_a_snippet_runs(path: Path) -> None:
         from ponder.models import smollm2
 
         try:
-            smollm2.packaged()
+            smollm2.packaged_gguf()
         except ModelError as absent:
             pytest.skip(str(absent))
     done = subprocess.run(

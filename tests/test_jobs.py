@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fakes import ASK, Digits
+from fakes import QUESTION_TEMPLATE, DigitTask
 from ponder import jobs
 from ponder.errors import PonderError, RunError, UsageError
 from ponder.models.load import Fresh
@@ -28,9 +28,9 @@ JOBS = [
     RL(
         Countdown(), Fresh("01+= ", seed=4), "r1", Ensemble(3, Sampling(0.7, max_tokens=33, stop=("\n",))),
         GRPO(0.1, bessel=True),
-        AdamW(1e-3, (0.5, 0.6), warmup=3, max_norm=float("inf")), temperature=0.7, seed=5,
+        AdamW(1e-3, (0.5, 0.6), warmup_steps=3, max_norm=float("inf")), temperature=0.7, seed=5,
     ),
-    RL(Digits(3), template=ASK),
+    RL(DigitTask(3), template=QUESTION_TEMPLATE),
     FineTune("data/é.jsonl"),
     FineTune(Arithmetic(), Fresh("ab"), frozen_layers=2),
     Evaluate(Addition(), strategy=Chain(SAMPLING), limit=3),

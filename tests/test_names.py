@@ -15,13 +15,13 @@ TABLE = {"countdown": 1, "addition": 2}
 
 
 def test_the_table_comes_first() -> None:
-    assert names.find("strategy", "ensemble", STRATEGIES) is Ensemble
-    assert names.find("task", "a:b", {"a:b": 7}) == 7
+    assert names.lookup("strategy", "ensemble", STRATEGIES) is Ensemble
+    assert names.lookup("task", "a:b", {"a:b": 7}) == 7
 
 
 def test_then_a_path() -> None:
-    assert names.find("task", "json:dumps", TABLE) is json.dumps
-    assert names.load("collections:OrderedDict.fromkeys").__name__ == "fromkeys"
+    assert names.lookup("task", "json:dumps", TABLE) is json.dumps
+    assert names.import_object("collections:OrderedDict.fromkeys").__name__ == "fromkeys"
 
 
 def test_then_a_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,17 +33,17 @@ def test_then_a_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
         return [Plugin()] if (group, name) == ("ponder.task", "theirs") else []
 
     monkeypatch.setattr(names, "entry_points", entry_points)
-    assert names.find("task", "theirs", TABLE) == "found"
+    assert names.lookup("task", "theirs", TABLE) == "found"
 
 
 def test_else_what_was_meant() -> None:
     with pytest.raises(UnknownName) as caught:
-        names.find("task", "contdown", TABLE)
+        names.lookup("task", "contdown", TABLE)
     said = str(caught.value)
     assert "no task named 'contdown'" in said and "Did you mean 'countdown'?" in said
     assert "addition, countdown" in said and "module:object" in said
     with pytest.raises(UnknownName) as caught:
-        names.find("task", "zzz", TABLE)
+        names.lookup("task", "zzz", TABLE)
     assert "Did you mean" not in str(caught.value)
 
 
@@ -52,4 +52,4 @@ def test_else_what_was_meant() -> None:
 )
 def test_a_path_that_leads_nowhere(path: str) -> None:
     with pytest.raises(UsageError, match="cannot load"):
-        names.load(path)
+        names.import_object(path)

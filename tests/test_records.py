@@ -11,20 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ponder.errors import RunError
-from ponder.records import Appender, as_written, mend, records
+from ponder.records import Appender, raw_records, repair_records, read_records
 from ponder.runs import read_findings, read_metrics, read_traces
-from ponder.types import Problem, Step, Trace, ids, user
+from ponder.types import Problem, Step, Trace, ids, user_messages
 
 
 def add(path: Path, *rows: dict[str, object]) -> None:
     appender = Appender(path)
     for row in rows:
-        appender.add(row)
+        appender.append(row)
     appender.close()
 
 
 def held(path: Path) -> list[dict[str, object]]:
-    return [record for _, record in records(path)]
+    return [record for _, record in read_records(path)]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_damage_is_named_wherever_it_stands(line: str, why: str, tmp_path: Path)
         lines = ['{"step":0}', '{"step":2}']
         lines.insert(place, line)
         path.write_text("\n".join(lines) + "\n")
-        for read in (records, as_written):
+        for read in (read_records, raw_records):
             with pytest.raises(RunError) as error:
                 list(read(path))
             assert str(error.value).startswith(f"{path}, line {place + 1} is damaged ({why}): ")
@@ -56,7 +56,7 @@ def test_damage_is_named_wherever_it_stands(line: str, why: str, tmp_path: Path)
 
 
 def test_a_record_that_is_no_trace_or_no_metric(tmp_path: Path) -> None:
-    whole = {"step": 0, **Trace(Problem("a", user("?")), [Step(None, "?", ids([1]))]).to_json()}
+    whole = {"step": 0, **Trace(Problem("a", user_messages("?")), [Step(None, "?", ids([1]))]).to_json()}
     for spoilt, why in (
         ({"step": 1}, "it has no 'problem'"),
         ({**whole, "steps": [{"parent": 7}]}, "damaged"),
@@ -180,7 +180,7 @@ def test_lines_that_are_missing_doubled_or_moved(order: list[int], said: str, tm
     path = tmp_path / "metrics.jsonl"
     add(path, *ROWS)
     path.write_bytes(b"".join(lines(path)[i] for i in order))
-    for read in (records, as_written):
+    for read in (read_records, raw_records):
         with pytest.raises(RunError, match=said):
             list(read(path))
 
@@ -218,15 +218,15 @@ def test_damage_after_what_is_counted_on_is_cut_off(tmp_path: Path) -> None:
     spoilt = lines(path)
     spoilt[4] = bytes(len(spoilt[4]) - 1) + b"\n"  # a power cut: zeros, and later lines are there
     path.write_bytes(b"".join(spoilt))
-    count, said = mend(path, 4, 4, each=True)
+    count, said = repair_records(path, 4, 4, one_per_step=True)
     assert count == 4 and "damaged from line 5 on" in said and path.read_bytes() == b"".join(lines(path)[:4])
     add(path, {"resumed": 4}, {"step": 4})
     assert [row["step"] for row in held(path)] == [0, 1, 2, 3, 4]
     path.write_bytes(b"".join(spoilt))
     with pytest.raises(RunError, match=r"line 5 is damaged \(it is not JSON\)"):
-        mend(path, 5, 5, each=True)
+        repair_records(path, 5, 5, one_per_step=True)
     path.write_bytes(content)
-    assert mend(path, 4, 4, each=True) == (4, "") and path.read_bytes() == content
+    assert repair_records(path, 4, 4, one_per_step=True) == (4, "") and path.read_bytes() == content
 
 
 def test_a_lost_end_is_noticed(tmp_path: Path) -> None:
@@ -234,24 +234,24 @@ def test_a_lost_end_is_noticed(tmp_path: Path) -> None:
     add(path, *({"step": i // 2} for i in range(8)))
     path.write_bytes(b"".join(lines(path)[:5]))
     with pytest.raises(RunError, match=r'lacks 3 records of the steps before 4, after line 5: .*{"lost": 8}'):
-        mend(path, 4, 8)
-    assert mend(path, 2, 4) == (4, "")
+        repair_records(path, 4, 8)
+    assert repair_records(path, 2, 4) == (4, "")
     with path.open("a") as file:
         file.write('{"lost": 8}\n')
-    assert mend(path, 4, 8) == (5, "")
+    assert repair_records(path, 4, 8) == (5, "")
     add(path, {"step": 4})
     assert len(held(path)) == 6
     path.unlink()
     with pytest.raises(RunError, match="lacks 8 records of the steps before 4, from the first on"):
-        mend(path, 4, 8)
-    assert mend(path, 0, None) == (0, "")
+        repair_records(path, 4, 8)
+    assert repair_records(path, 0, None) == (0, "")
 
 
 def test_a_missing_step_of_an_earlier_version(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps({"step": i}) + "\n" for i in (0, 1, 3, 4)))
     with pytest.raises(RunError, match=r"line 3 is damaged .it is of step 3, and step 2 should be here"):
-        mend(path, 5, None, each=True)
+        repair_records(path, 5, None, one_per_step=True)
     path.write_text("".join(json.dumps({"step": i}) + "\n" for i in (0, 1, 1, 2)))
     with pytest.raises(RunError, match=r"line 3 is damaged .it is of step 1, and step 2 should be here"):
-        mend(path, 3, None, each=True)
+        repair_records(path, 3, None, one_per_step=True)

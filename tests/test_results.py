@@ -75,7 +75,7 @@ def test_tokens_leave_out_the_start_measuring_and_what_another_row_used() -> Non
 
 
 def test_a_run_is_summed_up_and_keeps_no_optimiser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipes.reach(recipes.folders())
+    recipes.add_to_import_path(recipes.recipe_folders())
     bases = importlib.import_module("_bases")
     real = bases.BASES["tiny"]
     small = {
@@ -111,7 +111,7 @@ def test_curves_are_those_of_all_subsets(tmp_path: Path) -> None:
     jobs = [Stage(f"best-by-{by}", Evaluate(task, strategy=BestOf(4), guide="reward:x")) for by in ("orm", "prm")]
     for stage in jobs:
         with Run(tmp_path / stage.name, stage.job) as run:
-            run.traces(0, [judged(p, r, s) for p, r, s in zip(task.test, right, scores, strict=True)])
+            run.write_traces(0, [judged(p, r, s) for p, r, s in zip(task.test, right, scores, strict=True)])
     told = results.curves(Stages(tuple(jobs)), tmp_path)
     for place, k in enumerate((1, 2, 4)):
         subsets = [[*itertools.combinations(range(4), k)]] * 2

@@ -22,7 +22,7 @@ from ponder.pipelines.label import Label
 from ponder.pipelines.problems import MakeProblems
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
-from ponder.pipelines.solve import stream
+from ponder.pipelines.solve import shuffled_indices
 from ponder.reason.strategies import Ensemble
 from ponder.tasks import Addition, Countdown, Maze, Sorting
 from ponder.tasks.drawn.programs import Programs
@@ -36,10 +36,10 @@ TASK = Addition()
 @pytest.mark.parametrize(
     "job",
     [
-        RL(TASK, prompts=MANY),
+        RL(TASK, problems_per_step=MANY),
         RL(TASK, strategy=Ensemble(MANY)),
-        FineTune(TASK, batch=MANY),
-        Collect(TASK, problems=MANY),
+        FineTune(TASK, batch_size=MANY),
+        Collect(TASK, limit=MANY),
         Collect(TASK, strategy=Ensemble(MANY)),
         Label(TASK, strategy=Ensemble(MANY)),
         MakeProblems(source="templates", file="x.json", count=MANY),
@@ -58,11 +58,11 @@ def test_a_job_that_does_not_fit_is_refused_before_it_begins(job: Any, tmp_path:
     "make",
     [
         lambda: replace(TASK, test_size=MANY_TIMES_MORE).test,
-        lambda: stream(MANY_TIMES_MORE, 0, 0, 4),
+        lambda: shuffled_indices(MANY_TIMES_MORE, 0, 0, 4),
         lambda: Addition(digits=MANY),
         lambda: Countdown(largest=MANY),
         lambda: Countdown(highest=MANY),
-        lambda: Maze(opened=MANY),
+        lambda: Maze(extra_openings=MANY),
         lambda: Sorting(digits=MANY),
         lambda: Programs(examples=MANY),
     ],
@@ -80,10 +80,10 @@ def test_so_many_completions_at_once_are_refused() -> None:
 
 def test_what_fits_is_not_weighed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "free_memory", lambda: 10**9)
-    room.traces_fit({"prompts": 1000}, {"n": 64})
-    room.fits(10**9, n=1)
+    room.require_trace_memory({"prompts": 1000}, {"n": 64})
+    room.require_memory(10**9, n=1)
     with pytest.raises(UsageError, match=r"^prompts 2,000, n 1,000 would take at least 2 GB .* 1.0 GB are free: lower"):
-        room.traces_fit({"prompts": 2000}, {"n": 1000})
+        room.require_trace_memory({"prompts": 2000}, {"n": 1000})
 
 
 def test_a_limit_above_what_there_is_is_no_size(tmp_path: Path) -> None:

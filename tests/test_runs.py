@@ -19,7 +19,7 @@ import pytest
 from ponder import environment, full_disk, records, runs, signals
 from ponder.errors import RunError
 from ponder.runs import Run, checkpoints, newest_checkpoint, read_job, read_metrics, read_traces
-from ponder.types import Problem, Step, Trace, ids, user
+from ponder.types import Problem, Step, Trace, ids, user_messages
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Job:
 
 
 def trace(id: str) -> Trace:
-    return Trace(Problem(id, user("é→?")), [Step(None, "é→?", ids([1, 2]))])
+    return Trace(Problem(id, user_messages("é→?")), [Step(None, "é→?", ids([1, 2]))])
 
 
 def steps(folder: Path) -> list[int]:
@@ -46,8 +46,8 @@ def test_readable_while_it_is_written(tmp_path: Path) -> None:
     with Run(folder, Job()) as run:
         assert read_job(folder) == run.job and read_metrics(folder) == [] and list(read_traces(folder)) == []
         for i in range(3):
-            run.metrics(i, {"reward": i / 3})
-            run.traces(i, [trace(f"{i}a"), trace(f"{i}b")])
+            run.write_metrics(i, {"reward": i / 3})
+            run.write_traces(i, [trace(f"{i}a"), trace(f"{i}b")])
             assert steps(folder) == list(range(i + 1)), "at once, not when the run closes"
             assert len(list(read_traces(folder))) == 2 * (i + 1)
     assert [m["reward"] for m in read_metrics(folder)] == [0, 1 / 3, 2 / 3]
@@ -60,19 +60,19 @@ def test_readable_while_it_is_written(tmp_path: Path) -> None:
 )
 def test_a_torn_last_line_is_ignored_and_repaired(torn: str, tmp_path: Path) -> None:
     with Run(tmp_path, Job()) as run:
-        run.metrics(0, {"x": 1.0})
+        run.write_metrics(0, {"x": 1.0})
     with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write(torn)
     assert steps(tmp_path) == [0]
     with Run(tmp_path, Job()) as run:
-        run.metrics(1, {"x": 2.0})
-        run.metrics(2, {"x": 3.0})
+        run.write_metrics(1, {"x": 2.0})
+        run.write_metrics(2, {"x": 3.0})
     assert steps(tmp_path) == [0, 1, 2], "the next record stands on a line of its own"
 
 
 def test_a_line_torn_inside_a_character(tmp_path: Path) -> None:
     with Run(tmp_path, Job()) as run:
-        run.traces(0, [trace("a")])
+        run.write_traces(0, [trace("a")])
     with open(tmp_path / "traces.jsonl", "ab") as file:
         file.write('{"step": 1, "problem": "é'.encode()[:-1])
     assert [t.problem.question for _, t in read_traces(tmp_path)] == ["é→?"]
@@ -80,33 +80,33 @@ def test_a_line_torn_inside_a_character(tmp_path: Path) -> None:
 
 def test_a_whole_line_that_lacks_only_its_end_counts(tmp_path: Path) -> None:
     with Run(tmp_path, Job()) as run:
-        run.metrics(0, {})
-        run.metrics(1, {})
+        run.write_metrics(0, {})
+        run.write_metrics(1, {})
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(path.read_bytes()[:-1])
     assert steps(tmp_path) == [0, 1]
     with Run(tmp_path, Job()) as run:
-        run.metrics(2, {})
+        run.write_metrics(2, {})
     assert steps(tmp_path) == [0, 1, 2]
 
 
 def test_resuming_forgets_what_comes_again(tmp_path: Path) -> None:
     with Run(tmp_path, Job()) as run:
-        run.resumed(0)
+        run.mark_resumed(0)
         assert not (tmp_path / "metrics.jsonl").exists(), "nothing to forget in a new run"
         for i in range(4):
-            run.metrics(i, {"try": 1.0})
-            run.traces(i, [trace(str(i))])
+            run.write_metrics(i, {"try": 1.0})
+            run.write_traces(i, [trace(str(i))])
     with Run(tmp_path, Job()) as run:
-        run.resumed(2)
+        run.mark_resumed(2)
         assert steps(tmp_path) == [0, 1] and [s for s, _ in read_traces(tmp_path)] == [0, 1]
         for i in (2, 3):
-            run.metrics(i, {"try": 2.0})
+            run.write_metrics(i, {"try": 2.0})
     assert [(m["step"], m["try"]) for m in read_metrics(tmp_path)] == [(0, 1), (1, 1), (2, 2), (3, 2)]
     with Run(tmp_path, Job()) as run:
-        run.resumed(3)
-        run.resumed(1)
-        run.metrics(1, {"try": 3.0})
+        run.mark_resumed(3)
+        run.mark_resumed(1)
+        run.write_metrics(1, {"try": 3.0})
     assert [(m["step"], m["try"]) for m in read_metrics(tmp_path)] == [(0, 1), (1, 3)]
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 10, "the file itself forgets nothing"
 
@@ -147,7 +147,7 @@ def test_a_run_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         other.kill()  # as a crash would: the lock goes with the process
         other.communicate(timeout=10)
     with Run(tmp_path, Job()) as run:
-        run.metrics(0, {})
+        run.write_metrics(0, {})
     assert steps(tmp_path) == [0]
 
 
@@ -174,7 +174,7 @@ def test_the_lock_goes_when_the_job_is_refused_or_fails(tmp_path: Path) -> None:
 
 def test_another_job_is_refused_and_nothing_overwritten(tmp_path: Path) -> None:
     with Run(tmp_path, Job()) as run:
-        run.metrics(0, {})
+        run.write_metrics(0, {})
     before = contents(tmp_path)
     with pytest.raises(RunError, match=r"another job \(steps: 3 -> 4; name: 'a' -> 'b'\)"):
         Run(tmp_path, Job(steps=4, name="b")).__enter__()
@@ -279,7 +279,7 @@ def test_a_full_disk_is_waited_for(
     """Nothing half-written counts while it waits, and what was to be written is there once there is room."""
     disk = Disk(monkeypatch, room=500, freed=10**6, waits=3)
     with Run(tmp_path, Job()) as run:
-        run.traces(0, [trace(str(i)) for i in range(9)])
+        run.write_traces(0, [trace(str(i)) for i in range(9)])
     assert disk.waited == 3
     assert [t.problem.id for _, t in read_traces(tmp_path)] == [str(i) for i in range(9)]
     said = capsys.readouterr().err
@@ -298,18 +298,18 @@ def test_a_disk_whose_fullness_shows_late(tmp_path: Path, monkeypatch: pytest.Mo
         real(handle)
 
     again: list[int] = []
-    rewrite = records._write_again
+    rewrite = records._rewrite_bytes
     monkeypatch.setattr(records, "_write_again", lambda *given: (again.append(given[2] - given[1]), rewrite(*given)))
     monkeypatch.setattr(full_disk, "FIRST_PAUSE", 0.01)
     with Run(tmp_path, Job()) as run:
-        run.metrics(0, {"x": 1.0})
-        run.metrics(1, {"x": 1.0})
+        run.write_metrics(0, {"x": 1.0})
+        run.write_metrics(1, {"x": 1.0})
         size = (tmp_path / "metrics.jsonl").stat().st_size
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", fsync)
             run.sync()
         assert again == [size, size] and steps(tmp_path) == [0, 1]
-        run.metrics(2, {"x": 1.0})
+        run.write_metrics(2, {"x": 1.0})
     assert steps(tmp_path) == [0, 1, 2]
 
 
@@ -323,15 +323,15 @@ def test_a_stop_ends_the_wait_for_room(tmp_path: Path, monkeypatch: pytest.Monke
                 RunError, match=r"traces\.jsonl: No space left on device; free some space and run again"
             ):
                 with Run(tmp_path, Job()) as run:
-                    run.traces(0, [trace(str(i)) for i in range(9)])
+                    run.write_traces(0, [trace(str(i)) for i in range(9)])
         finally:
             signals.unheed(wants)
     content = (tmp_path / "traces.jsonl").read_bytes()
     kept = [t.problem.id for _, t in read_traces(tmp_path)]
     assert content.endswith(b"}\n") and 0 < len(kept) < 9, "whole ones stay, and of the next there is nothing"
     with Run(tmp_path, Job()) as run:
-        run.resumed(0)
-        run.traces(0, [trace(str(i)) for i in range(9)])
+        run.mark_resumed(0)
+        run.write_traces(0, [trace(str(i)) for i in range(9)])
     assert [t.problem.id for _, t in read_traces(tmp_path)] == [str(i) for i in range(9)]
 
 
@@ -352,7 +352,7 @@ def test_a_disk_that_is_full_at_the_very_start(at: int, tmp_path: Path, monkeypa
         with pytest.raises(RunError, match="No space left"):
             Run(tmp_path / "run", Job()).__enter__()
     with Run(tmp_path / "run", Job()) as run:
-        run.metrics(0, {})
+        run.write_metrics(0, {})
     assert steps(tmp_path / "run") == [0] and read_job(tmp_path / "run") == run.job
 
 
@@ -377,7 +377,7 @@ def test_a_job_runs_again_from_its_file(tmp_path: Path) -> None:
 
 
 def test_the_environment_is_told() -> None:
-    told = environment.environment()
+    told = environment.describe_environment()
     assert {"python", "machine", "versions", "commit", "command", "time"} <= told.keys()
     assert "numpy" in told["versions"] and json.dumps(told)
-    assert environment.commit(Path("/")) is None
+    assert environment.git_commit(Path("/")) is None

@@ -26,16 +26,16 @@ from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.label import Label
 from ponder.pipelines.problems import MakeProblems
 from ponder.pipelines.quiet_star import QuietStar
-from ponder.pipelines.reward import RewardModel
+from ponder.pipelines.reward import TrainRewardModel
 from ponder.pipelines.rl import RL
-from ponder.pipelines.rollouts import FirstError, Shepherd
+from ponder.pipelines.rollouts import FirstErrorSearch, MathShepherd
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.sieve import Sieve
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.budget import Budget
-from ponder.reason.operators.backpropagate import Discounted
+from ponder.reason.operators.backpropagate import DiscountedBackup
 from ponder.reason.operators.cut import Cut
-from ponder.reason.operators.priors import Noise
+from ponder.reason.operators.priors import DirichletNoise
 from ponder.reason.operators.tree_select import PUCT, UCT, X1
 from ponder.reason.operators.widen import Widening
 from ponder.reason.presets import PRESETS
@@ -46,16 +46,16 @@ from ponder.train.algorithms import ON_OWN_ANSWERS
 from ponder.train.imitation import SFT
 from ponder.train.objective import KL
 from ponder.train.optimiser import AdamW
-from ponder.train.ppo import Adaptive, Critic
-from ponder.train.reward import OBJECTIVES
+from ponder.train.ppo import AdaptiveKLController, Critic
+from ponder.train.reward import REWARD_OBJECTIVES
 from ponder.types import Sampling
 
 SOURCE = Path(ponder.__file__).parent
 NOT_FOLLOWED = ("__post_init__", "unused", "__init__", "check")  # what only looks whether a setting can be
 
-JOBS = (RL, FineTune, RewardModel, Label, Evaluate, Collect, Harvest, MakeProblems, QuietStar, Stages, Stage)
+JOBS = (RL, FineTune, TrainRewardModel, Label, Evaluate, Collect, Harvest, MakeProblems, QuietStar, Stages, Stage)
 WAYS = {type(kind()) for kind in STRATEGIES.values()} | {type(p.strategy) for p in PRESETS.values()}
-LEARNED = {*ON_OWN_ANSWERS.values(), SFT, *OBJECTIVES.values()}
+LEARNED = {*ON_OWN_ANSWERS.values(), SFT, *REWARD_OBJECTIVES.values()}
 ASKED = {kind for kind in TASKS.values() if isinstance(kind, type) and is_dataclass(kind)}
 # What such an object is called where others read it.
 CALLED: dict[Any, tuple[str, ...]] = {
@@ -68,12 +68,12 @@ CALLED: dict[Any, tuple[str, ...]] = {
     Cut: ("cut",),
     KL: ("kl", "term"),
     AdamW: ("optimiser", "s", "settings"),
-    Adaptive: ("adaptive",),
+    AdaptiveKLController: ("adaptive",),
     Critic: ("critic", "how"),
     LoRA: ("lora", "how", "adapter", "spec"),
     Sieve: ("sieve",),
-    **dict.fromkeys((Shepherd, FirstError), ("rule",)),
-    **dict.fromkeys((UCT, PUCT, X1, Noise, Widening, Discounted, Prompt, *CURRICULA.values()), ()),
+    **dict.fromkeys((MathShepherd, FirstErrorSearch), ("rule",)),
+    **dict.fromkeys((UCT, PUCT, X1, DirichletNoise, Widening, DiscountedBackup, Prompt, *CURRICULA.values()), ()),
 }
 
 

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ponder.errors import PonderError, TaskError
-from ponder.measure.readers.files import load
+from ponder.measure.readers.files import load_data
 from ponder.pipelines.conversations import read_conversations
-from ponder.tables import BadRow, parse, table
-from ponder.tasks.columns import Columns
+from ponder.tables import BadRow, parse_json, parse_csv
+from ponder.tasks.columns import CustomTask
 from ponder.tasks.made import read_problems, read_templates
-from ponder.tasks.sets.loaded import asked
-from ponder.tasks.sets.questions import Questions
-from ponder.tasks.steps import read as read_labels
+from ponder.tasks.sets.loaded import same_question_key
+from ponder.tasks.sets.questions import QuestionFile
+from ponder.tasks.steps import read_labels as read_labels
 
 OPEN = 'id,question,answer\n1,What is 1 + 1?,2\n2,"What is 2 + 2?,4\n3,What is 3 + 3?,6\n'
 BAD = {
@@ -33,9 +33,9 @@ BAD = {
     "a NUL byte": ("id,question,answer\n1,a,2\n2,b\0,3\n", "line 3: it holds a NUL byte"),
 }  # fmt: skip
 READERS: dict[str, Callable[[Path], Any]] = {
-    "logs": load,
-    "questions": lambda path: Questions(data=str(path)).test,
-    "columns": lambda path: Columns(data=str(path), rewards=("ponder.tasks.made.rows:accuracy",)).train,
+    "logs": load_data,
+    "questions": lambda path: QuestionFile(data=str(path)).test,
+    "columns": lambda path: CustomTask(data=str(path), rewards=("ponder.tasks.made.rows:accuracy",)).train,
 }
 
 
@@ -54,22 +54,22 @@ def test_only_a_ragged_row_may_be_skipped(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text('id,question,answer\n1,"two\nlines",2\n2,b\n3,c,4\n')
     with pytest.warns(UserWarning, match=r"line 4: 2 cells under 3 names"):
-        found = Questions(data=str(path), bad_rows="skip").test
+        found = QuestionFile(data=str(path), bad_rows="skip").test
     assert [p.answer for p in found] == ["2", "4"]
     path.write_text(OPEN)
     with pytest.raises(TaskError, match="never closed"):
-        Questions(data=str(path), bad_rows="skip").test  # noqa: B018
+        QuestionFile(data=str(path), bad_rows="skip").test  # noqa: B018
 
 
 def test_what_is_sound_is_read_as_before(tmp_path: Path) -> None:
     text = '\n a,"b ""x""",\n\n"1,\n2",5" pipe,\n'
-    assert table(text) == [(4, {" a": "1,\n2", 'b "x"': '5" pipe', "": ""})]
+    assert parse_csv(text) == [(4, {" a": "1,\n2", 'b "x"': '5" pipe', "": ""})]
     path = tmp_path / "t.csv"
     path.write_bytes(b"\xef\xbb\xbfid;correct\r\n1;1\r\n   \r\n2;0\r\n")
-    assert load(path) == [{"id": "1", "correct": "1"}, {"id": "2", "correct": "0"}]
+    assert load_data(path) == [{"id": "1", "correct": "1"}, {"id": "2", "correct": "0"}]
 
 
-CELLS = st.lists(st.lists(st.text(st.characters(exclude_characters="\0\r", codec="utf-8")), min_size=2, max_size=2))
+CELLS = st.lists(st.lists(st.text(st.from_alphabet(exclude_characters="\0\r", codec="utf-8")), min_size=2, max_size=2))
 
 
 @given(CELLS)
@@ -79,7 +79,7 @@ def test_what_the_writer_writes_comes_back(rows: list[list[str]]) -> None:
 
     out = io.StringIO()
     csv.writer(out).writerows([["one", "two"], *rows])
-    assert [list(row.values()) for _, row in table(out.getvalue()) if isinstance(row, dict)] == rows
+    assert [list(row.values()) for _, row in parse_csv(out.getvalue()) if isinstance(row, dict)] == rows
 
 
 JSON_READERS: dict[str, tuple[dict[str, Any], Callable[[Path], Any]]] = {
@@ -87,7 +87,7 @@ JSON_READERS: dict[str, tuple[dict[str, Any], Callable[[Path], Any]]] = {
     "pairs": ({"prompt": "a", "chosen": "b", "rejected": "c"}, lambda path: read_conversations(str(path), pairs=True)),
     "problems": ({"prompt": "a", "answer": "b"}, read_problems),
     "labels": ({"prompt": "a", "completion": "b", "label": 1}, read_labels),
-    "questions": ({"question": "a", "answer": "b"}, lambda path: Questions(data=str(path)).test),
+    "questions": ({"question": "a", "answer": "b"}, lambda path: QuestionFile(data=str(path)).test),
     "templates": ({"name": "t", "question": "{a}?", "variables": {"a": [1, 2]}, "answer": "a"}, read_templates),
 }
 
@@ -104,18 +104,18 @@ def test_lines_of_json(reader: str, tmp_path: Path) -> None:
         path.write_text(f"{text}\n{bad}\n")
         with pytest.raises(TaskError, match=r"line 2|JSON"):
             read(path)
-    assert parse(text) == row
+    assert parse_json(text) == row
     with pytest.raises(ValueError, match="the key 'b' stands there twice"):
-        parse('{"a": {"b": 1, "b": 2}}')
+        parse_json('{"a": {"b": 1, "b": 2}}')
 
 
 def test_nulls_of_a_parquet_file_are_named(tmp_path: Path) -> None:
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     for place, (questions, answers) in enumerate((([None, "b"], ["1", "2"]), (["a", "b"], ["1", None]))):
         path = tmp_path / f"{place}.parquet"
-        parquet.write_table(arrow.table({"question": questions, "answer": answers}), path)
+        parquet.write_table(arrow.read_csv({"question": questions, "answer": answers}), path)
         with pytest.raises(TaskError, match=f"row {place + 1}: malformed .*no question or no answer"):
-            Questions(data=str(path)).test  # noqa: B018
+            QuestionFile(data=str(path)).test  # noqa: B018
 
 
 def test_questions_in_any_script_are_told_apart(tmp_path: Path) -> None:
@@ -124,9 +124,9 @@ def test_questions_in_any_script_are_told_apart(tmp_path: Path) -> None:
     test.write_text(json.dumps({"question": "小明有12个苹果?", "answer": "12"}) + "\n")
     rows = ["小红有12只猫?", "小明有12个苹果", "ещё вопрос"]
     train.write_text("".join(json.dumps({"question": q, "answer": "1"}) + "\n" for q in rows))
-    found = Questions(data=str(test), train_data=str(train), style="plain").train
+    found = QuestionFile(data=str(test), train_data=str(train), style="plain").train
     assert [p.question for p in found] == [rows[0], rows[2]]
-    assert asked("What's 2+2 ?") == asked("what s 2 2") and asked("??") == "??"
+    assert same_question_key("What's 2+2 ?") == same_question_key("what s 2 2") and same_question_key("??") == "??"
 
 
 def test_a_bad_row_says_where_it_is() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ponder.errors import UsageError
-from ponder.types import Cost, Problem, Sampling, Score, Step, Trace, ids, prompt_trace, user
+from ponder.types import Cost, Problem, Sampling, Score, Step, Trace, ids, prompt_trace, user_messages
 
 
 def tree() -> Trace:
@@ -22,7 +22,7 @@ def tree() -> Trace:
     │     └── 4 (stop)
     └─── 2 (length) ── 5 (eos, pruned)
     """
-    trace = Trace(Problem("p", user("What?")), [Step(None, "What?", ids([1, 2]))])
+    trace = Trace(Problem("p", user_messages("What?")), [Step(None, "What?", ids([1, 2]))])
     for parent, text, stop in [(0, "a", None), (0, "b", "length"), (1, "c", "eos"), (1, "d", "stop"), (2, "e", "eos")]:
         trace.add(Step(parent, text, ids([ord(text)]), stop=stop))
     trace.steps[5].pruned = "too long"
@@ -68,12 +68,12 @@ def test_costs_add_field_by_field() -> None:
     assert a + b == Cost(11, 22, 33, 44, 55.0, 66.0, 77.0)
     assert sum([a, b], Cost()) == a + b and a + Cost() == a
     t = tree()
-    t.spend(a), t.spend(b)
+    t.add_cost(a), t.add_cost(b)
     assert t.cost == a + b
 
 
 def test_the_question_and_the_prompt() -> None:
-    p = Problem("p", (*user("first", "be kind"), {"role": "assistant", "content": "x"}, *user("second")))
+    p = Problem("p", (*user_messages("first", "be kind"), {"role": "assistant", "content": "x"}, *user_messages("second")))
     assert p.question == "second" and p.messages[0] == {"role": "system", "content": "be kind"}
     assert Problem("q", ()).question == ""
     t = prompt_trace(p, ids([4, 5]))
@@ -96,13 +96,13 @@ PLAIN = st.none() | st.booleans() | st.integers(-(2**40), 2**40) | FLOAT32 | st.
 @st.composite
 def traces(draw: st.DrawFn) -> Trace:
     problem = Problem(
-        draw(st.text(max_size=5)), user(draw(st.text(max_size=5))), draw(PLAIN | st.lists(PLAIN, max_size=3)),
+        draw(st.text(max_size=5)), user_messages(draw(st.text(max_size=5))), draw(PLAIN | st.lists(PLAIN, max_size=3)),
         draw(st.dictionaries(st.text(max_size=3), PLAIN, max_size=2)),
     )  # fmt: skip
     trace = Trace(problem)
     for i in range(draw(st.integers(1, 6))):
         count = draw(st.integers(0, 4))
-        floats = st.none() | st.lists(FLOAT32, min_size=count, max_size=count).map(lambda x: np.array(x, np.float32))
+        floats = st.none() | st.lists(FLOAT32, min_size=count, max_size=count).map_problems(lambda x: np.array(x, np.float32))
         trace.add(
             Step(
                 None if i == 0 else draw(st.integers(0, i - 1)),
@@ -118,7 +118,7 @@ def traces(draw: st.DrawFn) -> Trace:
                 cites=tuple(draw(st.lists(st.integers(0, 5), max_size=2))),
                 prior=draw(FLOAT32),
                 pruned=draw(st.sampled_from(["", "too dull"])),
-                aside=draw(st.booleans()),
+                meta=draw(st.booleans()),
             )
         )  # fmt: skip
     numbers = st.integers(0, 2**40)
@@ -196,12 +196,12 @@ def test_token_ids_that_are_none_are_refused() -> None:
     for wrong in ([2**40], ["a"], [[1], [2, 3]]):
         with pytest.raises(UsageError, match="token ids are whole numbers"):
             ids(wrong)  # type: ignore[arg-type]
-    assert Sampling(top_k=np.int64(3), stop_tokens=(np.int32(4),)).named == (4,)  # type: ignore[arg-type]
+    assert Sampling(top_k=np.int64(3), stop_token_ids=(np.int32(4),)).named_token_ids == (4,)  # type: ignore[arg-type]
 
 
 def test_truncated_says_where_the_sampler_renormalises() -> None:
-    assert not Sampling(temperature=0.3).truncated
-    assert all(s.truncated for s in (Sampling(top_p=0.9), Sampling(top_k=5), Sampling(min_p=0.1)))
+    assert not Sampling(temperature=0.3).renormalises
+    assert all(s.renormalises for s in (Sampling(top_p=0.9), Sampling(top_k=5), Sampling(min_p=0.1)))
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from ponder.train.head import divergence
 from ponder.train.objective import Tokens
-from ponder.train.pack import cut, pack, plan
-from ponder.types import Problem, Score, Step, Trace, ids, user
+from ponder.train.pack import split_microbatches, pack, plan
+from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 
 V = 6
 REWARDS: tuple[tuple[float | None, ...], ...] = (  # group by group; None: undecided
@@ -60,7 +60,7 @@ class World:
     def traces(self) -> tuple[list[Trace], dict[int, list[int]]]:
         """As a run has them, and the rows of each step by its identity."""
         groups = sorted({a.group for a in self.answers})
-        traces = [Trace(Problem(str(g), user("?")), [Step(None, "?", ids([1, 2]))]) for g in groups]
+        traces = [Trace(Problem(str(g), user_messages("?")), [Step(None, "?", ids([1, 2]))]) for g in groups]
         rows: dict[int, list[int]] = {}
         for a in self.answers:
             trace, parent, left = traces[groups.index(a.group)], 0, list(a.rows)
@@ -141,7 +141,7 @@ def measured(objective: Any, w: World, memory: dict[str, float], micro: int = 10
     logp_NV = logits_NV.log_softmax(-1)
     entropy_N = -(logp_NV.exp() * logp_NV).sum(-1)
     total = torch.zeros((), dtype=torch.float64)
-    for part in cut(plan(traces, objective.weigh, objective.dense), micro, objective.together):
+    for part in split_microbatches(plan(traces, objective.weigh, objective.trains_zero_advantage), micro, objective.together):
         batch = pack(part, torch.device("cpu"), ["reference"])
         n = [row for step in batch.steps for row in rows[id(step)]]
 

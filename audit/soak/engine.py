@@ -12,7 +12,7 @@ from typing import Any
 
 from engine.test_adapters import write
 from engine.test_faults import HOSTILE_VALUES
-from fakes import characters
+from fakes import char_policy
 from ponder.errors import ModelError, UsageError
 from ponder.types import Sampling, ids
 
@@ -30,7 +30,7 @@ TIES_EACH = 10_000
 
 class Work:
     def __init__(self) -> None:
-        self.policy = characters()
+        self.policy = char_policy()
         self.answers, self.ties = 0, 0
         with tempfile.TemporaryDirectory() as folder:
             for name in ADAPTERS[1:]:
@@ -43,7 +43,7 @@ class Work:
         prefix = ids([draw.randrange(3, 20) for _ in range(draw.randrange(1, 30))])
         rule = Sampling(**{"max_tokens": draw.randrange(6, 16), "seed": number, **KINDS[number % len(KINDS)]})
         name = draw.choice(ADAPTERS)
-        policy = self.policy.adapted(name) if name else self.policy
+        policy = self.policy.with_adapter(name) if name else self.policy
         found = await policy.generate(prefix, rule, draw.randrange(1, 4))
         return [one.token_ids.tolist() for one in found]
 

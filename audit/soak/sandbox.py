@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from concurrent.futures import ThreadPoolExecutor
 
-from ponder.verify.code.equal import same
-from ponder.verify.sandbox import Limits, Sandbox
+from ponder.verify.code.equal import values_equal
+from ponder.verify.sandbox import SandboxLimits, Sandbox
 from verify.sandbox.attacks import OWN, PRELUDE
 from verify.sandbox.siege import Field
-from verify_code import CALLS, CASES, HOSTILE, honest
+from verify_code import CALLS, CASES, HOSTILE, correct_program
 
 SLOTS = 4
-HONEST, TIGHT = Limits(seconds=10, wall=30), Limits(seconds=1, wall=1.5)
+HONEST, TIGHT = SandboxLimits(cpu_seconds=10, wall_seconds=30), SandboxLimits(cpu_seconds=1, wall_seconds=1.5)
 
 
 class Work:
@@ -25,7 +25,7 @@ class Work:
 
     def round(self, draw: random.Random) -> tuple[int, list[str]]:
         """How many results were looked at, and what was wrong with them."""
-        programs = [(*honest(draw.randrange(10**9)), "an honest program", HONEST) for _ in range(8)]
+        programs = [(*correct_program(draw.randrange(10**9)), "an honest program", HONEST) for _ in range(8)]
         programs += [(draw.choice(HOSTILE), False, "a hostile program", TIGHT)]
         attack = draw.choice(OWN)
         programs += [(self.field.aim(PRELUDE + attack.code, self.two_users), False, attack.name, TIGHT)]
@@ -33,13 +33,13 @@ class Work:
         lost = [why for found in self.threads.map(self._judge, programs) for why in found]
         return len(programs), lost + self.field.damage()
 
-    def _judge(self, program: tuple[str, bool, str, Limits]) -> list[str]:
+    def _judge(self, program: tuple[str, bool, str, SandboxLimits]) -> list[str]:
         code, right, name, limits = program
-        replies = self.jail.answers(code, "f", CALLS, limits)
-        lost = [f"{name} broke the jail: {r.detail}"[:300] for r in replies if r.end == "lost"]
-        passed = all(r.end == "done" and same(r.value, x + 1) for r, x in zip(replies, CASES, strict=True))
+        replies = self.jail.call_program(code, "f", CALLS, limits)
+        lost = [f"{name} broke the jail: {r.detail}"[:300] for r in replies if r.run_status == "lost"]
+        passed = all(r.run_status == "done" and values_equal(r.value, x + 1) for r, x in zip(replies, CASES, strict=True))
         if passed != right:
-            lost.append(f"{name} was judged {passed}, which is not so: {[r.end for r in replies]}")
+            lost.append(f"{name} was judged {passed}, which is not so: {[r.run_status for r in replies]}")
         escaped = [r.value for r in replies if isinstance(r.value, str) and r.value.startswith("EV:")]
         return lost + [f"{name} got out: {value[:200]}" for value in escaped]
 

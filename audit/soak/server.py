@@ -12,8 +12,8 @@ from typing import Any
 from models.hostile_server import Hostile, Script, body, stream
 from models.test_hostile_server import EVENTS, FILLERS, bill, drip, endless, piece
 from ponder.errors import ModelError, PonderError
-from ponder.models.openai import OpenAI
-from ponder.types import Sampling, user
+from ponder.models.openai import OpenAIPolicy
+from ponder.types import Sampling, user_messages
 
 HONEST = stream(piece("a"), piece("b"), piece(why="stop"), bill(completion_tokens=2))
 WRITE_SECONDS = 3.0
@@ -50,8 +50,8 @@ class Work:
             return asyncio.run(asyncio.wait_for(self._round(name), 120))
 
     async def _round(self, name: str) -> tuple[int, list[str]]:
-        good = OpenAI.connect(self.honest.url, timeout=60, retries=0)
-        bad = OpenAI.connect(self.hostile.url, timeout=0.5, retries=0)
+        good = OpenAIPolicy.connect(self.honest.url, timeout=60, retries=0)
+        bad = OpenAIPolicy.connect(self.hostile.url, timeout=0.5, retries=0)
         calls = [self._ask(good) for _ in range(8)] + [self._ask(bad) for _ in range(3)]
         found = await asyncio.gather(*calls, return_exceptions=True)
         lost = [f"an honest server's answer came as {f!r:.200}" for f in found[:8] if f != ("ab", "eos")]
@@ -61,8 +61,8 @@ class Work:
                 lost.append(f"a server that sends {name} came to {one!r:.200}")
         return len(calls), lost
 
-    async def _ask(self, policy: OpenAI) -> Any:
-        (found,) = await policy.generate(policy.encode(user("?")), Sampling(max_tokens=4))
+    async def _ask(self, policy: OpenAIPolicy) -> Any:
+        (found,) = await policy.generate(policy.encode(user_messages("?")), Sampling(max_tokens=4))
         return found.text, found.stop
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ponder.pipelines.evaluate import Evaluate
     from ponder.pipelines.harvest import Harvest
     from ponder.pipelines.label import Label
-    from ponder.pipelines.reward import RewardModel
+    from ponder.pipelines.reward import TrainRewardModel
     from ponder.pipelines.rl import RL
     from ponder.pipelines.sft import FineTune
     from ponder.pipelines.solve import solve
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from ponder.reason.strategies import (
         DVTS,
         MCTS,
-        Beam,
+        BeamSearch,
         BestOf,
         BudgetForcing,
         Chain,
         Ensemble,
-        Refine,
+        SelfRefine,
         TreeOfThoughts,
         Vote,
     )
     from ponder.runs import read_metrics, read_traces
-    from ponder.tasks import Columns
+    from ponder.tasks import CustomTask
     from ponder.tasks.drawn.procedural import Procedural
     from ponder.train.imitation import DPO, SFT, Distill
     from ponder.train.optimiser import AdamW
     from ponder.train.policy_gradient import CISPO, DAPO, GRPO, GSPO, REINFORCE, RLOO, DrGRPO
     from ponder.train.ppo import PPO
-    from ponder.types import Completion, Cost, Problem, Sampling, Score, Step, Trace, user
+    from ponder.types import Completion, Cost, Problem, Sampling, Score, Step, Trace, user_messages
     from ponder.verify import FinalNumber, MathAnswer
 
 __version__ = "0.1.0"
@@ -146,13 +146,13 @@ __all__ = [
     "SFT",
     "AdamW",
     "Answer",
-    "Beam",
+    "BeamSearch",
     "BestOf",
     "Budget",
     "BudgetForcing",
     "Chain",
     "Collect",
-    "Columns",
+    "CustomTask",
     "Completion",
     "Cost",
     "Distill",
@@ -169,8 +169,8 @@ __all__ = [
     "PonderError",
     "Problem",
     "Procedural",
-    "Refine",
-    "RewardModel",
+    "SelfRefine",
+    "TrainRewardModel",
     "Sampling",
     "Score",
     "Scorer",
@@ -188,7 +188,7 @@ __all__ = [
     "read_metrics",
     "read_traces",
     "solve",
-    "user",
+    "user_messages",
 ]
 
 

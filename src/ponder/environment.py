@@ -16,32 +16,32 @@ from typing import Any
 from ponder.errors import RunError
 from ponder.links import refuse_links
 
-INPUTS, MISSING = "inputs", "missing"  # in environment.json: fingerprints by name, and who had none the last time
-CODE = "the code of "  # before a module's name, among them
-MOST = 4  # differences that a message names
+INPUTS_KEY, MISSING_KEY = "inputs", "missing"  # in environment.json: fingerprints by name, and who had none the last time
+CODE_PREFIX = "the code of "  # before a module's name, among them
+MAX_LISTED_DIFFERENCES = 4  # differences that a message names
 _LIBRARIES = ("ponder", "torch", "numpy", "safetensors", "tokenizers", "transformers")
 
 
-def compare(folder: Path, now: Mapping[str, str], grown: bool) -> list[str]:
+def check_inputs_unchanged(folder: Path, now: Mapping[str, str], job_changed: bool) -> list[str]:
     """Raise where what a run depends on is not what it began with; return what is missing now, which shows when
     somebody reads it.
 
     New code is other code, unless the job has `grown`; anything else may be new, as a file that a text happens to name.
     """
     told = read_environment(folder)
-    began = told.get(INPUTS)
+    began = told.get(INPUTS_KEY)
     if not isinstance(began, dict):
         raise RunError(
             f"{folder} does not say what its results depend on, as those of earlier versions do not: nobody can tell "
             "whether they still hold; give another --run"
         )
-    new = [name for name in now if name not in began and name.startswith(CODE) and not grown]
+    new = [name for name in now if name not in began and name.startswith(CODE_PREFIX) and not job_changed]
     changed = [name for name, mark in now.items() if began.get(name, mark) != mark] + new
     if changed:
         when = f" ({told['time'][:16].replace('T', ' ')})" if isinstance(told.get("time"), str) else ""
-        more = f" and {len(changed) - MOST} more" if len(changed) > MOST else ""
+        more = f" and {len(changed) - MAX_LISTED_DIFFERENCES} more" if len(changed) > MAX_LISTED_DIFFERENCES else ""
         raise RunError(
-            f"{', '.join(changed[:MOST])}{more} changed since {folder} began{when}, and what it holds is of the old "
+            f"{', '.join(changed[:MAX_LISTED_DIFFERENCES])}{more} changed since {folder} began{when}, and what it holds is of the old "
             "state: give another --run, or bring the old state back"
         )
     return [name for name in began if name not in now]
@@ -57,7 +57,7 @@ def read_environment(folder: str | Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def environment() -> dict[str, Any]:
+def describe_environment() -> dict[str, Any]:
     """What a reader needs to run this again: versions, machine, commit."""
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -67,7 +67,7 @@ def environment() -> dict[str, Any]:
         "machine": platform.machine(),
         "cores": os.cpu_count(),
         "versions": {name: v for name in _LIBRARIES if (v := _version(name))},
-        "commit": commit(Path(__file__).parent),
+        "commit": git_commit(Path(__file__).parent),
     }
 
 
@@ -78,7 +78,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-def commit(folder: Path) -> str | None:
+def git_commit(folder: Path) -> str | None:
     """The commit of the checkout this code lies in, with + where it was changed; None outside one."""
     try:
         out = subprocess.run(

@@ -17,18 +17,18 @@ from ponder.errors import Interrupted
 
 
 @dataclass(eq=False, slots=True)
-class Call:
+class UserCall:
     name: str  # what to call it before the user: "reward mine:slow"
     sync: bool  # a plain call: it holds its thread until it returns
-    users: bool  # the user's own code, which waits only because it wants to
+    is_user_code: bool  # the user's own code, which waits only because it wants to
     task: asyncio.Task[object] | None  # in which it runs
     loop: asyncio.AbstractEventLoop | None
     thread: int = field(default_factory=threading.get_ident)
-    began: float = field(default_factory=time.monotonic)
-    stopped: bool = False  # its task was cancelled because the user wants to stop
+    started_at: float = field(default_factory=time.monotonic)
+    cancelled: bool = False  # its task was cancelled because the user wants to stop
 
     @property
-    def blocks(self) -> bool:
+    def blocks_event_loop(self) -> bool:
         """Is it computing, and nothing else in its event loop can?"""
         return self.sync or (self.loop is not None and asyncio.current_task(self.loop) is self.task)
 
@@ -40,32 +40,32 @@ class Call:
         """From any thread: raise `Interrupted` where it waits."""
 
         def now() -> None:
-            if self.task is not None and self.alive and not self.stopped:
-                self.stopped = True
+            if self.task is not None and self.alive and not self.cancelled:
+                self.cancelled = True
                 self.task.cancel()
 
         if self.loop is not None and not self.loop.is_closed():
             self.loop.call_soon_threadsafe(now)
 
 
-_calls: dict[int, Call] = {}
+_calls: dict[int, UserCall] = {}
 _numbers = itertools.count()
 _closed = False
 
 
-def close(closed: bool = True) -> None:
+def refuse_new_calls(closed: bool = True) -> None:
     """From now on no call begins: the user wants to stop, and each might hang as the last one did."""
     global _closed
     _closed = closed
 
 
-def running() -> list[Call]:
+def running_calls() -> list[UserCall]:
     """The innermost call of each task and thread."""
     return list({(c.thread, id(c.task)): c for c in list(_calls.values())}.values())
 
 
 @contextmanager
-def call(name: str, sync: bool = False, users: bool = False) -> Iterator[None]:
+def track(name: str, sync: bool = False, is_user_code: bool = False) -> Iterator[None]:
     """Around a call (`sync`), or around what is awaited."""
     if _closed:
         raise Interrupted("stopped")
@@ -75,13 +75,13 @@ def call(name: str, sync: bool = False, users: bool = False) -> Iterator[None]:
         task = asyncio.current_task()
     except RuntimeError:  # no event loop: a plain call
         sync = True
-    made = Call(name, sync, users, task, loop)
+    made = UserCall(name, sync, is_user_code, task, loop)
     number = next(_numbers)
     _calls[number] = made
     try:
         yield
     except asyncio.CancelledError:
-        if not made.stopped or task is None:
+        if not made.cancelled or task is None:
             raise
         task.uncancel()
         raise Interrupted("stopped") from None

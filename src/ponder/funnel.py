@@ -11,8 +11,8 @@ from ponder.errors import TaskError
 
 T = TypeVar("T")
 
-SHOWN = 3  # reasons that a line names; the rest are counted together
-LONGEST = 60  # characters of a reason
+MAX_REASONS = 3  # reasons that a line names; the rest are counted together
+MAX_REASON_CHARS = 60  # characters of a reason
 
 
 @dataclass
@@ -20,28 +20,28 @@ class Funnel:
     """Stages stand in the order in which they were first met. A stage may count other things than the one before."""
 
     stages: dict[str, int] = field(default_factory=dict)
-    lost: dict[str, Counter[str]] = field(default_factory=dict)
+    dropped: dict[str, Counter[str]] = field(default_factory=dict)
 
-    def add(self, stage: str, count: int, lost: Mapping[str, int] | None = None) -> None:
+    def add(self, stage: str, count: int, dropped: Mapping[str, int] | None = None) -> None:
         """So many more came through, and so many did not."""
         self.stages[stage] = self.stages.get(stage, 0) + count
-        for why, missing in (lost or {}).items():
+        for why, missing in (dropped or {}).items():
             if missing:
-                self.lost.setdefault(stage, Counter())[why[:LONGEST]] += missing
+                self.dropped.setdefault(stage, Counter())[why[:MAX_REASON_CHARS]] += missing
 
-    def passes(self, stage: str, ok: bool, why: str = "") -> bool:
+    def record(self, stage: str, ok: bool, why: str = "") -> bool:
         """Count one at a stage; `ok` again, so that it can be asked in an `if`."""
         self.add(stage, int(ok), {} if ok else {why: 1})
         return ok
 
-    def keep(self, stage: str, left: Sequence[T], lost: Mapping[str, int] | None = None) -> Sequence[T]:
+    def require_some(self, stage: str, left: Sequence[T], dropped: Mapping[str, int] | None = None) -> Sequence[T]:
         """What is left after a stage; where that is nothing, the work ends here, with the funnel in the message."""
-        self.add(stage, len(left), lost)
+        self.add(stage, len(left), dropped)
         if not left:
-            self.stop(f"nothing is left at the stage {stage!r}")
+            self.fail(f"nothing is left at the stage {stage!r}")
         return left
 
-    def stop(self, why: str) -> NoReturn:
+    def fail(self, why: str) -> NoReturn:
         """End the work, and say what came of it so far."""
         raise TaskError("\n".join([f"{why}:", *self.lines()]))
 
@@ -50,13 +50,13 @@ class Funnel:
         wide = max(map(len, self.stages), default=0)
         figures = {stage: f"{count:,}" for stage, count in self.stages.items()}
         digits = max(map(len, figures.values()), default=0)
-        rows = ((f"{stage:<{wide}}  {figures[stage]:>{digits}}", self._lost(stage)) for stage in self.stages)
+        rows = ((f"{stage:<{wide}}  {figures[stage]:>{digits}}", self._dropped_text(stage)) for stage in self.stages)
         return [f"  {row}   {lost}".rstrip() for row, lost in rows]
 
-    def _lost(self, stage: str) -> str:
-        reasons = self.lost.get(stage, Counter()).most_common()
-        named = [f"{count:,} {why}".rstrip() for why, count in reasons[:SHOWN]]
-        more = sum(count for _, count in reasons[SHOWN:])
+    def _dropped_text(self, stage: str) -> str:
+        reasons = self.dropped.get(stage, Counter()).most_common()
+        named = [f"{count:,} {why}".rstrip() for why, count in reasons[:MAX_REASONS]]
+        more = sum(count for _, count in reasons[MAX_REASONS:])
         return ("- " + ", ".join([*named, *([f"{more:,} others"] if more else [])])) if named else ""
 
     @classmethod
@@ -66,6 +66,6 @@ class Funnel:
 
     def to_json(self) -> list[dict[str, Any]]:
         return [
-            {"stage": stage, "count": count, **({"lost": dict(self.lost[stage])} if stage in self.lost else {})}
+            {"stage": stage, "count": count, **({"lost": dict(self.dropped[stage])} if stage in self.dropped else {})}
             for stage, count in self.stages.items()
         ]

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import PonderError, RunError, UsageError
-from ponder.names import limited, load
-from ponder.trust import FLOAT, Trust, check, foreign
-from ponder.trust import TYPE as _TYPE
+from ponder.names import only_allowed, import_object
+from ponder.trust import FLOAT_TYPE, Trust, check_trusted, external_code
+from ponder.trust import TYPE_KEY as _TYPE
 
 _LONGEST = 60  # characters of a value in a message
 
@@ -43,7 +43,7 @@ def encode(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, float) and not math.isfinite(value):  # JSON has no such number
-        return {_TYPE: FLOAT, "value": str(value)}
+        return {_TYPE: FLOAT_TYPE, "value": str(value)}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise UsageError(f"a job can hold numbers, text, sequences and frozen dataclasses, not {type(value).__name__}")
@@ -55,7 +55,7 @@ def decode(data: Any, trust: Trust = ()) -> Any:
     `trust`: names of code that the data may hold beside ponder's own types, as "module:object"; True: any. The whole is
     looked through before anything is imported.
     """
-    with limited(check(data, trust)):
+    with only_allowed(check_trusted(data, trust)):
         return _decoded(data)
 
 
@@ -64,12 +64,12 @@ def _decoded(data: Any) -> Any:
         return tuple(_decoded(v) for v in data)
     if not isinstance(data, dict):
         return data
-    if data.get(_TYPE) == FLOAT:
+    if data.get(_TYPE) == FLOAT_TYPE:
         return _number(data.get("value"))
     plain = {k: _decoded(v) for k, v in data.items() if k != _TYPE}
     if _TYPE not in data:
         return plain
-    kind = load(str(data[_TYPE]))
+    kind = import_object(str(data[_TYPE]))
     if not (isinstance(kind, type) and is_dataclass(kind)):
         raise RunError(f"job.json names {data[_TYPE]!r}, which is not a dataclass")
     try:
@@ -92,7 +92,7 @@ def _number(text: Any) -> float:
 def foreign_in(value: Any) -> list[str]:
     """The code that a job, or a part of one, names beside ponder's own: whoever made it trusts it."""
     try:
-        return foreign(encode(value))
+        return external_code(encode(value))
     except UsageError:  # no part of a saved job
         return []
 
@@ -147,7 +147,7 @@ def _shown(a: Any, b: Any) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, dict) and isinstance(value.get(_TYPE), str) and value[_TYPE] != FLOAT:
+    if isinstance(value, dict) and isinstance(value.get(_TYPE), str) and value[_TYPE] != FLOAT_TYPE:
         return value[_TYPE].rpartition(":")[2] + "(...)"
     return repr(value)
 

@@ -18,59 +18,59 @@ from typing import Any, BinaryIO
 
 from ponder.errors import ModelError
 
-MANIFEST = "manifest.json"
-SEAL = "sha256"  # of the manifest itself, over all its other keys
-MAX_BYTES = 64 << 20  # of a manifest; one of a thousand files has 100 KB
+MANIFEST_FILE = "manifest.json"
+CHECKSUM_KEY = "sha256"  # of the manifest itself, over all its other keys
+MAX_MANIFEST_BYTES = 64 << 20  # of a manifest; one of a thousand files has 100 KB
 _SETTLED_SECONDS = 2.0  # a file that changed this recently may change again within one tick of the file system's clock
 
 _known: dict[tuple[str, str, int, int, int], str] = {}  # by checksum, path, inode, size and time of change
 
 
-class Damaged(Exception):
+class ManifestMismatch(Exception):
     """What is wrong with a folder, said of it."""
 
 
 def write(folder: Path, **about: Any) -> None:
     """Describe all files that are in the folder now."""
-    inside = sorted(p for p in folder.rglob("*") if p.is_file() and p != folder / MANIFEST)
-    files = {p.relative_to(folder).as_posix(): measure(p) for p in inside}
-    (folder / MANIFEST).write_text(sealed({**about, "files": files}), encoding="utf-8")
+    inside = sorted(p for p in folder.rglob("*") if p.is_file() and p != folder / MANIFEST_FILE)
+    files = {p.relative_to(folder).as_posix(): file_checksums(p) for p in inside}
+    (folder / MANIFEST_FILE).write_text(to_checked_json({**about, "files": files}), encoding="utf-8")
 
 
 def read(folder: Path) -> dict[str, Any]:
     """A folder's manifest, unless a byte of it changed."""
-    path = folder / MANIFEST
+    path = folder / MANIFEST_FILE
     try:
-        if path.stat().st_size > MAX_BYTES:
+        if path.stat().st_size > MAX_MANIFEST_BYTES:
             raise ValueError
         text = path.read_text(encoding="utf-8")
         manifest: dict[str, Any] = json.loads(text)
-        del manifest[SEAL]
-        if sealed(manifest) == text:
+        del manifest[CHECKSUM_KEY]
+        if to_checked_json(manifest) == text:
             return manifest
         reason = "its checksum differs"
     except OSError as why:
         reason = str(why.strerror)
     except (ValueError, LookupError, TypeError, RecursionError):
         reason = "it is no manifest"
-    raise Damaged(f"is damaged ({MANIFEST}: {reason})")
+    raise ManifestMismatch(f"is damaged ({MANIFEST_FILE}: {reason})")
 
 
 def check(folder: Path, names: Iterable[str], manifest: dict[str, Any], quick: bool = False) -> None:
     """Every byte of these files is as it was written. `quick`: by the faster checksum, where the manifest has it."""
     for name in names:
         if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise Damaged(f"is damaged ({MANIFEST}: {name!r} lies outside of it)")
+            raise ManifestMismatch(f"is damaged ({MANIFEST_FILE}: {name!r} lies outside of it)")
         kept = manifest["files"][name]
         kind = "crc32" if quick and "crc32" in kept else "sha256"
         try:
             size, found = _checksum(folder / name, kind)
         except OSError as why:
-            raise Damaged(f"is damaged ({name}: {why.strerror})") from None
+            raise ManifestMismatch(f"is damaged ({name}: {why.strerror})") from None
         if size != kept["bytes"]:
-            raise Damaged(f"is damaged ({name}: it has {size} bytes, not {kept['bytes']})")
+            raise ManifestMismatch(f"is damaged ({name}: it has {size} bytes, not {kept['bytes']})")
         if found != kept[kind]:
-            raise Damaged(f"is damaged ({name}: its checksum differs)")
+            raise ManifestMismatch(f"is damaged ({name}: its checksum differs)")
 
 
 def verify(folder: Path) -> None:
@@ -83,21 +83,21 @@ def verify(folder: Path) -> None:
     try:
         manifest = read(home)
         check(home, [name for name in manifest["files"] if name.startswith(names)], manifest, quick=True)
-    except Damaged as fault:
+    except ManifestMismatch as fault:
         if in_run:
             way_out = "give an earlier checkpoint's model, or a copy of this one"
         else:
-            way_out = f"copy or export it again; if you changed the file yourself, remove {home / MANIFEST}"
+            way_out = f"copy or export it again; if you changed the file yourself, remove {home / MANIFEST_FILE}"
         raise ModelError(f"{home} {fault}: {way_out}") from None
 
 
-def sealed(manifest: dict[str, Any]) -> str:
+def to_checked_json(manifest: dict[str, Any]) -> str:
     """The manifest's one spelling, so that a change of any byte shows."""
     plain = json.dumps(manifest, sort_keys=True)
-    return json.dumps({**manifest, SEAL: hashlib.sha256(plain.encode()).hexdigest()}, indent=1, sort_keys=True) + "\n"
+    return json.dumps({**manifest, CHECKSUM_KEY: hashlib.sha256(plain.encode()).hexdigest()}, indent=1, sort_keys=True) + "\n"
 
 
-def measure(path: Path) -> dict[str, Any]:
+def file_checksums(path: Path) -> dict[str, Any]:
     """A file's size and checksums."""
     size, crc32 = _checksum(path, "crc32")
     return {"bytes": size, "crc32": crc32, "sha256": _checksum(path, "sha256")[1]}
@@ -125,8 +125,8 @@ def _crc32(file: BinaryIO) -> str:
 
 def _written(folder: Path) -> bool:
     """Does the folder have a manifest of ponder's? Others also call files manifest.json; theirs hold no SHA-256."""
-    path = folder / MANIFEST
+    path = folder / MANIFEST_FILE
     if not path.is_file():
         return False
     with path.open("rb") as file:
-        return b'"sha256"' in file.read(MAX_BYTES)
+        return b'"sha256"' in file.read(MAX_MANIFEST_BYTES)

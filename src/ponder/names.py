@@ -22,20 +22,20 @@ from typing import Any
 
 from ponder.errors import ForeignCode, UnknownName, UsageError
 
-Allowed = Collection[str] | None  # names beside ponder's own; None: all there are
+AllowedNames = Collection[str] | None  # names beside ponder's own; None: all there are
 
-FUNCTIONS = ("ponder.tasks.made.rows:accuracy",)  # ponder's own that a job may name; classes must be dataclasses
+JOB_FUNCTIONS = ("ponder.tasks.made.rows:accuracy",)  # ponder's own that a job may name; classes must be dataclasses
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 _PACKAGE = Path(__file__).resolve().parent
-_allowed: ContextVar[Allowed] = ContextVar("allowed", default=None)
+_allowed: ContextVar[AllowedNames] = ContextVar("allowed", default=None)
 
 
-def find(kind: str, name: str, table: Mapping[str, Any]) -> Any:
+def lookup(kind: str, name: str, table: Mapping[str, Any]) -> Any:
     """The thing of that kind ("task", "strategy", ...); plug-ins live in the entry-point group `ponder.KIND`."""
     if name in table:
         return table[name]
     if ":" in name:
-        return load(name)
+        return import_object(name)
     for plugin in entry_points(group=f"ponder.{kind}", name=name):
         allowed = _allowed.get()
         if allowed is not None and name not in allowed:
@@ -44,14 +44,14 @@ def find(kind: str, name: str, table: Mapping[str, Any]) -> Any:
     raise UnknownName(kind, name, table, "Or give 'module:object'.")
 
 
-def load(path: str) -> Any:
+def import_object(path: str) -> Any:
     """The object at `module:object`."""
     allowed = _allowed.get()
     if allowed is not None and path not in allowed:
-        found = own(path)
+        found = ponder_object(path)
         if found is not None:
             return found
-        if is_own(path.partition(":")[0]):
+        if is_ponder_module(path.partition(":")[0]):
             raise UsageError(f"cannot load {path!r}: ponder has nothing of that name that a job may hold")
         raise ForeignCode([path])
     module, _, attribute = path.partition(":")
@@ -65,7 +65,7 @@ def load(path: str) -> Any:
 
 
 @contextmanager
-def limited(allowed: Allowed) -> Iterator[None]:
+def only_allowed(allowed: AllowedNames) -> Iterator[None]:
     """Within, `load` and `find` give only ponder's own things and these."""
     token = _allowed.set(allowed)
     try:
@@ -74,26 +74,26 @@ def limited(allowed: Allowed) -> Iterator[None]:
         _allowed.reset(token)
 
 
-def limit(allowed: Allowed) -> None:
+def set_allowed(allowed: AllowedNames) -> None:
     """The same for all that follows in this context: a command that runs what a run directory holds."""
     _allowed.set(allowed)
 
 
-def is_own(module: str) -> bool:
+def is_ponder_module(module: str) -> bool:
     """Whether a module is part of ponder, or of a recipe that comes with it. Imports nothing."""
     if not _MODULE.fullmatch(module) or any(part.startswith("__") for part in module.split(".")):
         return False
     return module.partition(".")[0] == "ponder" or _recipe_file(module) is not None
 
 
-def own(path: str) -> Any:
+def ponder_object(path: str) -> Any:
     """The object at `module:object` where it is ponder's own and a job may name it; else None.
 
     That is a dataclass (tasks, scorers, strategies, jobs) or one of `FUNCTIONS`. Any other function of ponder's would
     be called with whatever a job says, and modules lead on to other modules (`ponder.scratch:shutil.rmtree`).
     """
     module, _, attribute = path.partition(":")
-    if not is_own(module) or not _MODULE.fullmatch(attribute):
+    if not is_ponder_module(module) or not _MODULE.fullmatch(attribute):
         return None
     try:
         found = _imported(module)
@@ -104,8 +104,8 @@ def own(path: str) -> Any:
     except (ImportError, AttributeError):
         return None
     if isinstance(found, type):
-        return found if is_dataclass(found) and is_own(found.__module__) else None
-    return found if path in FUNCTIONS else None
+        return found if is_dataclass(found) and is_ponder_module(found.__module__) else None
+    return found if path in JOB_FUNCTIONS else None
 
 
 def _imported(module: str) -> Any:

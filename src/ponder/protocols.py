@@ -29,7 +29,7 @@ class Policy(Protocol):
         ...
 
 
-class Through:
+class PolicyWrapper:
     """A policy that writes through another one, and reads and spells as that does."""
 
     __slots__ = ()
@@ -94,7 +94,7 @@ class Task(Protocol):
         ...
 
 
-class Watch(Protocol):
+class Progress(Protocol):
     """Looks on while a job works: a live panel, plain lines, a test. Any call may raise `Interrupted`."""
 
     def phase(self, name: str) -> None:

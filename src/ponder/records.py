@@ -31,7 +31,7 @@ _SEAL = re.compile(rb',"record":([0-9]{1,%d}),"crc":([0-9]{1,10})\}' % _MOST_DIG
 _CRC = b',"crc":'
 
 
-class Damaged(RunError):
+class DamagedRecord(RunError):
     """A line that is not as it was written."""
 
     def __init__(self, path: Path, line: int, why: str, cure: str, offset: int) -> None:
@@ -51,7 +51,7 @@ class Appender:
     """Writes records to the end of a file. A full disk is waited for; a line is written whole or not at all."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self._fresh = path, not path.exists()
+        self.path, self._is_new_file = path, not path.exists()
         with open(path, "a+b") as file:
             last, size = _last_line(file), file.tell()
             if last and _record(last) is not None:
@@ -62,8 +62,8 @@ class Appender:
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115
         self._synced = 0  # bytes that are known to be on the disk
 
-    def add(self, record: Mapping[str, Any]) -> None:
-        line = sealed(json.dumps(record, separators=(",", ":"), allow_nan=False).encode(), self._next)
+    def append(self, record: Mapping[str, Any]) -> None:
+        line = with_checksum(json.dumps(record, separators=(",", ":"), allow_nan=False).encode(), self._next)
         full_disk.patiently(lambda: self._write(line), self.path, len(line))
         self._next += 1
 
@@ -85,21 +85,21 @@ class Appender:
         def bring() -> None:
             nonlocal again
             if again:  # some systems find out late that the disk is full, and then take the bytes for written
-                _write_again(self.path, self._synced, end)
+                _rewrite_bytes(self.path, self._synced, end)
             again = True
             os.fsync(self._file.fileno())
 
         full_disk.patiently(bring, self.path, end - self._synced)
         self._synced = end
-        if self._fresh:
+        if self._is_new_file:
             to_disk(self.path.parent)
-            self._fresh = False
+            self._is_new_file = False
 
     def close(self) -> None:
         self._file.close()
 
 
-def _write_again(path: Path, start: int, end: int) -> None:
+def _rewrite_bytes(path: Path, start: int, end: int) -> None:
     """The same bytes in the same place."""
     with open(path, "r+b", buffering=0) as file:
         for at in range(start, end, _CHUNK):
@@ -109,20 +109,20 @@ def _write_again(path: Path, start: int, end: int) -> None:
             file.write(part)
 
 
-def sealed(body: bytes, number: int) -> bytes:
+def with_checksum(body: bytes, number: int) -> bytes:
     """The line of a JSON object."""
     head = body[:-1] + b',"record":%d' % number
     return head + b"%b%d}\n" % (_CRC, crc32(head))
 
 
-def unsealed(line: bytes) -> bytes:
+def without_checksum(line: bytes) -> bytes:
     """A line without its number and checksum: what an earlier version would have written."""
     text = line.removesuffix(b"\n")
     seal = _seal(text)
     return line if seal is None else text[: seal.start()] + b"}\n"
 
 
-def records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The records that still hold, each with its line's number."""
     if not path.exists():
         return
@@ -135,27 +135,27 @@ def records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 valid.append((one.record["step"], one.line, one.offset))
         for _, number, at in valid:
             file.seek(at)
-            yield number, json.loads(unsealed(file.readline()))
+            yield number, json.loads(without_checksum(file.readline()))
 
 
-def as_written(path: Path) -> Iterator[dict[str, Any]]:
+def raw_records(path: Path) -> Iterator[dict[str, Any]]:
     """Every record and every marker, one by one: for whoever need not read to the end."""
     if path.exists():
         with open(path, "rb") as file:
             yield from (one.record for one in _all(path, file))
 
 
-def mend(path: Path, step: int, wanted: int | None, each: bool = False) -> tuple[int, str]:
+def repair_records(path: Path, step: int, expected_count: int | None, one_per_step: bool = False) -> tuple[int, str]:
     """Make sure of the records of steps before `step`, which a checkpoint counts on: `wanted` of them (None: nobody
     knows how many), and with `each` one of every step. Damage among later ones, which come again, is cut off.
 
     Gives how many there are, and what was cut off and why, or nothing.
     """
-    if each:
-        wanted = step
+    if one_per_step:
+        expected_count = step
     valid, lost, damage, following = _before(path, step)
     steps = [s for s, _ in valid]
-    whole = lost or ((wanted is None or len(valid) == wanted) and (not each or steps == list(range(step))))
+    whole = lost or ((expected_count is None or len(valid) == expected_count) and (not one_per_step or steps == list(range(step))))
     if damage is not None:
         if not whole:
             raise damage
@@ -163,11 +163,11 @@ def mend(path: Path, step: int, wanted: int | None, each: bool = False) -> tuple
         return len(valid), f"{path.name} was damaged from line {damage.line} on, which is after what is kept"
     if whole:
         return len(valid), ""
-    if each and (gap := next((i for i, s in enumerate(steps) if s != i), None)) is not None:
+    if one_per_step and (gap := next((i for i, s in enumerate(steps) if s != i), None)) is not None:
         line = valid[gap][1]
         why = f"it is of step {steps[gap]}, and step {gap} should be here"
-        raise Damaged(path, line, why, _bring_back(line - 1), 0)
-    missing = (wanted or 0) - len(valid)
+        raise DamagedRecord(path, line, why, _bring_back(line - 1), 0)
+    missing = (expected_count or 0) - len(valid)
     if missing < 0:
         raise RunError(
             f"{path} holds {-missing} records too many of the steps before {step}: bring it back from a copy"
@@ -181,7 +181,7 @@ def _bring_back(number: int, where: str = "above it") -> str:
     return f'bring back what is gone, or write a line {{"lost": {number}}} {where} to go on without'
 
 
-def _before(path: Path, step: int) -> tuple[list[tuple[int, int]], bool, Damaged | None, int]:
+def _before(path: Path, step: int) -> tuple[list[tuple[int, int]], bool, DamagedRecord | None, int]:
     """(step, line) of records of earlier steps, whether some are known as lost, the first damage, the next number."""
     valid: list[tuple[int, int]] = []
     lost, following = False, 1
@@ -196,7 +196,7 @@ def _before(path: Path, step: int) -> tuple[list[tuple[int, int]], bool, Damaged
                     valid = [kept for kept in valid if kept[0] < one.record["resumed"]]
                 elif "step" in one.record and one.record["step"] < step:
                     valid.append((one.record["step"], one.line))
-        except Damaged as damage:
+        except DamagedRecord as damage:
             return valid, lost, damage, following
     return valid, lost, None, following
 
@@ -218,10 +218,10 @@ def _all(path: Path, file: IO[bytes]) -> Iterator[_Line]:
             if crc32(text[: seal.end(1)]) != int(seal[2]):
                 raise _damaged(path, line, "its checksum differs", expected, at)
             if number < expected:
-                raise Damaged(path, line, f"it is record {number} again", "remove that line", at)
+                raise DamagedRecord(path, line, f"it is record {number} again", "remove that line", at)
             if number > expected:
                 gone = f"record {expected} is" if number == expected + 1 else f"records {expected} to {number - 1} are"
-                raise Damaged(path, line, f"{gone} missing before it", _bring_back(number - 1), at)
+                raise DamagedRecord(path, line, f"{gone} missing before it", _bring_back(number - 1), at)
         elif "lost" in record:
             number = max(record["lost"], expected - 1)
         elif sealing or {"record", "crc"} & record.keys():
@@ -294,14 +294,14 @@ def _ailment(text: bytes) -> str:
     return "it has no step" if isinstance(record, dict) and "step" not in record else "it is no record"
 
 
-def _damaged(path: Path, line: int, why: str, number: int | None, offset: int) -> Damaged:
+def _damaged(path: Path, line: int, why: str, number: int | None, offset: int) -> DamagedRecord:
     if number is None:
-        return Damaged(path, line, why, "bring that line back, or remove it to go on without it", offset)
+        return DamagedRecord(path, line, why, "bring that line back, or remove it to go on without it", offset)
     cure = f'bring that line back, or write {{"lost": {number}}} in its place to go on without it'
-    return Damaged(path, line, why, cure, offset)
+    return DamagedRecord(path, line, why, cure, offset)
 
 
-def damaged(path: Path, number: int, why: str) -> RunError:
+def damaged_record(path: Path, number: int, why: str) -> RunError:
     return _damaged(path, number, why, None, 0)
 
 

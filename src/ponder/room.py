@@ -12,9 +12,9 @@ from pathlib import Path
 
 from ponder.errors import UsageError
 
-PROBLEM = 2_000  # bytes of a problem that is being solved: its text, its trace, the task that runs it
-ANSWER = 1_000  # bytes of an answer of one token: a row of the engine, then a step of the trace
-INDEX = 16  # bytes of a place in a shuffled order, in two epochs
+PROBLEM_BYTES = 2_000  # bytes of a problem that is being solved: its text, its trace, the task that runs it
+COMPLETION_BYTES = 1_000  # bytes of an answer of one token: a row of the engine, then a step of the trace
+ORDER_INDEX_BYTES = 16  # bytes of a place in a shuffled order, in two epochs
 
 
 def free_memory() -> int:
@@ -32,23 +32,23 @@ def free_memory() -> int:
         return free
 
 
-def fits(need: float, **sizes: int) -> None:
+def require_memory(needed_bytes: float, **sizes: int) -> None:
     """Refuse what needs more memory than there is. `sizes`: the settings that make it so large."""
-    if need < 1 << 28:  # looking takes longer than it is worth
+    if needed_bytes < 1 << 28:  # looking takes longer than it is worth
         return
-    if need > (free := free_memory()):
+    if needed_bytes > (free := free_memory()):
         given = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
         raise UsageError(
-            f"{given} would take at least {need / 1e9:,.0f} GB of memory, and {free / 1e9:,.1f} GB are free: "
+            f"{given} would take at least {needed_bytes / 1e9:,.0f} GB of memory, and {free / 1e9:,.1f} GB are free: "
             f"lower {' or '.join(sizes)}"
         )
 
 
-def traces_fit(problems: Mapping[str, int], answers: Mapping[str, int]) -> None:
+def require_trace_memory(problems: Mapping[str, int], answers: Mapping[str, int]) -> None:
     """So many problems, each with so many answers, held at once. Both with the names that the user knows."""
     count = n = 1
     for size in problems.values():
         count *= size
     for size in answers.values():
         n *= size
-    fits(count * (PROBLEM + n * ANSWER), **problems, **answers)
+    require_memory(count * (PROBLEM_BYTES + n * COMPLETION_BYTES), **problems, **answers)

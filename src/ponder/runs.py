@@ -27,11 +27,11 @@ from types import TracebackType
 from typing import IO, Any
 
 from ponder import full_disk, jobs, settings
-from ponder.environment import INPUTS, MISSING, MOST, compare, environment, read_environment
+from ponder.environment import INPUTS_KEY, MISSING_KEY, MAX_LISTED_DIFFERENCES, check_inputs_unchanged, describe_environment, read_environment
 from ponder.errors import RunError
 from ponder.links import refuse_links
-from ponder.records import Appender, damaged, mend, records, to_disk
-from ponder.trust import foreign
+from ponder.records import Appender, damaged_record, repair_records, read_records, to_disk
+from ponder.trust import external_code
 from ponder.types import Trace
 
 _FIRST = ("lock", "environment.json", "environment.json.new", "job.json.new")  # all that a start cut short leaves
@@ -54,21 +54,21 @@ class Run:
         folder: str | Path,
         job: Any,
         inputs: Mapping[str, str] | None = None,
-        follows: Callable[[Run, Any], None] | None = None,
+        continue_from: Callable[[Run, Any], None] | None = None,
     ) -> None:
         self.folder = Path(folder)
         settings.check_finite(job)
         self.job = jobs.encode(job)
         self.inputs = None if inputs is None else dict(inputs)
-        self.follows = follows
+        self.continue_from = continue_from
         self._files: dict[str, Appender] = {}
-        self._kept: dict[str, int] = {}  # records of steps before the one that was resumed from
-        self._added: dict[str, Counter[int]] = {}  # records since, by step
+        self._kept_counts: dict[str, int] = {}  # records of steps before the one that was resumed from
+        self._added_counts: dict[str, Counter[int]] = {}  # records since, by step
 
     def __enter__(self) -> Run:
-        self._lock = hold(self.folder)
+        self._lock = lock_run(self.folder)
         try:
-            self._claim()
+            self._write_or_match_job()
         except BaseException:
             self._close()
             raise
@@ -88,68 +88,68 @@ class Run:
         self._files.clear()
         self._lock.close()
 
-    def _claim(self) -> None:
+    def _write_or_match_job(self) -> None:
         """Write the job, or make sure that the one already here is this one."""
         path = self.folder / "job.json"
         if path.exists():
-            theirs = _filled(read_job(self.folder), foreign(self.job))
+            theirs = _filled(read_job(self.folder), external_code(self.job))
             another_job = theirs != self.job
-            if another_job and self.follows is None:
-                raise another(self.folder, theirs, self.job)
+            if another_job and self.continue_from is None:
+                raise other_job_error(self.folder, theirs, self.job)
             if self.inputs is not None:
-                missing = compare(self.folder, self.inputs, grown=another_job)
-                if missing != read_environment(self.folder).get(MISSING, []):
-                    self._note({MISSING: missing})
-            if another_job and self.follows is not None:
-                self.follows(self, theirs)
-                write_json(path, _unplaced(self.job, self.folder))
-                self._note({INPUTS: self.inputs, MISSING: []})
+                missing = check_inputs_unchanged(self.folder, self.inputs, job_changed=another_job)
+                if missing != read_environment(self.folder).get(MISSING_KEY, []):
+                    self._update_environment({MISSING_KEY: missing})
+            if another_job and self.continue_from is not None:
+                self.continue_from(self, theirs)
+                write_json(path, _with_relative_stage_paths(self.job, self.folder))
+                self._update_environment({INPUTS_KEY: self.inputs, MISSING_KEY: []})
             self.job = _stored(self.folder)  # in the words that its checkpoints know it by
             return
-        self.job = _unplaced(self.job, self.folder)
+        self.job = _with_relative_stage_paths(self.job, self.folder)
         others = [p.name for p in self.folder.iterdir() if p.name not in _FIRST]
         if others:
             raise RunError(
                 f"{self.folder} is not a run directory and not empty (it holds {others[0]}): give another --run"
             )
-        write_json(self.folder / "environment.json", environment() | {INPUTS: self.inputs})
+        write_json(self.folder / "environment.json", describe_environment() | {INPUTS_KEY: self.inputs})
         write_json(path, self.job)
 
-    def _note(self, told: dict[str, Any]) -> None:
+    def _update_environment(self, told: dict[str, Any]) -> None:
         write_json(self.folder / "environment.json", read_environment(self.folder) | told)
 
-    def metrics(self, step: int, values: Mapping[str, float], findings: Sequence[str] = ()) -> None:
+    def write_metrics(self, step: int, values: Mapping[str, float], findings: Sequence[str] = ()) -> None:
         """A number that is not finite is kept as null, and read back as NaN. `findings`: what ails the run."""
         plain = {k: v if math.isfinite(v) else None for k, v in values.items()}
         ails = {FINDINGS: list(findings)} if findings else {}
         self._append("metrics", [{"step": step, "time": round(time.time(), 3), **plain, **ails}])
 
-    def traces(self, step: int, traces: Iterable[Trace]) -> None:
+    def write_traces(self, step: int, traces: Iterable[Trace]) -> None:
         self._append("traces", ({"step": step, **t.to_json()} for t in traces))
 
-    def resumed(self, step: int, because: str = "") -> None:
+    def mark_resumed(self, step: int, because: str = "") -> None:
         """Records of this step and later come again. `because`: what is worth knowing about it."""
-        self._added.clear()
+        self._added_counts.clear()
         marker: dict[str, Any] = {"resumed": step} | ({"because": because} if because else {})
         for name in _RECORDS:
             if (self.folder / f"{name}.jsonl").exists():
                 self._append(name, [marker])
 
-    def check_records(self, step: int, wanted: Mapping[str, int]) -> str:
+    def check_records(self, step: int, expected_counts: Mapping[str, int]) -> str:
         """Make sure of the records of steps before `step`, one row of metrics each and so many traces as `wanted`
         says, where it does. Gives what was cut off after them and why, or nothing: call `resumed` next.
         """
         said = []
         for name in _RECORDS:
-            count = wanted.get(name)
-            self._kept[name], cut = mend(self.folder / f"{name}.jsonl", step, count, each=name == "metrics")
+            count = expected_counts.get(name)
+            self._kept_counts[name], cut = repair_records(self.folder / f"{name}.jsonl", step, count, one_per_step=name == "metrics")
             said += [cut] if cut else []
         return "; ".join(said)
 
-    def counts(self, step: int) -> dict[str, int]:
+    def record_counts(self, step: int) -> dict[str, int]:
         """How many records of steps before `step` there are in each file: what `check_records` takes."""
-        added = {name: sum(n for s, n in counter.items() if s < step) for name, counter in self._added.items()}
-        return {name: self._kept.get(name, 0) + added.get(name, 0) for name in _RECORDS}
+        added = {name: sum(n for s, n in counter.items() if s < step) for name, counter in self._added_counts.items()}
+        return {name: self._kept_counts.get(name, 0) + added.get(name, 0) for name in _RECORDS}
 
     def sync(self) -> None:
         """All records past the cache that a power cut empties: whoever counts on them may be written next."""
@@ -166,9 +166,9 @@ class Run:
                 path = self.folder / f"{name}.jsonl"
                 file = self._files[name] = full_disk.patiently(lambda: Appender(path), path, 0)
             for record in fresh:
-                file.add(record)
+                file.append(record)
                 if "step" in record:
-                    self._added.setdefault(name, Counter())[record["step"]] += 1
+                    self._added_counts.setdefault(name, Counter())[record["step"]] += 1
         except (TypeError, ValueError) as why:
             raise RunError(f"{name} cannot be kept as JSON ({why}): answers and tags must be plain data") from None
         except OSError as why:
@@ -177,7 +177,7 @@ class Run:
             ) from None
 
 
-def hold(folder: Path) -> IO[str]:
+def lock_run(folder: Path) -> IO[str]:
     """The lock of a run directory, which is made where it is not there; closing it lets go."""
     refuse_links(folder)
     try:
@@ -193,7 +193,7 @@ def hold(folder: Path) -> IO[str]:
     return lock
 
 
-def another(folder: Path, theirs: Any, ours: Any) -> RunError:
+def other_job_error(folder: Path, theirs: Any, ours: Any) -> RunError:
     """What to say where a run directory is another job's."""
     changed = differing(theirs, ours)
     return RunError(f"{folder} belongs to another job ({changed}): give another --run, or the same flags")
@@ -202,8 +202,8 @@ def another(folder: Path, theirs: Any, ours: Any) -> RunError:
 def differing(theirs: Any, ours: Any) -> str:
     """In which fields two encoded jobs differ, in one line."""
     found = jobs.differences(theirs, ours)
-    more = [f"and {len(found) - MOST} more"] if len(found) > MOST else []
-    return "; ".join([*found[:MOST], *more])
+    more = [f"and {len(found) - MAX_LISTED_DIFFERENCES} more"] if len(found) > MAX_LISTED_DIFFERENCES else []
+    return "; ".join([*found[:MAX_LISTED_DIFFERENCES], *more])
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -241,7 +241,7 @@ def _filled(encoded: Any, trust: Sequence[str]) -> Any:
         return encoded
 
 
-def _unplaced(job: Any, folder: Path) -> Any:
+def _with_relative_stage_paths(job: Any, folder: Path) -> Any:
     """A stage's job as it is stored: where other stages lie is said from here, so that all can be moved together."""
     home = folder.resolve().parent
     if not (home / "job.json").is_file():
@@ -275,11 +275,11 @@ def read_findings(folder: str | Path) -> dict[int, list[str]]:
 def _metrics(folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     path = folder / "metrics.jsonl"
     refuse_links(folder)
-    for number, row in records(path):
+    for number, row in read_records(path):
         for name, value in row.items():
             fits = isinstance(value, list if name == FINDINGS else int | float | None)
             if not fits:
-                raise damaged(path, number, f"{name!r} is {type(value).__name__}")
+                raise damaged_record(path, number, f"{name!r} is {type(value).__name__}")
         yield number, row
 
 
@@ -287,13 +287,13 @@ def read_traces(folder: str | Path) -> Iterator[tuple[int, Trace]]:
     """Every trace with its step, in the order in which they were thought."""
     path = Path(folder) / "traces.jsonl"
     refuse_links(folder)
-    for number, record in records(path):
+    for number, record in read_records(path):
         try:
             trace = Trace.from_json(record)
         except KeyError as missing:
-            raise damaged(path, number, f"it has no {missing}") from None
+            raise damaged_record(path, number, f"it has no {missing}") from None
         except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as why:
-            raise damaged(path, number, f"it is no trace: {why}") from None
+            raise damaged_record(path, number, f"it is no trace: {why}") from None
         yield record["step"], trace
 
 

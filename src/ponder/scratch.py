@@ -13,7 +13,7 @@ _open: dict[Path, Path] = {}  # work folder: what it is for
 
 
 @contextmanager
-def beside(target: Path) -> Iterator[Path]:
+def staging_folder(target: Path) -> Iterator[Path]:
     """A private folder on the disk of `target`, gone afterwards. What is moved to `old` in it is `target` as it was,
     and returns to its place where nothing new has taken that."""
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -26,7 +26,7 @@ def beside(target: Path) -> Iterator[Path]:
         _open.pop(work, None)
 
 
-def sweep() -> None:
+def remove_all() -> None:
     """Remove all that are open, on the way out."""
     for work, target in list(_open.items()):
         with suppress(OSError):  # nobody is left to tell

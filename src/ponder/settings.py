@@ -13,7 +13,7 @@ from typing import Any
 
 from ponder.errors import UsageError
 
-LIMITS = ("threshold", "least", "bar", "margin", "enough", "seconds", "wall", "timeout", "dollars")
+UNBOUNDED_FIELDS = ("threshold", "least", "bar", "margin", "enough", "seconds", "wall", "timeout", "dollars")
 
 
 def check_finite(thing: Any) -> None:
@@ -26,7 +26,7 @@ def _check(value: Any, path: str, infinite: bool) -> None:
         if math.isnan(value) or (math.isinf(value) and not infinite):
             raise UsageError(f"{path} is {value}; it must be a finite number")
     elif is_dataclass(value) and not isinstance(value, type):
-        free = (*LIMITS, *getattr(value, "INFINITE", ()))
+        free = (*UNBOUNDED_FIELDS, *getattr(value, "INFINITE", ()))
         for f in fields(value):
             usual = isinstance(f.default, float) and math.isinf(f.default)
             _check(getattr(value, f.name, None), f"{path}.{f.name}", usual or f.name in free)

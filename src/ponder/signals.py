@@ -13,7 +13,7 @@ import sys
 from types import FrameType
 from typing import Any, NoReturn
 
-STOPS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 _jobs: list[Any] = []  # of each job that saves before it stops: whether it was asked to
 _owner = 0  # the process that the handlers were installed in; one that it forks has nothing to clear up
@@ -24,9 +24,9 @@ def install(handler: Any = None) -> dict[int, Any]:
     global _owner
     _owner = os.getpid()
     before: dict[int, Any] = {}
-    for number in STOPS:
+    for number in STOP_SIGNALS:
         if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN:
-            before[number] = signal.signal(number, handler or end)
+            before[number] = signal.signal(number, handler or exit_on_signal)
     return before
 
 
@@ -45,10 +45,10 @@ def unheed(asked: Any) -> None:
         _jobs.remove(asked)
 
 
-def end(number: int, frame: FrameType | None = None, said: str = "stopped") -> NoReturn:
+def exit_on_signal(number: int, frame: FrameType | None = None, message: str = "stopped") -> NoReturn:
     """End the process at once, with the exit code that shells expect: 130 (SIGINT), 143 (SIGTERM), 129 (SIGHUP)."""
     try:
-        for other in STOPS:
+        for other in STOP_SIGNALS:
             signal.signal(other, signal.SIG_IGN)
     except ValueError:
         pass  # another thread than the main one
@@ -56,15 +56,15 @@ def end(number: int, frame: FrameType | None = None, said: str = "stopped") -> N
         if (scratch := sys.modules.get("ponder.scratch")) is not None:
             scratch.sweep()
         shown = os.isatty(2)
-        write(2, f"{chr(27) + '[?25h' if shown else ''}{said}\n")  # the live panel hides the cursor
+        write_fd(2, f"{chr(27) + '[?25h' if shown else ''}{message}\n")  # the live panel hides the cursor
         if "--json" in sys.argv:
-            write(1, f'{{"event": "stopped", "message": "{said}"}}\n')
+            write_fd(1, f'{{"event": "stopped", "message": "{message}"}}\n')
     os._exit(128 + number)
 
 
-def write(to: int, text: str) -> None:
+def write_fd(fd: int, text: str) -> None:
     """Past Python's buffers, which the interrupted code may hold."""
     try:  # noqa: SIM105 (contextlib would have to be imported first)
-        os.write(to, text.encode())
+        os.write(fd, text.encode())
     except OSError:  # the terminal is gone
         pass

@@ -21,10 +21,10 @@ class BadRow(ValueError):
 
     def __init__(self, line: int, why: str) -> None:
         super().__init__(f"line {line}: {why}")
-        self.line, self.why = line, why
+        self.line, self.reason = line, why
 
 
-def table(text: str, delimiter: str = ",") -> list[tuple[int, dict[str, str] | BadRow]]:
+def parse_csv(text: str, delimiter: str = ",") -> list[tuple[int, dict[str, str] | BadRow]]:
     """The rows under a line of names, each with the line on which it begins. Blank lines are none. A row with another
     number of cells is bad by itself; after an open quote nothing can be trusted, and that is raised."""
     if "\0" in text:
@@ -66,7 +66,7 @@ def _names(cells: Sequence[str], line: int) -> list[str]:
     return list(cells)
 
 
-def parse(text: str) -> Any:
+def parse_json(text: str) -> Any:
     """JSON in which no object has a key twice. Anything else is a ValueError."""
     try:
         return json.loads(text, object_pairs_hook=_once)

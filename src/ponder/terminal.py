@@ -18,7 +18,7 @@ from typing import Any, TextIO
 _KEPT = "\n\t\u200c\u200d"  # the last two join letters or keep them apart, in some scripts and in emoji
 
 
-def visible(text: str) -> str:
+def escape_controls(text: str) -> str:
     """The same text with everything that is no visible character written out, as \\x1b or \\u202e. Line breaks, tabs
     and spaces of other widths stay."""
     return text if text.isprintable() else "".join(map(_seen, text))
@@ -38,7 +38,7 @@ class Guarded:
         self.stream = stream
 
     def write(self, text: str) -> int:
-        self.stream.write(visible(text))
+        self.stream.write(escape_controls(text))
         return len(text)
 
     def writelines(self, lines: Any) -> None:
@@ -49,12 +49,12 @@ class Guarded:
         return getattr(self.stream, name)
 
 
-def raw(stream: Any) -> Any:
+def raw_stream(stream: Any) -> Any:
     """The stream itself, for what sends codes on purpose and has made all text in it visible."""
     return stream.stream if isinstance(stream, Guarded) else stream
 
 
-def guard() -> None:
+def wrap_std_streams() -> None:
     """Put `visible` before both streams as they are now."""
     if not isinstance(sys.stdout, Guarded):
         sys.stdout = Guarded(sys.stdout)
@@ -63,12 +63,12 @@ def guard() -> None:
 
 
 @contextmanager
-def guarded() -> Iterator[None]:
+def safe_std_streams() -> Iterator[None]:
     """In here, whatever is printed is made visible first; and so is the traceback that may end the program."""
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _last_words
     before = sys.stdout, sys.stderr
-    guard()
+    wrap_std_streams()
     try:
         yield
     finally:
@@ -76,4 +76,4 @@ def guarded() -> Iterator[None]:
 
 
 def _last_words(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-    print(visible("".join(traceback.format_exception(kind, error, where))), end="", file=sys.stderr)
+    print(escape_controls("".join(traceback.format_exception(kind, error, where))), end="", file=sys.stderr)

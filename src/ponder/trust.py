@@ -24,8 +24,8 @@ from ponder.errors import ForeignCode, RunError
 
 Trust = bool | Collection[str]  # True: everything; else these names, beside what is ponder's own
 
-TYPE = "is"  # the key under which a dataclass's own type stands in an encoded job
-FLOAT = "float"  # its value for a number that JSON has no word for
+TYPE_KEY = "is"  # the key under which a dataclass's own type stands in an encoded job
+FLOAT_TYPE = "float"  # its value for a number that JSON has no word for
 _CODE = "names code"
 _SERVER = re.compile(r"(?:^|:)openai:(?P<url>.*)", re.DOTALL)
 _HERE = ("localhost", "127.0.0.1", "::1")
@@ -33,13 +33,13 @@ _HERE = ("localhost", "127.0.0.1", "::1")
 _trusted: ContextVar[bool | frozenset[str]] = ContextVar("trusted", default=frozenset())
 
 
-def names_code(reads: Callable[[str], str] = str) -> dict[str, Any]:
+def names_code(parse_name: Callable[[str], str] = str) -> dict[str, Any]:
     """Metadata of a field whose texts name code. `reads`: the name in such a text, or nothing where there is none."""
-    return {_CODE: reads}
+    return {_CODE: parse_name}
 
 
 @contextmanager
-def trusting(more: Trust) -> Iterator[None]:
+def trust_within(more: Trust) -> Iterator[None]:
     """Within, jobs may name these too."""
     token = _trusted.set(_with(more))
     try:
@@ -53,21 +53,21 @@ def trust(more: Trust) -> None:
     _trusted.set(_with(more))
 
 
-def allowed(more: Trust = ()) -> names.Allowed:
+def allowed_names(more: Trust = ()) -> names.AllowedNames:
     """What `names.limited` lets through: what is trusted here, and these."""
     both = _with(more)
     return None if isinstance(both, bool) else both
 
 
-def check(data: Any, more: Trust = ()) -> names.Allowed:
+def check_trusted(data: Any, more: Trust = ()) -> names.AllowedNames:
     """Raise where an encoded job names code that is neither ponder's own nor trusted; return what is allowed."""
-    let = allowed(more)
-    if let is not None and (strange := [name for name in foreign(data) if name not in let]):
+    let = allowed_names(more)
+    if let is not None and (strange := [name for name in external_code(data) if name not in let]):
         raise ForeignCode(strange)
     return let
 
 
-def foreign(data: Any) -> list[str]:
+def external_code(data: Any) -> list[str]:
     """All that an encoded job names and that is not ponder's own: types, functions, and servers elsewhere."""
     found = dict.fromkeys(_types(data))  # first of all, as this imports nothing
     return list(found | dict.fromkeys(_texts(data)))
@@ -82,21 +82,21 @@ def _with(more: Trust) -> bool | frozenset[str]:
 
 def _types(data: Any) -> Iterator[str]:
     for one in _objects(data):
-        kind = one[TYPE]
+        kind = one[TYPE_KEY]
         if not isinstance(kind, str):
             raise RunError(f"job.json is damaged: {kind!r:.60} is no type")
-        if kind != FLOAT and not names.is_own(kind.partition(":")[0]):
+        if kind != FLOAT_TYPE and not names.is_ponder_module(kind.partition(":")[0]):
             yield kind
 
 
 def _texts(data: Any) -> Iterator[str]:
     """Texts that name code, in the fields of ponder's types that do; and servers wherever they stand."""
     for one in _objects(data):
-        kind = names.own(one[TYPE]) if one[TYPE] != FLOAT else None
+        kind = names.ponder_object(one[TYPE_KEY]) if one[TYPE_KEY] != FLOAT_TYPE else None
         for field in fields(kind) if isinstance(kind, type) else ():
             if (read := field.metadata.get(_CODE)) is not None:
                 for text in _strings(one.get(field.name)):
-                    if (name := read(text)) and names.own(name) is None:
+                    if (name := read(text)) and names.ponder_object(name) is None:
                         yield name
     yield from (text for text in _strings(data) if _leads_away(text))
 
@@ -106,7 +106,7 @@ def _objects(data: Any) -> Iterator[Mapping[str, Any]]:
     while waiting:
         one = waiting.pop()
         if isinstance(one, Mapping):
-            if TYPE in one:
+            if TYPE_KEY in one:
                 yield one
             waiting += one.values()
         elif isinstance(one, list | tuple):

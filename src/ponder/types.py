@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ponder.errors import UnknownName, UsageError
-from ponder.validate import number, pairs, several, shown, text, whole
+from ponder.validate import check_number, check_pairs, check_tuple, short_repr, check_text, check_int
 
 Ids = NDArray[np.int32]
 Floats = NDArray[np.float32]
 Message = Mapping[str, Any]  # {"role": ..., "content": ...}, the shape every chat template takes
 
 # Why a piece of text ended: the model said so, a stop string or token was met, or the budget ran out.
-Stop = Literal["eos", "stop", "length"]
+StopReason = Literal["eos", "stop", "length"]
 
 LONGEST_STOP = 1000  # characters of a stop string
 MAX_STOPS = 1000  # stop strings of one request: each is looked for after each token
@@ -42,7 +42,7 @@ def ids(values: Iterable[int]) -> Ids:
         return given
     sound = given.dtype.kind in "iu" or (given.dtype.kind == "f" and bool((given == np.rint(given)).all()))
     if given.size and not (sound and given.min() >= -_MOST and given.max() <= _MOST):
-        raise UsageError(f"token ids are whole numbers, at most {_MOST}: {shown(given.ravel()[:8].tolist())} are not")
+        raise UsageError(f"token ids are whole numbers, at most {_MOST}: {short_repr(given.ravel()[:8].tolist())} are not")
     return given.astype(np.int32)
 
 
@@ -55,7 +55,7 @@ class Problem:
     answer: Any = None
     tags: Mapping[str, Any] = field(default_factory=dict)
     style: str = ""  # in which the messages ask for an answer (`verify.style`); empty: nobody chose one
-    told: str = ""  # the end of the last message, which says how to answer
+    answer_instruction: str = ""  # the end of the last message, which says how to answer
 
     @property
     def question(self) -> str:
@@ -64,12 +64,12 @@ class Problem:
         return said[-1] if said else ""
 
     @property
-    def bare(self) -> str:
+    def bare_question(self) -> str:
         """The question without how to answer it: for whoever asks something about it."""
-        return self.question.removesuffix(self.told)
+        return self.question.removesuffix(self.answer_instruction)
 
 
-def user(text: str, system: str | None = None) -> tuple[Message, ...]:
+def user_messages(text: str, system: str | None = None) -> tuple[Message, ...]:
     """One question as messages."""
     asked: Message = {"role": "user", "content": text}
     return ({"role": "system", "content": system}, asked) if system else (asked,)
@@ -89,20 +89,20 @@ class Sampling:
     min_p: float = 0.0
     max_tokens: int = 256
     stop: tuple[str, ...] = ()
-    stop_tokens: tuple[int, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
     seed: int | None = None
     min_tokens: int = 0  # before so many, no end and no stop
-    repetition: float = 1.0  # divides the positive logits of tokens seen, prompt included, multiplies the others (CTRL)
-    presence: float = 0.0  # taken from the logit of each token written before
-    frequency: float = 0.0  # the same, for each time it was written
-    no_repeat: int = 0  # no run of so many tokens is written twice; 0: no such rule
-    bias: tuple[tuple[int, float], ...] = ()  # token and what is added to its logit
-    allowed: tuple[int, ...] = ()  # the only tokens that may be drawn; empty: all
-    pattern: str = ""  # a regular expression that the whole text must match
-    schema: str = ""  # a JSON schema, as text, that it must fit
-    forced: tuple[int, ...] = ()  # tokens that a completion begins with, whatever their probability
-    alternatives: int = 0  # also return so many likeliest tokens at each place, with log-probabilities
-    measures: tuple[str, ...] = ()  # also return, per token, of MEASURES
+    repetition_penalty: float = 1.0  # divides the positive logits of tokens seen, prompt included, multiplies the others (CTRL)
+    presence_penalty: float = 0.0  # taken from the logit of each token written before
+    frequency_penalty: float = 0.0  # the same, for each time it was written
+    no_repeat_ngram_size: int = 0  # no run of so many tokens is written twice; 0: no such rule
+    logit_bias: tuple[tuple[int, float], ...] = ()  # token and what is added to its logit
+    allowed_token_ids: tuple[int, ...] = ()  # the only tokens that may be drawn; empty: all
+    regex: str = ""  # a regular expression that the whole text must match
+    json_schema: str = ""  # a JSON schema, as text, that it must fit
+    forced_token_ids: tuple[int, ...] = ()  # tokens that a completion begins with, whatever their probability
+    logprobs: int = 0  # also return so many likeliest tokens at each place, with log-probabilities
+    token_stats: tuple[str, ...] = ()  # also return, per token, of MEASURES
 
     def __post_init__(self) -> None:
         for name, read in _SETTINGS.items():
@@ -111,14 +111,14 @@ class Sampling:
                 object.__setattr__(self, name, plain)
         if not 0 <= self.temperature <= 1 / _SMALL or 0 < self.temperature < _SMALL:
             raise UsageError(
-                f"temperature is {shown(self.temperature)}; it must be 0 (greedy) or at least {_SMALL}, and finite"
+                f"temperature is {short_repr(self.temperature)}; it must be 0 (greedy) or at least {_SMALL}, and finite"
             )
         if not _SMALL <= self.top_p <= 1:
-            raise UsageError(f"top_p is {shown(self.top_p)}; it must lie in (0, 1]")
+            raise UsageError(f"top_p is {short_repr(self.top_p)}; it must lie in (0, 1]")
         if self.top_k < 0:
             raise UsageError(f"top_k is {self.top_k}; it must be 0 (no limit) or positive")
         if not 0 <= self.min_p < 1:
-            raise UsageError(f"min_p is {shown(self.min_p)}; it must lie in [0, 1)")
+            raise UsageError(f"min_p is {short_repr(self.min_p)}; it must lie in [0, 1)")
         if self.max_tokens < 1:
             raise UsageError(f"max_tokens is {self.max_tokens}; a budget must be at least 1 token")
         if any(not s for s in self.stop):
@@ -129,63 +129,63 @@ class Sampling:
             raise UsageError(f"{len(self.stop):,} stop strings are given; at most {MAX_STOPS:,} are looked for")
         if not 0 <= self.min_tokens <= self.max_tokens:
             raise UsageError(f"min_tokens is {self.min_tokens}; it must lie between 0 and max_tokens {self.max_tokens}")
-        if not _SMALL <= self.repetition <= 1 / _SMALL:
-            raise UsageError(f"repetition is {shown(self.repetition)}; it must be positive, and 1 changes nothing")
-        if not all(abs(x) <= 1 / _SMALL for x in (self.presence, self.frequency, *(b for _, b in self.bias))):
+        if not _SMALL <= self.repetition_penalty <= 1 / _SMALL:
+            raise UsageError(f"repetition is {short_repr(self.repetition_penalty)}; it must be positive, and 1 changes nothing")
+        if not all(abs(x) <= 1 / _SMALL for x in (self.presence_penalty, self.frequency_penalty, *(b for _, b in self.logit_bias))):
             raise UsageError("presence, frequency and bias must be finite numbers; to ban a token, bias it by -1e9")
-        if self.no_repeat < 0 or self.alternatives < 0:
+        if self.no_repeat_ngram_size < 0 or self.logprobs < 0:
             raise UsageError("no_repeat and alternatives must be 0 or positive")
-        if self.alternatives > MAX_ALTERNATIVES:
-            raise UsageError(f"alternatives is {self.alternatives}; at most {MAX_ALTERNATIVES} are kept for a token")
-        if min(self.named, default=0) < 0:
+        if self.logprobs > MAX_ALTERNATIVES:
+            raise UsageError(f"alternatives is {self.logprobs}; at most {MAX_ALTERNATIVES} are kept for a token")
+        if min(self.named_token_ids, default=0) < 0:
             raise UsageError("a token id is negative")
-        if self.pattern and self.schema:
+        if self.regex and self.json_schema:
             raise UsageError("give a pattern or a schema, not both: one text has one form")
-        if (self.pattern or self.schema) and (self.allowed or self.forced or self.min_tokens or self.no_repeat):
+        if (self.regex or self.json_schema) and (self.allowed_token_ids or self.forced_token_ids or self.min_tokens or self.no_repeat_ngram_size):
             raise UsageError("a pattern or schema decides by itself which tokens may follow: leave out other rules")
-        if len(self.forced) > self.max_tokens:
-            raise UsageError(f"{len(self.forced)} tokens are forced, but max_tokens is {self.max_tokens}")
-        if unknown := set(self.measures) - set(MEASURES):
+        if len(self.forced_token_ids) > self.max_tokens:
+            raise UsageError(f"{len(self.forced_token_ids)} tokens are forced, but max_tokens is {self.max_tokens}")
+        if unknown := set(self.token_stats) - set(MEASURES):
             raise UnknownName("measure", min(unknown), MEASURES)
 
     @property
-    def named(self) -> tuple[int, ...]:
+    def named_token_ids(self) -> tuple[int, ...]:
         """Tokens that some rule is about."""
-        return (*self.allowed, *self.forced, *self.stop_tokens, *(token for token, _ in self.bias))
+        return (*self.allowed_token_ids, *self.forced_token_ids, *self.stop_token_ids, *(token for token, _ in self.logit_bias))
 
     @property
-    def single(self) -> bool:
+    def deterministic(self) -> bool:
         """True where every draw from one prefix is the same."""
-        return self.temperature == 0 or self.top_k == 1 or len(self.allowed) == 1
+        return self.temperature == 0 or self.top_k == 1 or len(self.allowed_token_ids) == 1
 
     @property
-    def truncated(self) -> bool:
+    def renormalises(self) -> bool:
         """True where the sampler renormalises, so that the learner's full softmax gives another probability."""
-        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0 or self.edits or bool(self.forced)
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0 or self.edits_logits or bool(self.forced_token_ids)
 
     @property
-    def edits(self) -> bool:
+    def edits_logits(self) -> bool:
         """True where logits are changed before the softmax."""
         return bool(
-            self.repetition != 1 or self.presence or self.frequency or self.no_repeat or self.bias or self.allowed
-            or self.pattern or self.schema or self.min_tokens
+            self.repetition_penalty != 1 or self.presence_penalty or self.frequency_penalty or self.no_repeat_ngram_size or self.logit_bias or self.allowed_token_ids
+            or self.regex or self.json_schema or self.min_tokens
         )  # fmt: skip
 
 
 def _whole(name: str, value: Any) -> int:
-    return whole(name, value, _MOST)
+    return check_int(name, value, _MOST)
 
 
 def _tokens(name: str, value: Any) -> tuple[int, ...]:
-    return tuple(whole(name, token, _MOST) for token in several(name, value, "token ids"))
+    return tuple(check_int(name, token, _MOST) for token in check_tuple(name, value, "token ids"))
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:
-    return tuple(text(f"{name}, a tuple of texts,", one) for one in several(name, value, "texts"))
+    return tuple(check_text(f"{name}, a tuple of texts,", one) for one in check_tuple(name, value, "texts"))
 
 
 def _form(name: str, value: Any) -> str:
-    if len(found := text(name, value)) > MAX_FORM_CHARS:
+    if len(found := check_text(name, value)) > MAX_FORM_CHARS:
         raise UsageError(f"the {name} has {len(found):,} characters; at most {MAX_FORM_CHARS:,} are taken")
     return found
 
@@ -195,19 +195,19 @@ def _seed(name: str, value: Any) -> int | None:
         return None
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 0 <= value < 1 << 128:
         raise UsageError(
-            f"seed is {shown(value)}; it must be 0 or positive, below 2^128, or None for the policy's own stream"
+            f"seed is {short_repr(value)}; it must be 0 or positive, below 2^128, or None for the policy's own stream"
         )
     return int(value)
 
 
 # Of each of `Sampling`'s settings: what makes it plain data of its type, or says what is wrong.
 _SETTINGS: Mapping[str, Callable[[str, Any], Any]] = {
-    **dict.fromkeys(("temperature", "top_p", "min_p", "repetition", "presence", "frequency"), number),
+    **dict.fromkeys(("temperature", "top_p", "min_p", "repetition", "presence", "frequency"), check_number),
     **dict.fromkeys(("top_k", "max_tokens", "min_tokens", "no_repeat", "alternatives"), _whole),
     **dict.fromkeys(("stop_tokens", "allowed", "forced"), _tokens),
     **dict.fromkeys(("stop", "measures"), _texts),
     **dict.fromkeys(("pattern", "schema"), _form),
-    "bias": lambda name, value: pairs(name, value, _MOST),
+    "bias": lambda name, value: check_pairs(name, value, _MOST),
     "seed": _seed,
 }
 
@@ -249,11 +249,11 @@ class Completion:
     text: str
     token_ids: Ids
     logprobs: Floats
-    stop: Stop
+    stop: StopReason
     version: int = 0  # of the weights that began it
     cost: Cost = Cost()
     notes: Mapping[str, Floats] = field(default_factory=dict)
-    alternatives: tuple[Ids, Floats] | None = None  # likeliest tokens and their log-probabilities, [tokens, k] each
+    top_logprobs: tuple[Ids, Floats] | None = None  # likeliest tokens and their log-probabilities, [tokens, k] each
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +280,7 @@ class Step:
     text: str
     token_ids: Ids
     logprobs: Floats | None = None  # None: not written by the policy (a prompt, tool output)
-    stop: Stop | None = None
+    stop: StopReason | None = None
     version: int = 0
     scores: dict[str, Score] = field(default_factory=dict)  # by scorer name; absent = never scored
     visits: int = 0
@@ -290,7 +290,7 @@ class Step:
     notes: dict[str, Floats] = field(default_factory=dict)  # more numbers per token, by name: reference, values, ...
     cites: tuple[int, ...] = ()  # steps quoted in this one's prompt (refine, aggregate): graph edges
     pruned: str = ""  # why nobody goes on from here
-    aside: bool = False  # a question about a thought (its worth, its faults): its text is no answer
+    meta: bool = False  # a question about a thought (its worth, its faults): its text is no answer
     last: bool = False  # whoever asked for this step wants no more after it, whatever stopped it
 
     @property
@@ -319,9 +319,9 @@ class Trace:
     cost: Cost = Cost()
     chosen: int | None = None  # the step that whoever thought gives as the answer
     oracle: bool = False  # the gold answer guided the search
-    spent: bool = False  # its budget ended the thinking
+    budget_exhausted: bool = False  # its budget ended the thinking
     failed: str = ""  # an error that ended it
-    read: Callable[[str], str | None] | None = field(default=None, repr=False, compare=False)  # finds a text's answer
+    extract_answer: Callable[[str], str | None] | None = field(default=None, repr=False, compare=False)  # finds a text's answer
     _children: list[list[int]] = field(default_factory=list, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -343,7 +343,7 @@ class Trace:
         self._children.append([])
         return index
 
-    def spend(self, cost: Cost) -> None:
+    def add_cost(self, cost: Cost) -> None:
         self.cost = self.cost + cost
 
     def children(self, index: int) -> Sequence[int]:
@@ -361,7 +361,7 @@ class Trace:
 
     def answers(self) -> list[int]:
         """Leaves in which the model came to an end."""
-        return [i for i in self.leaves() if self.steps[i].done and not self.steps[i].aside]
+        return [i for i in self.leaves() if self.steps[i].done and not self.steps[i].meta]
 
     def text(self, index: int) -> str:
         """What the policy (and its tools) wrote on the way to this step, without the prompt."""
@@ -391,7 +391,7 @@ class Trace:
             **{k: v for k in ("style", "told") if (v := getattr(self.problem, k))},
         }
         said: dict[str, Any] = {} if self.chosen is None else {"chosen": self.chosen}
-        said |= {k: v for k, v in (("oracle", self.oracle), ("spent", self.spent), ("failed", self.failed)) if v}
+        said |= {k: v for k, v in (("oracle", self.oracle), ("spent", self.budget_exhausted), ("failed", self.failed)) if v}
         return {"problem": problem, "cost": _sparse(self.cost), **said, "steps": [_sparse(s) for s in self.steps]}
 
     @classmethod

@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from ponder.measure.compare import Pair, compare, holm, pair_of
-from ponder.measure.decide import usual
-from ponder.measure.readers import Attempts, Group, read_all
-from ponder.pipelines.replay import Stored as ToReplay
+from ponder.measure.compare import Pair, compare_systems, holm_correction, pair_of
+from ponder.measure.decide import default_rule
+from ponder.measure.readers import Attempts, ProblemAttempts, read_logs
+from ponder.pipelines.replay import StoredAttempts as ToReplay
 from ponder.pipelines.replay import replay
-from ponder.pipelines.report import report
+from ponder.pipelines.report import evaluation_report
 from ponder.runs import Run, read_traces
 from ponder.tasks import Addition
-from stored import TASK, Stored, right, stored, wrong
+from stored import TASK, StoredJob, right_answer, write_run, wrong_answer
 
 Ponder = Callable[..., Any]
 
@@ -53,8 +53,8 @@ def test_the_table_has_accuracy_interval_and_pairs(ponder: Ponder, tmp_path: Pat
 
 
 def test_runs_show_cost_per_problem(ponder: Ponder, tmp_path: Path) -> None:
-    said = [[right(i), wrong(i)] for i in range(4)]
-    one, two = stored(tmp_path / "one", said), stored(tmp_path / "two", [[wrong(i), right(i)] for i in range(4)])
+    said = [[right_answer(i), wrong_answer(i)] for i in range(4)]
+    one, two = write_run(tmp_path / "one", said), write_run(tmp_path / "two", [[wrong_answer(i), right_answer(i)] for i in range(4)])
     out = ponder("compare", one, two).out
     assert "tokens" in out and "TFLOP" in out and "seconds" in out
     assert "dollars" not in out, "what nobody counted is not shown as 0"
@@ -64,7 +64,7 @@ def test_runs_show_cost_per_problem(ponder: Ponder, tmp_path: Path) -> None:
 
 
 def test_prices_give_dollars(ponder: Ponder, tmp_path: Path) -> None:
-    paths = [stored(tmp_path / name, [[right(i)] for i in range(4)]) for name in ("one", "two")]
+    paths = [write_run(tmp_path / name, [[right_answer(i)] for i in range(4)]) for name in ("one", "two")]
     table = tmp_path / "prices.json"
     table.write_text('{"two": {"generated": 2.0, "prompt": 1.0}}')
     told = json.loads(ponder("compare", *paths, "--prices", table, "--json").out)
@@ -76,7 +76,7 @@ def test_prices_give_dollars(ponder: Ponder, tmp_path: Path) -> None:
 
 
 def test_the_systems_own_choice_is_taken_where_there_is_one(ponder: Ponder, tmp_path: Path) -> None:
-    path = stored(tmp_path / "run", [[wrong(i), right(i)] for i in range(4)], chosen=[1, 1, 1, 0])
+    path = write_run(tmp_path / "run", [[wrong_answer(i), right_answer(i)] for i in range(4)], chosen=[1, 1, 1, 0])
     told = json.loads(ponder("compare", path, "--json").out)
     assert told["select"] == "chosen"
     assert told["lines"][0]["accuracy"]["right"] == 3
@@ -95,8 +95,8 @@ def test_another_version_of_the_task_is_refused(ponder: Ponder, tmp_path: Path) 
     said = ponder("compare", a, b)
     assert said.code == 2 and "different versions of a task" in said.err
     other = Addition(digits=2, test_size=50, seed=5)
-    one = stored(tmp_path / "one", [[right(i)] for i in range(4)])
-    two = stored(tmp_path / "two", [[right(i, other)] for i in range(4)], other)
+    one = write_run(tmp_path / "one", [[right_answer(i)] for i in range(4)])
+    two = write_run(tmp_path / "two", [[right_answer(i, other)] for i in range(4)], other)
     assert other.test[0].answer != TASK.test[0].answer
     said = ponder("compare", one, two)
     assert said.code == 2 and "different versions" in said.err
@@ -118,7 +118,7 @@ def test_nothing_judged_is_no_accuracy(ponder: Ponder, tmp_path: Path) -> None:
 
 
 def system(name: str, values: list[float | None]) -> Attempts:
-    return Attempts(name, tuple(Group(str(i), (v,), gold=1) for i, v in enumerate(values)))
+    return Attempts(name, tuple(ProblemAttempts(str(i), (v,), gold=1) for i, v in enumerate(values)))
 
 
 @given(st.lists(st.tuples(st.sampled_from([0.0, 1.0, None]), st.sampled_from([0.0, 1.0, None])), min_size=1))
@@ -126,16 +126,16 @@ def test_an_undecided_problem_leaves_both_systems(pairs: list[tuple[float | None
     both = [(a, b) for a, b in pairs if a is not None and b is not None]
     if not both:
         return
-    found = compare([system("b", [b for _, b in pairs]), system("a", [a for a, _ in pairs])]).pairs[0]
+    found = compare_systems([system("b", [b for _, b in pairs]), system("a", [a for a, _ in pairs])]).pairs[0]
     assert found.total == len(both)
     assert found.difference == pytest.approx(np.mean([a - b for a, b in both]))
-    assert (found.won, found.lost) == (sum(a > b for a, b in both), sum(a < b for a, b in both))
+    assert (found.wins, found.losses) == (sum(a > b for a, b in both), sum(a < b for a, b in both))
 
 
 def test_holm_against_worked_numbers() -> None:
     """Holm 1979: 0.01, 0.02, 0.03, 0.04 times 4, 3, 2, 1, none below the one before."""
     pairs = [Pair("a", "b", 0, 0, 0, 1, 0, 0, "", p, p) for p in (0.04, 0.01, 0.03, 0.02)]
-    assert [p.adjusted for p in holm(pairs)] == pytest.approx([0.06, 0.04, 0.06, 0.06])
+    assert [p.adjusted_p_value for p in holm_correction(pairs)] == pytest.approx([0.06, 0.04, 0.06, 0.06])
 
 
 def unsealed(folder: Path) -> list[dict[str, Any]]:
@@ -149,7 +149,7 @@ def write_rows(folder: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def test_what_failed_and_was_asked_again_counts_once(ponder: Ponder, tmp_path: Path) -> None:
-    folder = stored(tmp_path / "run", [[right(0)], [wrong(1)]])
+    folder = write_run(tmp_path / "run", [[right_answer(0)], [wrong_answer(1)]])
     rows = unsealed(folder)
     failed = rows[0] | {"steps": rows[0]["steps"][:1], "failed": "the server is gone"}
     write_rows(folder, [failed, *rows])
@@ -161,7 +161,7 @@ def test_what_failed_and_was_asked_again_counts_once(ponder: Ponder, tmp_path: P
 
 def test_no_answer_is_wrong_and_an_error_is_unknown(ponder: Ponder, tmp_path: Path) -> None:
     """As the evaluation's own report has it: who runs out of budget on hard problems must not gain by it."""
-    folder = stored(tmp_path / "run", [[right(0)], [], [right(2)]])
+    folder = write_run(tmp_path / "run", [[right_answer(0)], [], [right_answer(2)]])
     (line,) = json.loads(ponder("compare", folder, "--json").out)["lines"]
     assert (line["accuracy"]["right"], line["accuracy"]["total"]) == (2, 3)
     assert "counts as wrong" in ponder("compare", folder).out
@@ -174,7 +174,7 @@ def test_no_answer_is_wrong_and_an_error_is_unknown(ponder: Ponder, tmp_path: Pa
 
 
 def test_a_task_whose_questions_changed_is_another_version(ponder: Ponder, tmp_path: Path) -> None:
-    one, two = stored(tmp_path / "one", [[right(0)], [right(1)]]), stored(tmp_path / "two", [[right(0)], [right(1)]])
+    one, two = write_run(tmp_path / "one", [[right_answer(0)], [right_answer(1)]]), write_run(tmp_path / "two", [[right_answer(0)], [right_answer(1)]])
     assert ponder("compare", one, two).code == 0
     rows = json.dumps(unsealed(two))
     changed = rows.replace("What is", "Say what is").replace(" + ", " plus ")
@@ -199,28 +199,28 @@ def test_few_problems_have_an_honest_interval() -> None:
 
 def test_compare_says_what_the_evaluation_said(tmp_path: Path) -> None:
     """A search that chooses, one that ran out, one that failed, and one whose choice is no leaf."""
-    said = [[right(0), wrong(0)], [wrong(1), right(1)], [right(2), right(2)], [right(3), wrong(3)], []]
-    folder = stored(tmp_path / "run", said, chosen=[0, 0, None, None, None])
+    said = [[right_answer(0), wrong_answer(0)], [wrong_answer(1), right_answer(1)], [right_answer(2), right_answer(2)], [right_answer(3), wrong_answer(3)], []]
+    folder = write_run(tmp_path / "run", said, chosen=[0, 0, None, None, None])
     traces = [trace for _, trace in read_traces(folder)]
     traces[3].failed = "the server is gone"
-    inner = traces[1].add(replace(traces[1].steps[2], parent=0, text=right(1)))  # right, and thought on from it
+    inner = traces[1].add(replace(traces[1].steps[2], parent=0, text=right_answer(1)))  # right, and thought on from it
     traces[1].add(replace(traces[1].steps[1], parent=inner, text=" no"))
     traces[1].chosen = inner
-    with Run(tmp_path / "again", Stored(TASK)) as run:
-        run.traces(0, traces)
-    (system,) = read_all([tmp_path / "again"])
-    (line,) = compare([system]).lines
-    told = report(traces, TASK.verifier.name, TASK.verifier.read).single
-    assert usual(system) == "chosen"
+    with Run(tmp_path / "again", StoredJob(TASK)) as run:
+        run.write_traces(0, traces)
+    (system,) = read_logs([tmp_path / "again"])
+    (line,) = compare_systems([system]).systems
+    told = evaluation_report(traces, TASK.verifier.name, TASK.verifier.extract_answer).accuracy
+    assert default_rule(system) == "chosen"
     assert (line.accuracy.mean, line.accuracy.total) == (told.mean, told.total) == (0.4, 5)
-    again = replay(ToReplay.of(str(tmp_path / "again")), TASK.verifier, "addition", "chosen", truth="new")
+    again = replay(ToReplay.read(str(tmp_path / "again")), TASK.verifier, "addition", "chosen", truth="new")
     assert again.after.mean == 0.4, "and so does the same judge, asked again"
 
 
 def test_an_oracle_is_called_one(ponder: Ponder, tmp_path: Path) -> None:
     """A search that the gold answer guided stands beside others under that name."""
-    one = stored(tmp_path / "one", [[right(i)] for i in range(3)])
-    two = stored(tmp_path / "two", [[wrong(i)] for i in range(3)])
+    one = write_run(tmp_path / "one", [[right_answer(i)] for i in range(3)])
+    two = write_run(tmp_path / "two", [[wrong_answer(i)] for i in range(3)])
     write_rows(one, [{**row, "oracle": True} for row in unsealed(one)])
     out = ponder("compare", one, two).out
     assert "one (oracle)" in out and "two (oracle)" not in out and "an oracle, not what it would reach" in out

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from ponder.funnel import Funnel
-from ponder.measure.contamination import contamination, words
+from ponder.measure.contamination import find_contamination, normalized_words
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.harvest import Harvest
-from ponder.pipelines.rows import write_rows
+from ponder.pipelines.rows import write_jsonl
 from ponder.protocols import Task
 from ponder.runs import Run
 from ponder.tasks import GSM8K, Addition
@@ -37,7 +37,7 @@ def solved(problem: Problem, answers: int = 3) -> Trace:
 
 def run_of(folder: Path, task: Task, problems: Sequence[Problem], answers: int = 3) -> Path:
     with Run(folder, Evaluate(task) if problems[0] in task.test else Collect(task)) as opened:
-        opened.traces(0, [solved(p, answers) for p in problems])
+        opened.write_traces(0, [solved(p, answers) for p in problems])
     return folder
 
 
@@ -54,7 +54,7 @@ def test_every_kind_of_harvest(ponder, tmp_path: Path, what: str, format: str) -
     for side, problems in (("test", task.test[:11]), ("train", task.train[:11])):
         run = run_of(tmp_path / f"run-{side}", task, problems)
         job = Harvest((str(run),), what, format=format, scorer="seen", include_held_out=True)  # type: ignore[arg-type]
-        write_rows(tmp_path / f"{side}.jsonl", job.rows(Funnel()))
+        write_jsonl(tmp_path / f"{side}.jsonl", job.rows(Funnel()))
     found = told(ponder, tmp_path / "test.jsonl", "addition")
     assert {o["problem"] for o in found["flagged"]} == {p.id for p in task.test[:11]}
     assert told(ponder, tmp_path / "train.jsonl", "addition")["flagged"] == []
@@ -67,7 +67,7 @@ def test_runs_are_read_on_both_sides(ponder, tmp_path: Path) -> None:
     assert told(ponder, train, test)["whole"] == 0
     with Run(tmp_path / "h", Harvest((str(test),), scorer="seen", include_held_out=True)):
         pass
-    write_rows(
+    write_jsonl(
         tmp_path / "h" / "data.jsonl", Harvest((str(test),), scorer="seen", include_held_out=True).rows(Funnel())
     )
     assert told(ponder, tmp_path / "h", "addition")["whole"] == 3
@@ -127,21 +127,21 @@ def test_many_samples_of_one_question_are_no_boilerplate(ponder, tmp_path: Path)
 
 def test_a_whole_problem_counts_however_often_it_stands_there() -> None:
     train = [(f"t{i}", f"{i} times they asked how many hens are left now, and more") for i in range(20)]
-    (found,) = contamination(train, [("p", "How many hens are left now?")]).flagged
+    (found,) = find_contamination(train, [("p", "How many hens are left now?")]).flagged
     assert found.whole and not found.exact
 
 
 def test_signs_between_operands_are_words_but_hyphens_and_lists_are_not() -> None:
-    assert words("3 + 4") == ["3", "+4"] != words("3 - 4") and words("3*4") == words("3 × 4") == ["3", "*4"]
-    listed = words("well-known step - by - step\n- a list\n- 3 of them")
+    assert normalized_words("3 + 4") == ["3", "+4"] != normalized_words("3 - 4") and normalized_words("3*4") == normalized_words("3 × 4") == ["3", "*4"]
+    listed = normalized_words("well-known step - by - step\n- a list\n- 3 of them")
     assert " ".join(listed) == "well known step by step a list 3 of them"
-    assert words("x+y=3") == ["x", "+y", "=3"] and words("**3** apples") == ["3", "apples"]
+    assert normalized_words("x+y=3") == ["x", "+y", "=3"] and normalized_words("**3** apples") == ["3", "apples"]
 
 
 def test_gsm8k_copied_into_conversations(ponder, data: Path, tmp_path: Path) -> None:
     task = GSM8K(limit=40)
     chains = Harvest((str(run_of(tmp_path / "run", task, task.test, 1)),), scorer="seen", include_held_out=True)
-    write_rows(tmp_path / "c.jsonl", chains.rows(Funnel()))
+    write_jsonl(tmp_path / "c.jsonl", chains.rows(Funnel()))
     asked = tmp_path / "asked.jsonl"
     questions = [p.question for p in GSM8K(limit=60, prompt="{question}").test]
     asked.write_text("".join(json.dumps({"question": q}) + "\n" for q in questions))

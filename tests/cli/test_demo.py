@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 from ponder.cli import demo, recipes
-from ponder.cli.stopping import Stop
+from ponder.cli.stopping import GracefulStop
 from ponder.pipelines.rl import RL
 from ponder.runs import read_metrics
 
 
 def job(here: Path, model: Path) -> RL:
-    made = recipes.job(recipes.load(here / "tiny.py"), {"steps": 2})
+    made = recipes.build_job(recipes.load_recipe(here / "tiny.py"), {"steps": 2})
     return replace(made, model=str(model))
 
 
 def test_demo(here: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    demo.show(job(here, model), Path("out"), Stop())
+    demo.run_demo(job(here, model), Path("out"), GracefulStop())
     said = capsys.readouterr().out
     for text in ("before training", "after training", "change ", "paired", "reward ", "asked     What is 27 + 58?"):
         assert text in said
@@ -31,7 +31,7 @@ def test_demo(here: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert {p.name for p in Path("out").iterdir()} == {"before", "train", "after", "model", "curve.png"}
     weights = Path("out/model/model.safetensors").stat()
 
-    demo.show(job(here, model), Path("out"), Stop(), json=True)
+    demo.run_demo(job(here, model), Path("out"), GracefulStop(), json=True)
     done = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert done["event"] == "done" and len(done["rewards"]) == 2 and done["answer"]["n"] == 8
     assert set(done["seconds"]) == {"load", "before", "train", "after", "whole"}
@@ -40,6 +40,6 @@ def test_demo(here: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert set(done["stored_stages"]) == {"before", "train", "after"} and "stored" in done["stored_stages"]["train"]
 
     os.utime("out/model/config.json", (0, 0))  # as after another training in the same place
-    demo.show(job(here, model), Path("out"), Stop())
+    demo.run_demo(job(here, model), Path("out"), GracefulStop())
     assert capsys.readouterr().out.count("stored    result of ") == 3
     assert Path("out/model/model.safetensors").stat().st_mtime_ns > weights.st_mtime_ns

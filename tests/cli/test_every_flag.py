@@ -31,18 +31,18 @@ from ponder.errors import PonderError, UsageError
 from ponder.models import load as models_load
 from ponder.models.load import load_policy
 from ponder.models.reward import PRM
-from ponder.names import load
+from ponder.names import import_object
 from ponder.nets import hf
 from ponder.pipelines.harvest import Harvest
-from ponder.pipelines.processbench import Bench
+from ponder.pipelines.processbench import ProcessBenchResult
 from ponder.runs import Run, read_traces
-from ponder.tasks.steps.judging import FirstError
+from ponder.tasks.steps.judging import FirstErrorScores
 from ponder.types import Cost, Score
-from stored import TASK, Stored, right, stored, wrong
+from stored import TASK, StoredJob, right_answer, write_run, wrong_answer
 
 Given = dict[str, Any]
 MADE = {"train": work.train, "sft": work.sft, "eval": work.evaluate, "problems": problems_.problems}
-MADE |= {name: load(COMMANDS[name].at) for name in ("reward", "label")}
+MADE |= {name: import_object(COMMANDS[name].target) for name in ("reward", "label")}
 
 BASE: dict[str, Given] = {
     "train": {"task": "addition"},
@@ -136,7 +136,7 @@ class Seen(Exception):
 def built(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
     """What a command would run, as plain data; the sentence where it refuses."""
     try:
-        made = flags.apply(function, dict(given))
+        made = flags.call_with_flags(function, dict(given))
     except Seen as seen:
         made = seen.what
     except PonderError as why:
@@ -184,7 +184,7 @@ def test_every_parameter_changes_the_job(command: str, name: str) -> None:
     assert before != after, f"--{name} changes nothing in what `ponder {command}` runs"
 
 
-RECIPES = {f"run {name}": recipes.load(path) for name, path in recipes.shipped().items()}
+RECIPES = {f"run {name}": recipes.load_recipe(path) for name, path in recipes.shipped_recipes().items()}
 
 
 @pytest.mark.parametrize(
@@ -197,8 +197,8 @@ def test_every_parameter_of_a_recipe_changes_its_job(recipe: str, name: str) -> 
     hint = get_type_hints(function, include_extras=True).get(name, type(default))
     given = {**beside, name: other(hint, beside.get(name, default)) if value is None else value}
     for one in (beside, given):
-        flags.check(function, one)
-    assert jobs.encode(recipes.job(function, beside)) != jobs.encode(recipes.job(function, given))
+        flags.check_conditions(function, one)
+    assert jobs.encode(recipes.build_job(function, beside)) != jobs.encode(recipes.build_job(function, given))
 
 
 def test_on_every_base_a_recipe_takes_what_it_takes_on_another() -> None:
@@ -214,10 +214,10 @@ def test_on_every_base_a_recipe_takes_what_it_takes_on_another() -> None:
                 if name == "rationalise":
                     given[name] = on == "tiny"
                 try:
-                    flags.check(function, given)
+                    flags.check_conditions(function, given)
                 except UsageError:
                     continue
-                jobs_of = [jobs.encode(recipes.job(function, one)) for one in (beside, given)]
+                jobs_of = [jobs.encode(recipes.build_job(function, one)) for one in (beside, given)]
                 assert jobs_of[0] != jobs_of[1], f"`ponder {recipe} --on {on} --{name}` changes nothing"
 
 
@@ -225,8 +225,8 @@ def test_on_every_base_a_recipe_takes_what_it_takes_on_another() -> None:
 
 
 def functions() -> dict[str, Callable[..., Any]]:
-    out = {name: load(c.at) for name, c in COMMANDS.items() if not c.whole}
-    own = {"harvest": harvest._flags, "plan": plan.looks, "run": work.common, "run DIRECTORY": work.again}
+    out = {name: import_object(c.target) for name, c in COMMANDS.items() if not c.raw_args}
+    own = {"harvest": harvest.harvest_flags, "plan": plan.plan_flags, "run": work.run_flags, "run DIRECTORY": work.rerun_flags}
     return out | own | RECIPES
 
 
@@ -245,7 +245,7 @@ def test_what_means_nothing_is_refused(command: str, name: str, condition: When)
     missing: Given = {n: (condition.other_than[0] if condition.other_than else None) for n in condition.names}
     company: Given = {"source": "write", "model": "m", "task": "t"} if command == "problems" else {}
     with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} "):
-        flags.check(function, {**company, **missing, name: 1})
+        flags.check_conditions(function, {**company, **missing, name: 1})
 
 
 def test_conditions_are_there() -> None:
@@ -364,10 +364,10 @@ ARRIVES = ("demo", "run", "plan")
 
 
 def test_every_flag_has_its_line() -> None:
-    own = {"harvest": harvest._flags, "plan": plan.looks, "run": work.common, "demo": work.common}
+    own = {"harvest": harvest.harvest_flags, "plan": plan.plan_flags, "run": work.run_flags, "demo": work.run_flags}
     for name, command in COMMANDS.items():
         if name not in MADE:
-            wanted = set(inspect.signature(own.get(name) or load(command.at)).parameters)
+            wanted = set(inspect.signature(own.get(name) or import_object(command.target)).parameters)
             if name == "plan":
                 wanted |= {"json"}  # and no other of `ponder run`
             assert set(OUTPUT[name][1]) == wanted, name
@@ -385,11 +385,11 @@ def places(tmp_path_factory: pytest.TempPathFactory, trained: Path, model: Path)
     runs = {
         name: _run(at / name, texts, shift)
         for shift, (name, texts) in enumerate({
-            "one": [[right(p), wrong(p), wrong(p, 2), right(p)][p % 3 :] + [wrong(p)] * (p % 3) for p in range(8)],
-            "two": [[wrong(p), right(p), wrong(p), wrong(p, 3)] for p in range(8)],
-            "three": [[right(p)] * 4 for p in range(8)],
-            "fewer": [[right(p)] * 4 for p in range(4)],
-            "doubts": [[f"It is {wrong(p)}. Wait, no. \\boxed{{{right(p)}}}", wrong(p)] for p in range(8)],
+            "one": [[right_answer(p), wrong_answer(p), wrong_answer(p, 2), right_answer(p)][p % 3 :] + [wrong_answer(p)] * (p % 3) for p in range(8)],
+            "two": [[wrong_answer(p), right_answer(p), wrong_answer(p), wrong_answer(p, 3)] for p in range(8)],
+            "three": [[right_answer(p)] * 4 for p in range(8)],
+            "fewer": [[right_answer(p)] * 4 for p in range(4)],
+            "doubts": [[f"It is {wrong_answer(p)}. Wait, no. \\boxed{{{right_answer(p)}}}", wrong_answer(p)] for p in range(8)],
         }.items())
     }  # fmt: skip
     return {"run": str(trained), "model": str(model), "untrained": str(untrained), **runs}
@@ -398,13 +398,13 @@ def places(tmp_path_factory: pytest.TempPathFactory, trained: Path, model: Path)
 def _run(folder: Path, texts: list[list[str]], shift: int) -> str:
     """A run whose answers have two more scorers beside the verifier."""
     rm = [[((3 * p + 5 * i + shift) % 7) / 6 for i in range(len(some))] for p, some in enumerate(texts)]
-    made = stored(folder.with_name(folder.name + "-first"), texts, scores=rm, cost=Cost(4, 0, 30 + shift, seconds=2.0))
-    with Run(folder, Stored(TASK)) as run:
+    made = write_run(folder.with_name(folder.name + "-first"), texts, scores=rm, cost=Cost(4, 0, 30 + shift, seconds=2.0))
+    with Run(folder, StoredJob(TASK)) as run:
         for _, trace in read_traces(made):
             for i in trace.answers():
                 trace.steps[i].scores["b"] = Score(((5 * i + len(trace.problem.id)) % 4) / 3)
             trace.cost = replace(trace.cost, generated_tokens=trace.cost.generated_tokens)
-            run.traces(0, [trace])
+            run.write_traces(0, [trace])
     return str(folder)
 
 
@@ -425,10 +425,10 @@ def arrivals(monkeypatch: pytest.MonkeyPatch, here: Path) -> list[Any]:
         seen.append(jobs.encode(job))
         return [{"from": {"problem": "one"}}]
 
-    def process_bench(judge: Any, traces: Any, threshold: float, told: Any) -> Bench:
+    def process_bench(judge: Any, traces: Any, threshold: float, told: Any) -> ProcessBenchResult:
         seen.append((judge.given, traces, threshold))
-        same = FirstError(1.0, 1.0, 2)
-        return Bench(same, threshold, same, threshold, 0)
+        same = FirstErrorScores(1.0, 1.0, 2)
+        return ProcessBenchResult(same, threshold, same, threshold, 0)
 
     def save(net: Any, tokenizer: Any, out: Path, kind: str) -> None:
         out.write_text(kind)

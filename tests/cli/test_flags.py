@@ -37,7 +37,7 @@ def everything(
 
 
 def call(*argv: str) -> dict[str, Any]:
-    return flags.call(everything, argv, "prog")
+    return flags.run_command(everything, argv, "prog")
 
 
 def test_defaults_are_the_functions_own() -> None:
@@ -110,17 +110,17 @@ class Thing:
 
 
 def test_build() -> None:
-    assert flags.build("thing", Thing, ["size=3", "kinds=b,a", "quick=yes"]) == Thing(3, ("b", "a"), True)
-    assert flags.build("thing", Thing(1), ["quick=1"]) == Thing(1, quick=True)
+    assert flags.build_with_settings("thing", Thing, ["size=3", "kinds=b,a", "quick=yes"]) == Thing(3, ("b", "a"), True)
+    assert flags.build_with_settings("thing", Thing(1), ["quick=1"]) == Thing(1, quick=True)
 
 
 def test_build_names_the_flag_it_reads() -> None:
     with pytest.raises(UsageError, match="--option size: 'x' is not a whole number"):
-        flags.build("thing", Thing, ["size=x"], "--option")
+        flags.build_with_settings("thing", Thing, ["size=x"], "--option")
 
 
 def test_the_algorithms_that_help_lists() -> None:
-    assert tuple(algorithms.ONLINE) == options.ONLINE and tuple(algorithms.OFFLINE) == options.OFFLINE
+    assert tuple(algorithms.ONLINE) == options.ONLINE_ALGORITHMS and tuple(algorithms.OFFLINE) == options.OFFLINE_ALGORITHMS
     assert set(get_args(get_type_hints(work.train)["curriculum"])) == set(CURRICULA)
 
 
@@ -136,5 +136,5 @@ def test_the_algorithms_that_help_lists() -> None:
 )
 def test_build_refuses(settings: list[str], said: str) -> None:
     with pytest.raises(UsageError) as why:
-        flags.build("thing", Thing, settings)
+        flags.build_with_settings("thing", Thing, settings)
     assert str(why.value).startswith(said)

@@ -25,7 +25,7 @@ def test_nothing_found_tells_the_funnel(ponder, trained: Path, tmp_path: Path):
 
 
 def test_labels_in_every_format(ponder, trained: Path, tmp_path: Path):
-    from ponder.tasks.steps import LABEL, guess, read
+    from ponder.tasks.steps import LABEL_SCORE, detect_format, read_labels
 
     known = {}
     for format in ("stepwise", "prm800k", "shepherd", "omega"):
@@ -33,9 +33,9 @@ def test_labels_in_every_format(ponder, trained: Path, tmp_path: Path):
         said = ponder("harvest", "--what", "labels", "--format", format, "--out", out, trained)
         assert said.code == 0, said.err
         rows = [json.loads(line) for line in out.read_text().splitlines()]
-        assert {guess(row, "x") for row in rows} == {format} and f"{len(rows):,} rows of labels of" in said.out
-        traces = read(out)
-        labels = [(t.problem.question, t.text(i).strip(), t.score(i, LABEL)) for t in traces for i in t.answers()]
+        assert {detect_format(row, "x") for row in rows} == {format} and f"{len(rows):,} rows of labels of" in said.out
+        traces = read_labels(out)
+        labels = [(t.problem.question, t.text(i).strip(), t.score(i, LABEL_SCORE)) for t in traces for i in t.answers()]
         known[format] = {(q, text.removeprefix("Step 1: "), label) for q, text, label in labels}
     assert known["stepwise"] == known["prm800k"] == known["omega"] and len(known["stepwise"]) > 3
     assert {q for q, *_ in known["shepherd"]} == {q for q, *_ in known["stepwise"]}

@@ -14,15 +14,15 @@ import torch
 from rich.console import Console
 
 from ponder.cli import plan, plan_view
-from ponder.cli.plan import Plan, Run, Scan
-from ponder.measure.diagnose import Finding
+from ponder.cli.plan import RunPlan, TokenSpan, Scan
+from ponder.measure.diagnose import TrainingFinding
 from ponder.pipelines import rehearse
 from ponder.pipelines.checks import Check
-from ponder.pipelines.forecast import groups
+from ponder.pipelines.forecast import forecast_groups
 from ponder.runs import read_job
 from ponder.train import learner as learning
 from ponder.train.learner import OutOfMemory
-from ponder.train.pack import Batch, Work
+from ponder.train.pack import PackedBatch, TraceChains
 
 from .conftest import Said
 
@@ -142,7 +142,7 @@ def test_help(ponder: Ponder, here: Path) -> None:
 def test_tokens_that_are_not_trained_are_marked(ponder: Ponder, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pack = learning.pack
 
-    def masked(part: Sequence[Work], device: torch.device, notes: Sequence[str] = ()) -> Batch:
+    def masked(part: Sequence[TraceChains], device: torch.device, notes: Sequence[str] = ()) -> PackedBatch:
         batch = pack(part, device, notes)
         return replace(batch, weight_N=torch.where(batch.target_N == 2, 0.0, batch.weight_N))
 
@@ -151,39 +151,39 @@ def test_tokens_that_are_not_trained_are_marked(ponder: Ponder, here: Path, monk
     assert said.code == 1 and "  untrained, 1  <eos>" in said.out and "not ready: EOS" in said.out
 
 
-def drawn(found: Plan, width: int = 100, colour: bool = False) -> str:
+def drawn(found: RunPlan, width: int = 100, colour: bool = False) -> str:
     out = io.StringIO()
     Console(file=out, width=width, force_terminal=colour, color_system="standard" if colour else None).print(
-        plan_view.draw(found), highlight=False
+        plan_view.render_plan(found), highlight=False
     )
     return out.getvalue()
 
 
-def example() -> Plan:
+def example() -> RunPlan:
     from ponder.pipelines.rl import RL
     from ponder.tasks import Addition
 
     shown = [
-        Run("prompt", "What?\n\x1b[2J" + "a long one " * 100, 300),
-        Run("trained", "7<eos>", 2),
-        Run("untrained", "x", 1),
+        TokenSpan("prompt", "What?\n\x1b[2J" + "a long one " * 100, 300),
+        TokenSpan("trained", "7<eos>", 2),
+        TokenSpan("untrained", "x", 1),
     ]
     scanned = Scan(
         20,
         80,
         None,
-        groups([[1.0, 0.0, 0.0, 0.0]] * 15 + [[0.0] * 4] * 25),
+        forecast_groups([[1.0, 0.0, 0.0, 0.0]] * 15 + [[0.0] * 4] * 25),
         0.7,
         0.5,
         0.01,
-        [Finding("x", "so it is", 3)],
+        [TrainingFinding("x", "so it is", 3)],
     )
     checks = [
         Check("one", True, "fine", "why"),
         Check("two", False, "bad", "why, and the fix"),
         Check("three", None, "no", ""),
     ]
-    return Plan(RL(Addition()), device="cpu", dtype="float32", ends=["<eos>"], shown=shown, scan=scanned, checks=checks)
+    return RunPlan(RL(Addition()), device="cpu", dtype="float32", eos_tokens=["<eos>"], token_spans=shown, pass_rate=scanned, checks=checks)
 
 
 @pytest.mark.parametrize("width", [60, 100, 140])
@@ -204,22 +204,22 @@ def test_colours() -> None:
 def test_another_group_size_is_named_where_it_would_help() -> None:
     found = example()
     assert "! --n 8 would leave" in drawn(found)
-    assert found.scan is not None
-    found.scan.groups = groups([[0.0] * 4] * 30)
+    assert found.pass_rate is not None
+    found.pass_rate.groups = forecast_groups([[0.0] * 4] * 30)
     assert "would leave" not in drawn(found), "none would"
 
 
 def test_verdicts() -> None:
     found = example()
-    assert plan_view.verdict(found).plain == "not ready: two"
+    assert plan_view.verdict_text(found).plain == "not ready: two"
     found.checks = found.checks[:1]
-    assert found.ready and plan_view.verdict(found).plain == "it can run, but see what is marked !"
-    found.scan = None
-    assert plan_view.verdict(found).plain == "ready"
+    assert found.ready and plan_view.verdict_text(found).plain == "it can run, but see what is marked !"
+    found.pass_rate = None
+    assert plan_view.verdict_text(found).plain == "ready"
     found.futile = ["8 samples at temperature 0 are all the same"]
-    assert plan_view.verdict(found).plain == "it can run, but see what is marked !"
+    assert plan_view.verdict_text(found).plain == "it can run, but see what is marked !"
     assert "! 8 samples at temperature 0 are all the same" in drawn(found)
-    assert plan_view.plain(found)["futile"] == found.futile
+    assert plan_view.plan_json(found)["futile"] == found.futile
 
 
 @pytest.mark.parametrize(
@@ -227,13 +227,13 @@ def test_verdicts() -> None:
     [(12, "12"), (9_600, "9.6 thousand"), (6.6e6, "6.6 million"), (2e9, "2.0 billion")],
 )
 def test_amounts(value: float, said: str) -> None:
-    assert plan_view.amount(value) == said
+    assert plan_view.format_count(value) == said
 
 
 def test_sizes_and_shares() -> None:
-    assert [plan_view.size(2**e) for e in (11, 21, 31)] == ["2 KiB", "2 MiB", "2.0 GiB"]
-    assert [plan_view.percent(x) for x in (0.0, 0.004, 0.05, 0.5, 1.0)] == ["0 %", "0.4 %", "5.0 %", "50 %", "100 %"]
+    assert [plan_view.format_bytes(2**e) for e in (11, 21, 31)] == ["2 KiB", "2 MiB", "2.0 GiB"]
+    assert [plan_view.format_percent(x) for x in (0.0, 0.004, 0.05, 0.5, 1.0)] == ["0 %", "0.4 %", "5.0 %", "50 %", "100 %"]
 
 
 def test_looks() -> None:
-    assert plan.looks() == (32, 2)
+    assert plan.plan_flags() == (32, 2)

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ponder.cli.panel import Panel, draw
-from ponder.cli.progress import JsonLines, Lines, Progress, duration, examples, shown
-from ponder.cli.stopping import Stop
+from ponder.cli.panel import LivePanel, render_panel
+from ponder.cli.progress import JsonLines, ProgressLines, ProgressTracker, format_duration, best_and_worst, one_line
+from ponder.cli.stopping import GracefulStop
 from ponder.errors import Interrupted
-from ponder.reason.reading import read
-from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace, user
+from ponder.reason.reading import extract_answer
+from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace, user_messages
 
 METRICS = {
     "reward": 0.5,
@@ -39,21 +39,21 @@ SICK = METRICS | {
 HARD = "97 % of groups have equal rewards, mostly the lowest: problems too hard"
 
 
-def ail(seen: Progress, first: int, last: int, **changes: float) -> None:
+def report_unhealthy_steps(seen: ProgressTracker, first: int, last: int, **changes: float) -> None:
     """Steps of a run that is sick in more ways than are shown; `changes` make it better."""
     for step in range(first, last + 1):
         seen.step(step, 100, SICK | {"reward": 0.01 * step} | changes, [])
 
 
 def trace(*scored: tuple[str, float | None, str]) -> Trace:
-    out = prompt_trace(Problem("p", user("What is 3 + 4?")), ids([1]))
+    out = prompt_trace(Problem("p", user_messages("What is 3 + 4?")), ids([1]))
     for text, value, reason in scored:
         score = {"accuracy": Score(value, reason)}
         out.add(Step(0, text, ids([2]), np.zeros(1, np.float32), "eos", scores=score))
     return out
 
 
-def drive(seen: Progress) -> None:
+def run_three_steps(seen: ProgressTracker) -> None:
     """What a job tells, its tokens from another thread."""
     seen.phase("load")
     for step in range(3):
@@ -69,14 +69,14 @@ def drive(seen: Progress) -> None:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_panel_fits_and_shows_it_all(width: int) -> None:
-    seen = Progress("RL · addition · smollm2", Stop(), Path("runs/demo"))
+    seen = ProgressTracker("RL · addition · smollm2", GracefulStop(), Path("runs/demo"))
     seen.total = 10
     for state in ("new", "driven", "stopping"):
         if state == "driven":
-            drive(seen)
-        seen.stop.asked = int(state == "stopping")
+            run_three_steps(seen)
+        seen.stop.signal_count = int(state == "stopping")
         out = io.StringIO()
-        Console(file=out, width=width, force_terminal=True, color_system=None).print(draw(seen, width))
+        Console(file=out, width=width, force_terminal=True, color_system=None).print(render_panel(seen, width))
         lines = out.getvalue().splitlines()
         assert max(map(len, lines)) < width and "\x1b" not in out.getvalue()
     for text in ("step 3/10", "reward 0.500  ▅▅▅", "zero-std 0.25", "best", "worst", "(0 no answer)", "stopping"):
@@ -86,12 +86,12 @@ def test_panel_fits_and_shows_it_all(width: int) -> None:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_panel_tells_what_ails_the_run(width: int) -> None:
-    seen = Progress("RL · addition · smollm2", Stop(), Path("runs/demo"))
-    drive(seen)
-    ail(seen, 4, 20)
-    seen.examples = examples([trace(("7", 1.0, "right"), ("so " * 200, 0.0, "no answer"))])
+    seen = ProgressTracker("RL · addition · smollm2", GracefulStop(), Path("runs/demo"))
+    run_three_steps(seen)
+    report_unhealthy_steps(seen, 4, 20)
+    seen.examples = best_and_worst([trace(("7", 1.0, "right"), ("so " * 200, 0.0, "no answer"))])
     out = io.StringIO()
-    Console(file=out, width=width, force_terminal=True, color_system=None).print(draw(seen, width))
+    Console(file=out, width=width, force_terminal=True, color_system=None).print(render_panel(seen, width))
     lines = out.getvalue().splitlines()
     assert max(map(len, lines)) < width and len(lines) <= 22, "fits a terminal of 80 by 24"
     told = [line[1:-1].strip() for line in lines if line[2:].startswith("! ")]
@@ -102,68 +102,68 @@ def test_panel_tells_what_ails_the_run(width: int) -> None:
 
 def test_live_panel() -> None:
     out = io.StringIO()
-    panel = Panel("RL", Stop(), Path("runs/demo"))
+    panel = LivePanel("RL", GracefulStop(), Path("runs/demo"))
     panel.console = Console(file=out, width=80, force_terminal=True)
     with panel:
         assert panel.stop.quiet
-        drive(panel)
+        run_three_steps(panel)
     assert "step 3/10" in out.getvalue() and not panel.stop.quiet
 
 
 def test_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    drive(Lines("RL · addition", Stop()))
+    run_three_steps(ProgressLines("RL · addition", GracefulStop()))
     said = capsys.readouterr()
     first, *steps = said.err.splitlines()
     assert said.out == "" and first == "RL · addition  loading the model"
     assert len(steps) == 3 and steps[0].startswith("step 1/10  reward 0.500  zero-std 0.25  length 8.0")
     assert steps[0].endswith(" left") and " tok/s" in steps[0]
     monkeypatch.setattr("ponder.cli.progress.HEARTBEAT", -1.0)
-    drive(Lines("RL · addition", Stop()))
+    run_three_steps(ProgressLines("RL · addition", GracefulStop()))
     assert "step 2/10  sampling 100 tokens, " in capsys.readouterr().err
 
 
 def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    seen = JsonLines("train", Stop())
-    drive(seen)
+    seen = JsonLines("train", GracefulStop())
+    run_three_steps(seen)
     seen.step(4, 10, {"reward": float("nan")}, [])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert rows[0] == {"event": "step", "part": "train", "step": 1, "total": 10, **METRICS, "findings": []}
     assert rows[-1]["reward"] is None, "JSON has no NaN"
-    ail(seen, 5, 12)
+    report_unhealthy_steps(seen, 5, 12)
     found = json.loads(capsys.readouterr().out.splitlines()[-1])["findings"]
     assert [(f["name"], f["severity"]) for f in found] == [("too hard", 3), ("undecided", 2), ("truncated", 2)]
     assert found[0]["text"].startswith(HARD)
-    solving = JsonLines("", Stop(), unit="problem")
+    solving = JsonLines("", GracefulStop(), unit="problem")
     solving.step(1, 2, {"accuracy": 0.5}, [])
     assert json.loads(capsys.readouterr().out) == {"event": "step", "problem": 1, "total": 2, "accuracy": 0.5}
 
 
 def test_lines_repeat_a_finding_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
-    seen = Lines("RL", Stop())
+    seen = ProgressLines("RL", GracefulStop())
     seen.phase("load")
-    ail(seen, 1, 30)
+    report_unhealthy_steps(seen, 1, 30)
     said = capsys.readouterr().err.splitlines()
     places = [said[:i][-1].split("  ")[0] for i, line in enumerate(said) if line.startswith(f"  ! {HARD}")]
     assert places == ["step 6/100", "step 16/100", "step 26/100"]
     assert sum(line.startswith("  ! ") for line in said) == 9, "three at a time, the fourth waits"
-    ail(seen, 31, 50, **{name: 0.0 for name in SICK if name.startswith("frac_")})
+    report_unhealthy_steps(seen, 31, 50, **{name: 0.0 for name in SICK if name.startswith("frac_")})
     assert "  ! ratio drifts: sampler and learner differ by 0.12 nats" in capsys.readouterr().err
     seen.phase("load")  # the next job begins anew
     assert not seen.rows and not seen.findings
-    ail(seen, 1, 6)
+    report_unhealthy_steps(seen, 1, 6)
     assert f"  ! {HARD}" in capsys.readouterr().err
 
 
 def test_rows_are_kept_as_far_as_they_are_read() -> None:
-    seen = Progress("RL", Stop())
-    ail(seen, 1, 200)
+    seen = ProgressTracker("RL", GracefulStop())
+    report_unhealthy_steps(seen, 1, 200)
     assert [round(100 * row["reward"]) for row in seen.rows] == [*range(1, 11), *range(151, 201)]
 
 
 def test_a_stop_is_raised_where_the_job_can_save() -> None:
-    seen = Progress("RL", Stop())
+    seen = ProgressTracker("RL", GracefulStop())
     seen.phase("load")
-    seen.stop.asked = 1
+    seen.stop.signal_count = 1
     seen.step(1, 2, METRICS, [])
     seen.phase("save")
     for call in (lambda: seen.phase("sample"), lambda: seen.tokens(1), lambda: seen.share(0.1)):
@@ -174,41 +174,41 @@ def test_a_stop_is_raised_where_the_job_can_save() -> None:
 def test_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr("ponder.cli.progress.time.monotonic", lambda: clock[0])
-    resumed = Progress("RL", Stop())
+    resumed = ProgressTracker("RL", GracefulStop())
     resumed.phase("load")
     clock[0] = 100.0  # loading is no part of the pace
     resumed.phase("sample")
-    assert resumed.left() is None
+    assert resumed.seconds_left() is None
     clock[0] = 110.0
     resumed.step(6, 10, METRICS, [])
-    assert resumed.left() == pytest.approx(40.0)
+    assert resumed.seconds_left() == pytest.approx(40.0)
     clock[0] = 115.0
-    assert resumed.left() == pytest.approx(35.0)
-    solving = Progress("eval", Stop(), unit="problem")
+    assert resumed.seconds_left() == pytest.approx(35.0)
+    solving = ProgressTracker("eval", GracefulStop(), unit="problem")
     solving.phase("solve")
     clock[0] = 125.0
     solving.step(120, 300, {"accuracy": 0.5}, [trace()] * 20)
-    assert solving.left() == pytest.approx(90.0)
+    assert solving.seconds_left() == pytest.approx(90.0)
 
 
 def test_examples() -> None:
     many = [trace(("a", 0.0, "wrong"), ("b", None, "crashed")), trace(("c", 1.0, "right"))]
-    assert [(score.value, text) for _, score, text in examples(many)] == [(1.0, "c"), (0.0, "a")]
-    assert [text for _, _, text in examples(many[:1])] == ["a"]
-    assert examples([trace(("b", None, "crashed"))]) == []
+    assert [(score.value, text) for _, score, text in best_and_worst(many)] == [(1.0, "c"), (0.0, "a")]
+    assert [text for _, _, text in best_and_worst(many[:1])] == ["a"]
+    assert best_and_worst([trace(("b", None, "crashed"))]) == []
 
 
 @pytest.mark.parametrize(
     ("seconds", "said"), [(0, "0 s"), (89, "89 s"), (90, "2 min"), (3599, "1 h 00 min"), (4900, "1 h 22 min")]
 )
 def test_duration(seconds: float, said: str) -> None:
-    assert duration(seconds) == said
+    assert format_duration(seconds) == said
 
 
 def test_shown() -> None:
-    assert shown("a\n b\t c", 9) == "a b c"
-    assert shown("abcdef", 4) == "abc…"
-    assert shown("\x1b[2J\x07", 12) == r"\x1b[2J\x07"
+    assert one_line("a\n b\t c", 9) == "a b c"
+    assert one_line("abcdef", 4) == "abc…"
+    assert one_line("\x1b[2J\x07", 12) == r"\x1b[2J\x07"
 
 
 @pytest.mark.parametrize(
@@ -229,4 +229,4 @@ def test_shown() -> None:
     ],
 )
 def test_read(text: str, answer: str | None) -> None:
-    assert read(text) == answer
+    assert extract_answer(text) == answer

@@ -10,7 +10,7 @@ import pytest
 
 from ponder.pipelines.harvest import Harvest
 from ponder.runs import Run
-from ponder.types import Problem, Score, Step, Trace, ids, user
+from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 
 SECOND = "2 + 2 = 5\nWait, that is wrong.\n#### 4"
 
@@ -19,9 +19,9 @@ SECOND = "2 + 2 = 5\nWait, that is wrong.\n#### 4"
 def doubts(tmp_path: Path) -> Path:
     with Run(tmp_path / "run", Harvest(("x",))) as run:
         for step, text in enumerate(["#### 4", SECOND, SECOND]):
-            trace = Trace(Problem(f"p/{step}", user("2+2"), "4"), [Step(None, "2+2", ids([1]))])
+            trace = Trace(Problem(f"p/{step}", user_messages("2+2"), "4"), [Step(None, "2+2", ids([1]))])
             trace.add(Step(0, text, ids([2]), np.zeros(1, np.float32), "eos", scores={"accuracy": Score(1.0)}))
-            run.traces(step, [trace])
+            run.write_traces(step, [trace])
     return tmp_path / "run"
 
 

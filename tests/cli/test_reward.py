@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ponder.runs import read_metrics, read_traces
-from ponder.tasks.steps import LABEL
-from ponder.train.reward import OBJECTIVES, Value
+from ponder.tasks.steps import LABEL_SCORE
+from ponder.train.reward import REWARD_OBJECTIVES, StateValue
 
 from .conftest import Said
 
@@ -37,7 +37,7 @@ def test_label_then_train_then_guide(ponder: Ponder, here: Path, model: Path) ->
     assert said.code == 0 and "steps of 100 problems" in said.out, said.err
     assert "ponder reward --kind prm --data labels" in said.out and read_metrics("labels")[-1]["labels"] > 400
     traces = [t for _, t in read_traces("labels")]
-    assert len(traces) == 100 and all(LABEL in s.scores for t in traces for s in t.steps[1:])
+    assert len(traces) == 100 and all(LABEL_SCORE in s.scores for t in traces for s in t.steps[1:])
     said = ponder("reward", "--data", "labels", "--kind", "prm", "--model", model, *SMALL, "--held-out", "3")
     assert said.code == 0 and "after 2 steps" in said.out and "ponder solve '" not in said.out, said.err
     run = Path(said.out.splitlines()[-1].split()[-1])
@@ -80,7 +80,7 @@ def test_what_cannot_be_is_one_sentence(ponder: Ponder, here: Path, argv: tuple[
 
 def test_every_kind_has_its_objective(ponder: Ponder) -> None:
     said = ponder("reward", "--help")
-    assert "|".join(OBJECTIVES) in said.out and Value().paper
+    assert "|".join(REWARD_OBJECTIVES) in said.out and StateValue().paper
 
 
 def test_a_reward_model_is_not_asked_questions(ponder: Ponder, here: Path, model: Path) -> None:

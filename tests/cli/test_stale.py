@@ -47,14 +47,14 @@ def place(here: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     (here / "guide_of_mine.py").write_text(GUIDE)
     shutil.copytree(model, here / "model")
     yield here
-    forget()
+    clear_caches()
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def forget() -> None:
+def clear_caches() -> None:
     """As in a new process: no module of ours is loaded."""
     for name in ("reward_of_mine", "helper", "guide_of_mine", "own"):
         sys.modules.pop(name, None)
@@ -102,12 +102,12 @@ def test_an_evaluation_of_changed_inputs_is_refused(kind: str, ponder: Ponder, p
     change, named = {**CHANGES, "data": ASKED, "guide": GUIDES}[kind]
     first = ponder(*EVAL)
     assert first.code == 0 and "stored" not in first.out, first.err
-    forget()
+    clear_caches()
     change(place)
     said = ponder(*EVAL)
     assert said.code == 2 and named in said.err and "another --run" in said.err, said.out + said.err
     assert "reward" not in said.out and said.err.count("error: ") == 1, "no figure, one sentence"
-    forget()
+    clear_caches()
     new = ponder(*EVAL[:-1], "anew")
     assert new.code == 0 and "stored" not in new.out, new.err
 
@@ -115,7 +115,7 @@ def test_an_evaluation_of_changed_inputs_is_refused(kind: str, ponder: Ponder, p
 def test_an_unchanged_evaluation_says_that_it_is_stored(ponder: Ponder, place: Path) -> None:
     first = ponder(*EVAL)
     (place / "reward_of_mine.py").write_text("# a remark\n" + REWARD.replace("\n\n\n", "\n\n"))
-    forget()
+    clear_caches()
     again = ponder(*EVAL)
     assert again.code == 0 and STORED in again.out and again.out.endswith(first.out), again.err
     assert again.out.startswith("stored    result of 20") and again.out.count("stored") == 1
@@ -133,7 +133,7 @@ def test_training_does_not_go_on_with_changed_inputs(kind: str, done: bool, pond
     assert first.code == 0 and "stored" not in first.out and "resumed" not in first.out, first.err
     if not done:  # as a kill leaves it
         shutil.rmtree(checkpoints("out")[-1])
-    forget()
+    clear_caches()
     change(place)
     before = Path("out/metrics.jsonl").read_bytes()
     said = ponder(*TRAIN)
@@ -230,14 +230,14 @@ def test_a_judge_and_its_labels(ponder: Ponder, place: Path) -> None:
     traces = Path("labels/traces.jsonl")
     kept = traces.read_text()
     mark = Appender(traces)
-    mark.add({"resumed": 5})
+    mark.append({"resumed": 5})
     mark.close()
     assert STORED in ponder(*learned).out, "a marker that takes nothing back is no change"
     traces.write_text("".join(kept.splitlines(keepends=True)[:-1]))
     said = ponder(*learned)
     assert said.code == 2 and "the traces of labels (data) changed since judge began" in said.err and said.out == ""
     traces.write_text(kept)
-    forget()
+    clear_caches()
     CHANGES["helper"][0](place)
     said = ponder(*made)
     assert said.code == 2 and "the code of helper changed since labels began" in said.err and said.out == ""

@@ -17,12 +17,12 @@ import pytest
 
 from ponder import foreign, scratch
 from ponder.cli import main, watchman
-from ponder.cli.stopping import Stop
+from ponder.cli.stopping import GracefulStop
 from ponder.errors import Interrupted
 from ponder.protocols import Scorer
 from ponder.reason.operators import evaluate
 from ponder.runs import newest_checkpoint, read_metrics
-from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace, user
+from ponder.types import Problem, Score, Step, Trace, ids, prompt_trace, user_messages
 
 from .conftest import INSTALLED
 
@@ -42,7 +42,7 @@ class Job(subprocess.Popen[str]):
         super().__exit__(kind, error, tb)
 
 
-def begin(*argv: str | Path, cwd: Path | None = None) -> Job:
+def start_cli(*argv: str | Path, cwd: Path | None = None) -> Job:
     command = [sys.executable, "-X", "faulthandler", "-m", "ponder", *map(str, argv)]
     pipe = subprocess.PIPE
     return Job(command, env=INSTALLED, cwd=cwd, stderr=pipe, stdout=pipe, text=True)
@@ -59,7 +59,7 @@ def _heeded() -> Iterator[None]:
         signal.signal(number, signal.SIG_IGN)
 
 
-def listening(job: Job) -> None:
+def wait_for_handlers(job: Job) -> None:
     """Wait until our handlers are there: before that, the interpreter itself has not come to our code."""
     while job.poll() is None:
         told = Path(f"/proc/{job.pid}/status").read_text().partition("SigCgt:")[2].split()
@@ -68,7 +68,7 @@ def listening(job: Job) -> None:
         time.sleep(0.001)
 
 
-def until(job: Job, begins: str) -> list[str]:
+def read_until(job: Job, begins: str) -> list[str]:
     assert job.stderr is not None
     seen: list[str] = []
     while not (seen and seen[-1].startswith(begins)):
@@ -79,8 +79,8 @@ def until(job: Job, begins: str) -> list[str]:
 
 def test_stop_and_go_on(here: Path) -> None:
     argv = ["run", "tiny.py", "--steps", str(STEPS), "--prompts", "8"]
-    with begin(*argv) as job:
-        seen = until(job, "step 2/")
+    with start_cli(*argv) as job:
+        seen = read_until(job, "step 2/")
         job.send_signal(signal.SIGINT)
         out, err = job.communicate(timeout=60)
     assert job.returncode == 130, (seen, out, err)
@@ -96,7 +96,7 @@ def test_stop_and_go_on(here: Path) -> None:
     assert len(went_on) == STEPS and went_on == straight
 
 
-def moments(count: int, seed: int, model: Path, trained: Path, folder: Path) -> None:
+def interrupt_at_random_moments(count: int, seed: int, model: Path, trained: Path, folder: Path) -> None:
     """Signals at many moments of many commands: one line at most, and the code that a shell expects."""
     rng = random.Random(seed)
     tiny = ["--model", str(model), "--max-tokens", "3"]
@@ -114,8 +114,8 @@ def moments(count: int, seed: int, model: Path, trained: Path, folder: Path) -> 
     for i in range(count):
         for argv in commands:
             number = rng.choice(list(CODES))
-            with begin(*(a.replace("{}", f"out-{seed}-{i}-{argv[0]}") for a in argv), cwd=folder) as job:
-                listening(job)
+            with start_cli(*(a.replace("{}", f"out-{seed}-{i}-{argv[0]}") for a in argv), cwd=folder) as job:
+                wait_for_handlers(job)
                 time.sleep(rng.uniform(0, rng.choice([0.3, 2.0])))
                 job.send_signal(number)
                 if rng.random() < 0.5:
@@ -130,12 +130,12 @@ def moments(count: int, seed: int, model: Path, trained: Path, folder: Path) -> 
 
 
 def test_no_moment_gives_a_traceback(here: Path, model: Path, trained: Path) -> None:
-    moments(1, 0, model, trained, here)
+    interrupt_at_random_moments(1, 0, model, trained, here)
 
 
 @pytest.mark.slow
 def test_no_moment_of_many_gives_a_traceback(here: Path, model: Path, trained: Path) -> None:
-    moments(3, 1, model, trained, here)
+    interrupt_at_random_moments(3, 1, model, trained, here)
 
 
 HANGS = """
@@ -197,8 +197,8 @@ def rewarded(here: Path) -> Path:
     ],
 )
 def test_a_run_whose_reward_function_hangs_is_stopped(rewarded: Path, reward: str, number: signal.Signals) -> None:
-    with begin(*REWARDED, "--reward", f"own:{reward}", "--run", "run", cwd=rewarded) as job:
-        until(job, "hanging")
+    with start_cli(*REWARDED, "--reward", f"own:{reward}", "--run", "run", cwd=rewarded) as job:
+        read_until(job, "hanging")
         job.send_signal(number)
         _, err = job.communicate(timeout=60)
     assert job.returncode == CODES[number], err
@@ -210,10 +210,10 @@ def test_a_run_whose_reward_function_hangs_is_stopped(rewarded: Path, reward: st
 
 
 def test_the_second_signal_stops_at_once(rewarded: Path) -> None:
-    with begin(*REWARDED, "--reward", "own:stubborn", cwd=rewarded) as job:
-        until(job, "hanging")
+    with start_cli(*REWARDED, "--reward", "own:stubborn", cwd=rewarded) as job:
+        read_until(job, "hanging")
         job.send_signal(signal.SIGINT)
-        until(job, "stopping")
+        read_until(job, "stopping")
         job.send_signal(signal.SIGINT)
         _, err = job.communicate(timeout=60)
     assert job.returncode == 130 and err.splitlines()[-1] == "stopped"
@@ -233,12 +233,12 @@ def test_code_that_hangs_is_named_while_it_does(
     monkeypatch.setattr(watchman, "TICK", 0.01)
     monkeypatch.setattr(watchman, "LONG", 0.05)
     monkeypatch.setattr(watchman, "WAITING", 0.05)
-    with Stop():
-        with foreign.call("reward mine:slow", sync=True, users=True):
+    with GracefulStop():
+        with foreign.track("reward mine:slow", sync=True, is_user_code=True):
             told(capfd, "reward mine:slow has been running for")
 
         async def waits() -> None:
-            with foreign.call("reward mine:waits", users=True):
+            with foreign.track("reward mine:waits", is_user_code=True):
                 await asyncio.to_thread(told, capfd, "reward mine:waits has been running for")
 
         asyncio.run(waits())
@@ -265,7 +265,7 @@ async def wait() -> None:
 
 async def judge() -> None:
     scorer: Scorer = Hangs()
-    trace = prompt_trace(Problem("p", user("?")), ids([1]))
+    trace = prompt_trace(Problem("p", user_messages("?")), ids([1]))
     await evaluate(trace, [trace.add(Step(0, "a", ids([1])))], scorer)
 
 
@@ -277,7 +277,7 @@ def test_what_never_looks_whether_to_stop_is_broken_off(
     monkeypatch.setattr(watchman, "HEED", 0.05)
     monkeypatch.setattr(watchman, "UNHEARD", 0.05)
     before = signal.getsignal(signal.SIGTERM)
-    with Stop(), pytest.raises((Interrupted, asyncio.CancelledError)):
+    with GracefulStop(), pytest.raises((Interrupted, asyncio.CancelledError)):
         os.kill(os.getpid(), signal.SIGTERM)
         work()
     assert signal.getsignal(signal.SIGTERM) == before
@@ -286,7 +286,7 @@ def test_what_never_looks_whether_to_stop_is_broken_off(
 def test_learning_and_saving_are_not_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchman, "TICK", 0.01)
     monkeypatch.setattr(watchman, "UNHEARD", 0.02)
-    with Stop() as stop:
+    with GracefulStop() as stop:
         stop.critical = True
         os.kill(os.getpid(), signal.SIGTERM)
         began = time.monotonic()
@@ -299,7 +299,7 @@ def test_learning_and_saving_are_not_broken_off(monkeypatch: pytest.MonkeyPatch)
 def test_nohup_stays_in_force() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with Stop() as stop:
+        with GracefulStop() as stop:
             os.kill(os.getpid(), signal.SIGHUP)
             stop.check()
     finally:
@@ -310,9 +310,9 @@ def test_sweeping_removes_what_is_unfinished_and_gives_back_what_was(tmp_path: P
     target = tmp_path / "model"
     target.mkdir()
     (target / "weights").write_text("old")
-    with scratch.beside(target) as work:
+    with scratch.staging_folder(target) as work:
         target.rename(work / "old")
-        scratch.sweep()
+        scratch.remove_all()
         assert [p.name for p in tmp_path.iterdir()] == ["model"] and (target / "weights").read_text() == "old"
 
 

@@ -9,12 +9,12 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from fakes import characters
+from fakes import char_policy
 from ponder.cli import flags
 from ponder.cli import options as opt
-from ponder.cli.ask import decided, lines, solve, told
+from ponder.cli.ask import decided, answer_lines, solve, answer_json
 from ponder.cli.thinking import budget_of, strategy_named
-from ponder.cli.tree_view import MOST, tree
+from ponder.cli.tree_view import MAX_LINES, tree_lines
 from ponder.cli.work import evaluate
 from ponder.errors import UnknownName, UsageError
 from ponder.pipelines.guides import guide_named
@@ -25,7 +25,7 @@ from ponder.reason.operators.self_evaluate import PTrue
 from ponder.reason.presets import PRESETS
 from ponder.reason.strategies import STRATEGIES, Chain, Route, Vote
 from ponder.runs import read_traces
-from ponder.types import Problem, Sampling, Score, Step, Trace, ids, user
+from ponder.types import Problem, Sampling, Score, Step, Trace, ids, user_messages
 
 Ponder = Callable[..., Any]
 
@@ -33,7 +33,7 @@ Ponder = Callable[..., Any]
 def test_what_is_given_counts_most() -> None:
     settings = ["stop=settled", "round=2"]
     way, guide, budget = strategy_named("vote", "high", n=4, max_tokens=100, temperature=0.5, settings=settings)
-    assert way == Vote(4, stop="settled", round=2, sampling=Sampling(temperature=0.5, max_tokens=100)) and guide == ""
+    assert way == Vote(4, early_stopping="settled", chains_per_round=2, sampling=Sampling(temperature=0.5, max_tokens=100)) and guide == ""
     assert budget == Budget(32 * 2048)
     way, _, budget = strategy_named(None, "none")
     assert (
@@ -45,7 +45,7 @@ def test_what_is_given_counts_most() -> None:
     assert way.simulations == 8 and way.sampling.max_tokens == 1024  # type: ignore[attr-defined]
     way, _, budget = strategy_named("route", max_tokens=9)
     assert isinstance(way, Route) and budget is None
-    assert way.fast.sampling.max_tokens == way.hard.sampling.max_tokens == 9  # type: ignore[attr-defined]
+    assert way.cheap.sampling.max_tokens == way.expensive.sampling.max_tokens == 9  # type: ignore[attr-defined]
     way, _, _ = strategy_named("forest", max_tokens=9, temperature=0.3)
     assert way.of.sampling.max_tokens == 9 and way.of.sampling.temperature == 0.3  # type: ignore[attr-defined]
     assert strategy_named("marco-o1")[1] == "ponder.reason.scorers:Confidence"
@@ -81,7 +81,7 @@ def test_names_that_are_none() -> None:
 
 
 def grown() -> Trace:
-    trace = Trace(Problem("p", user("How many?")), [Step(None, "How many?", ids([1]))])
+    trace = Trace(Problem("p", user_messages("How many?")), [Step(None, "How many?", ids([1]))])
     steps: list[dict[str, Any]] = [
         {"parent": 0, "text": "First,\n count.", "visits": 3, "value": 0.5},
         {"parent": 0, "text": "Guess.", "pruned": "too dull"},
@@ -95,7 +95,7 @@ def grown() -> Trace:
 
 
 def test_a_tree() -> None:
-    assert tree(grown(), 60) == [
+    assert tree_lines(grown(), 60) == [
         "● How many?",
         "├─● [0.50 in 3 visits] First, count.",
         "│ ├─● [prm 0.25, orm ?] #### 7",
@@ -107,15 +107,15 @@ def test_a_tree() -> None:
 def test_a_tree_grown_by_the_gold_answer_says_so() -> None:
     trace = grown()
     trace.oracle = True
-    assert tree(trace)[0].startswith("oracle: ") and tree(trace)[1:] == tree(grown())
+    assert tree_lines(trace)[0].startswith("oracle: ") and tree_lines(trace)[1:] == tree_lines(grown())
 
 
 def test_a_tree_of_any_size() -> None:
     trace = grown()
     for i in range(5000):
         trace.add(Step(len(trace.steps) - 1, f"{i}", ids([1])))
-    shown = tree(trace)
-    assert len(shown) == MOST + 1 and shown[-1].endswith("more steps")
+    shown = tree_lines(trace)
+    assert len(shown) == MAX_LINES + 1 and shown[-1].endswith("more steps")
 
 
 def test_solve_shows_keeps_and_goes_on(ponder: Ponder, here: Path, model: Path) -> None:
@@ -177,10 +177,10 @@ def test_strategies(ponder: Ponder) -> None:
 def test_why_there_is_no_answer_or_not_the_whole_way_is_said() -> None:
     trace = grown()
     trace.failed = "the context is full"
-    assert "it did not come to its end: the context is full" in lines(decided(trace))
-    bare = Trace(Problem("p", user("?")), [Step(None, "?", ids([1]))], failed="the server is down")
-    assert lines(decided(bare))[0] == "no answer: none of 0 completions states one; the server is down"
-    assert told(decided(bare))["failed"] == "the server is down"
+    assert "it did not come to its end: the context is full" in answer_lines(decided(trace))
+    bare = Trace(Problem("p", user_messages("?")), [Step(None, "?", ids([1]))], failed="the server is down")
+    assert answer_lines(decided(bare))[0] == "no answer: none of 0 completions states one; the server is down"
+    assert answer_json(decided(bare))["failed"] == "the server is down"
 
 
 def test_what_was_thought_before_an_error_is_kept(
@@ -202,7 +202,7 @@ def test_what_was_thought_before_an_error_is_kept(
 
 
 def test_guides_by_name() -> None:
-    policy = characters()
+    policy = char_policy()
     guide = guide_named("p_true", policy)
     assert isinstance(guide, PTrue) and guide.policy is policy
     with pytest.raises(UsageError, match="asks the policy"):
@@ -229,7 +229,7 @@ def test_settings_that_cannot_do_what_they_say_are_told(
 
 def test_the_effort_none_is_an_effort_and_not_nothing() -> None:
     """As text it is what elsewhere leaves a flag out."""
-    assert flags.read(get_type_hints(solve, include_extras=True)["effort"], "none") == "none"
+    assert flags.parse_value(get_type_hints(solve, include_extras=True)["effort"], "none") == "none"
     assert tuple(EFFORTS) == get_args(get_args(get_args(opt.Effort)[0])[0]), "a name for each level"
-    plain = flags.call(evaluate, ["addition"], "ponder eval").job
-    assert flags.call(evaluate, ["addition", "--effort", "none"], "ponder eval").job != plain
+    plain = flags.run_command(evaluate, ["addition"], "ponder eval").job
+    assert flags.run_command(evaluate, ["addition", "--effort", "none"], "ponder eval").job != plain

@@ -24,11 +24,11 @@ from ponder.pipelines.rl import RL
 from ponder.pipelines.sieve import Sieve
 from ponder.pipelines.stages import Stage, Stages
 from ponder.reason.strategies import Ensemble
-from ponder.runs import Run, checkpoints, hold, read_job, read_metrics, read_traces
-from ponder.tasks import Addition, Columns
+from ponder.runs import Run, checkpoints, lock_run, read_job, read_metrics, read_traces
+from ponder.tasks import Addition, CustomTask
 from ponder.tasks.mixed import Shaped
-from ponder.trust import foreign, trusting
-from ponder.types import Problem, Score, Step, Trace, ids, user
+from ponder.trust import external_code, trust_within
+from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 
 MODULE = "stranger_module"
 CODE = """
@@ -62,7 +62,7 @@ TASKS: dict[str, Any] = {
 
 def trace(id: str = "p/0") -> Trace:
     answer = {"columns": {"answer": "1", "args": "touch marker", "cmd": "touch marker"}, "conversational": False}
-    out = Trace(Problem(id, user("touch marker"), answer), [Step(None, "", ids([1]))])
+    out = Trace(Problem(id, user_messages("touch marker"), answer), [Step(None, "", ids([1]))])
     for text, value in (("3", 1.0), ("4", 0.0)):
         step = Step(0, text, ids([2]), stop="eos", last=True)
         step.scores |= {"reward": Score(value), "other": Score(0.5)}
@@ -84,12 +84,12 @@ def strange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     assert not came and not (tmp_path / "marker").exists()
 
 
-def written(folder: Path, job: Any, *traces: Trace) -> Path:
+def write_run(folder: Path, job: Any, *traces: Trace) -> Path:
     """A run directory with that encoded job, as a stranger may have packed it."""
     with Run(folder, Evaluate(Addition(digits=1)), {}) as run:
-        run.traces(0, traces or [trace()])
-        run.metrics(0, {"reward": 0.5})
-        run.metrics(1, {"reward": 0.5})
+        run.write_traces(0, traces or [trace()])
+        run.write_metrics(0, {"reward": 0.5})
+        run.write_metrics(1, {"reward": 0.5})
     (folder / "job.json").write_text(json.dumps(job))
     return folder
 
@@ -118,7 +118,7 @@ def test_a_reading_command_runs_nothing_of_a_run(command: str, strange: Path, po
     drawn = command.startswith("plot")  # which takes a second each time
     for what in ("a type", "a reward") if drawn else TASKS:
         home, task = strange / "run", TASKS[what]
-        written(home, evaluation(task), trace(), trace("p/1"))
+        write_run(home, evaluation(task), trace(), trace("p/1"))
         said = ponder(*READING[command])
         assert said.code in (0, 2) and not (strange / "marker").exists(), (what, said.err)
         assert MODULE not in sys.modules, what
@@ -134,7 +134,7 @@ JOBS: dict[str, Any] = {
     "a guide beside the oracle": evaluation(jobs.encode(Addition()), guide=f"oracle+{CALL}"),
     "a guide to collect by": jobs.encode(Collect(Addition())) | {"guide": CALL},
     "an exact solver": jobs.encode(MakeProblems("templates", file="t.json")) | {"exact": "os:system"},
-    "a sieve": jobs.encode(MakeProblems("templates", file="t.json", sieve=Sieve())) | {
+    "a sieve": jobs.encode(MakeProblems("templates", file="t.json", filters=Sieve())) | {
         "sieve": jobs.encode(Sieve()) | {"embed": CALL}
     },
     "training": jobs.encode(RL(Addition())) | {"task": COLUMNS | {"rewards": [CALL]}},
@@ -155,7 +155,7 @@ JOBS: dict[str, Any] = {
 def test_a_job_with_code_of_its_own_is_refused(
     command: str, what: str, strange: Path, ponder: Callable[..., Any]
 ) -> None:
-    written(strange / "run", JOBS[what])
+    write_run(strange / "run", JOBS[what])
     said = ponder(command, "run")
     assert said.code == 2 and said.err.count("\n") == 1, said.err
     assert "--trust" in said.err and ("job.json names" in said.err), said.err
@@ -197,15 +197,15 @@ def test_trust_is_a_flag_only_where_run_directories_are_read(ponder: Callable[..
 
 
 def test_decode_trusts_ponder_s_own_types_only() -> None:
-    job = Evaluate(Columns(data=({"prompt": "?"},), rewards=("json:dumps",)))
+    job = Evaluate(CustomTask(data=({"prompt": "?"},), rewards=("json:dumps",)))
     data = json.loads(json.dumps(jobs.encode(job)))
-    assert foreign(data) == ["json:dumps"] == jobs.foreign_in(job)
+    assert external_code(data) == ["json:dumps"] == jobs.foreign_in(job)
     with pytest.raises(ForeignCode, match=r"'json:dumps'.*--trust"):
         jobs.decode(data)
     with pytest.raises(ForeignCode):
         jobs.decode(data, trust=["json:loads"])
     assert jobs.decode(data, trust=["json:dumps"]) == jobs.decode(data, trust=True) == job
-    with trusting(["json:dumps"]):
+    with trust_within(["json:dumps"]):
         assert jobs.decode(data) == job
 
 
@@ -226,17 +226,17 @@ def test_all_that_is_foreign_is_named_before_anything_is_imported(strange: Path)
     ],
 )  # fmt: skip
 def test_only_dataclasses_of_ponder_s_are_its_own(path: str, strange: Path) -> None:
-    assert names.own(path) is None
-    with names.limited(()), pytest.raises(UsageError):
-        names.load(path)
+    assert names.ponder_object(path) is None
+    with names.only_allowed(()), pytest.raises(UsageError):
+        names.import_object(path)
 
 
 def test_ponder_s_own_is_found_within_limits() -> None:
     kinds = ("ponder.verify:Constraints", "ponder.reason.scorers:Confidence", "ponder.tasks.made.rows:accuracy")
-    with names.limited(()):
-        assert all(names.load(kind) is not None for kind in kinds)
-        assert names.load("_clock:Clock").__name__ == "Clock"  # of a recipe that comes with ponder
-    assert names.load("json:dumps") is json.dumps, "beyond, whoever writes a name means it"
+    with names.only_allowed(()):
+        assert all(names.import_object(kind) is not None for kind in kinds)
+        assert names.import_object("_clock:Clock").__name__ == "Clock"  # of a recipe that comes with ponder
+    assert names.import_object("json:dumps") is json.dumps, "beyond, whoever writes a name means it"
 
 
 def test_a_plug_in_is_not_found_within_limits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,9 +296,9 @@ def test_what_stages_name_is_trusted_while_they_run(tmp_path: Path) -> None:
 FILES = ("job.json", "metrics.jsonl", "traces.jsonl", "environment.json", "lock", "checkpoints", "job.json.new", "part")
 
 
-def linked(home: Path, name: str) -> Path:
+def run_with_link(home: Path, name: str) -> Path:
     """A run in which that name leads to something of the user's, outside."""
-    written(home, jobs.encode(Evaluate(Addition(digits=1), limit=1)))
+    write_run(home, jobs.encode(Evaluate(Addition(digits=1), limit=1)))
     outside = home.parent / f"{home.name}-mine"
     if name in ("checkpoints", "part"):
         (outside / "step-000001").mkdir(parents=True)
@@ -317,9 +317,9 @@ def contents(path: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("name", FILES)
 def test_a_link_in_a_run_directory_is_refused(name: str, tmp_path: Path, ponder: Callable[..., Any]) -> None:
     home = tmp_path / "run"
-    outside = linked(home, name)
+    outside = run_with_link(home, name)
     before = contents(outside)
-    reads = (read_job, lambda f: list(read_traces(f)), read_metrics, checkpoints, read_environment, hold)
+    reads = (read_job, lambda f: list(read_traces(f)), read_metrics, checkpoints, read_environment, lock_run)
     for read in reads:
         with pytest.raises(RunError, match=rf"{name} is a symbolic link"):
             read(home)
@@ -332,7 +332,7 @@ def test_a_link_in_a_run_directory_is_refused(name: str, tmp_path: Path, ponder:
 
 
 def test_a_link_deep_in_a_checkpoint_is_refused(tmp_path: Path) -> None:
-    home = written(tmp_path / "run", jobs.encode(Evaluate(Addition())))
+    home = write_run(tmp_path / "run", jobs.encode(Evaluate(Addition())))
     (home / "checkpoints" / "step-000001" / "model").mkdir(parents=True)
     (home / "checkpoints" / "step-000001" / "model" / "config.json").symlink_to("/etc/hostname")
     with pytest.raises(RunError, match="symbolic link"):
@@ -340,7 +340,7 @@ def test_a_link_deep_in_a_checkpoint_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_neither_file_nor_folder_is_refused(tmp_path: Path) -> None:
-    home = written(tmp_path / "run", jobs.encode(Evaluate(Addition())))
+    home = write_run(tmp_path / "run", jobs.encode(Evaluate(Addition())))
     (home / "traces.jsonl").unlink()
     os.mkfifo(home / "traces.jsonl")  # whoever opens it waits for ever
     with pytest.raises(RunError, match="neither a file nor a folder"):
@@ -348,7 +348,7 @@ def test_what_is_neither_file_nor_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_run_directory_itself_may_be_a_link(tmp_path: Path) -> None:
-    written(tmp_path / "run", jobs.encode(Evaluate(Addition())))
+    write_run(tmp_path / "run", jobs.encode(Evaluate(Addition())))
     (tmp_path / "newest").symlink_to(tmp_path / "run")
     assert len(list(read_traces(tmp_path / "newest"))) == 1
 
@@ -358,13 +358,13 @@ def test_the_run_directory_itself_may_be_a_link(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["{run}/../../mine", "{run}/../a/../../mine", "reward:{run}/../../x", "{run}/../.."])
 def test_a_path_beside_the_run_stays_beside_it(path: str, tmp_path: Path) -> None:
-    home = written(tmp_path / "run", evaluation(jobs.encode(Addition()), model=path))
+    home = write_run(tmp_path / "run", evaluation(jobs.encode(Addition()), model=path))
     with pytest.raises(RunError, match="leads out of the folder of its stages"):
         read_job(home)
 
 
 def test_a_sibling_stage_is_still_found(tmp_path: Path) -> None:
-    home = written(tmp_path / "run", evaluation(jobs.encode(Addition()), model="{run}/../sft"))
+    home = write_run(tmp_path / "run", evaluation(jobs.encode(Addition()), model="{run}/../sft"))
     assert read_job(home)["model"] == str(tmp_path / "sft")
 
 

@@ -20,22 +20,22 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from fakes import CONFIGS, characters, plain_hidden, plain_logits, plain_logprobs, tiny, wait, weights64
+from fakes import CONFIGS, char_policy, plain_hidden, plain_logits, plain_logprobs, tiny_decoder, run_async, weights64
 from ponder.engine import cache
-from ponder.engine.adapters import Adapters, _adding
+from ponder.engine.adapters import Adapters, _add_lora
 from ponder.engine.engine import Engine
-from ponder.engine.overlay import replaced
-from ponder.engine.request import Request, Row
+from ponder.engine.overlay import override_forward
+from ponder.engine.request import Request, SequenceState
 from ponder.errors import ModelError, UnknownName, UsageError
 from ponder.nets import lora
 from ponder.nets.decoder import Decoder
-from ponder.nets.lora import PREFIX, TARGETS
+from ponder.nets.lora import PEFT_PREFIX, LORA_TARGETS
 from ponder.protocols import Policy
-from ponder.types import Completion, Sampling, ids, user
+from ponder.types import Completion, Sampling, ids, user_messages
 
 PROMPTS = [[5], [9, 3, 22, 40, 17], [33] * 11, [8, 60, 7]]
 SHAPES: dict[str, tuple[int, float, Sequence[str]]] = {  # rank, alpha, targets
-    "red": (4, 8.0, TARGETS),
+    "red": (4, 8.0, LORA_TARGETS),
     "blue": (3, 10.0, ("q_proj", "o_proj", "down_proj")),
 }
 
@@ -61,7 +61,7 @@ def write(folder: Path, net: Decoder, name: str, size: float = 0.15, **config: A
     (folder / "adapter_config.json").write_text(json.dumps(about))
     tensors = {}
     for layer, (a, b) in pairs.items():
-        tensors |= {f"{PREFIX}{layer}.lora_A.weight": a, f"{PREFIX}{layer}.lora_B.weight": b}
+        tensors |= {f"{PEFT_PREFIX}{layer}.lora_A.weight": a, f"{PEFT_PREFIX}{layer}.lora_B.weight": b}
     save_file(tensors, folder / "adapter_model.safetensors")
     return pairs
 
@@ -78,11 +78,11 @@ def fold(net: Decoder, name: str, pairs: dict[str, tuple[Tensor, Tensor]]) -> De
 
 def world(kind: str, tmp_path: Path) -> tuple[Engine, dict[str, Decoder]]:
     """An engine with both adapters, and for each name the model it stands for."""
-    net = tiny(kind)
+    net = tiny_decoder(kind)
     machine = Engine(net, cache_bytes=4000 * cache.bytes_per_token(net.config, net.dtype))
-    models = {"": tiny(kind)}
+    models = {"": tiny_decoder(kind)}
     for name in SHAPES:
-        models[name] = fold(tiny(kind), name, write(tmp_path / name, net, name))
+        models[name] = fold(tiny_decoder(kind), name, write(tmp_path / name, net, name))
         machine.adapters.add(name, tmp_path / name)
     return machine, models
 
@@ -91,11 +91,11 @@ def request(prompt: Sequence[int], adapter: str, n: int = 1, seed: int = 0, **sa
     return Request(ids(prompt), Sampling(**{"max_tokens": 10, **sampling}), n, seed, adapter)
 
 
-def together(machine: Engine, requests: Sequence[Request]) -> list[list[Row]]:
-    async def all_of_them() -> list[list[Row]]:
+def together(machine: Engine, requests: Sequence[Request]) -> list[list[SequenceState]]:
+    async def all_of_them() -> list[list[SequenceState]]:
         return list(await asyncio.gather(*(machine.generate(r) for r in requests)))
 
-    return wait(all_of_them())
+    return run_async(all_of_them())
 
 
 @pytest.mark.parametrize("kind", list(CONFIGS))
@@ -142,7 +142,7 @@ def test_rows_without_an_adapter_are_the_same_to_the_bit(tmp_path: Path) -> None
     names = ["red", "", "blue", ""]
     found = []
     for use in (names, [""] * 4):
-        machine.renew()  # prompts are filled in again: what shares a pass is the same
+        machine.refresh_weights()  # prompts are filled in again: what shares a pass is the same
         found.append(
             together(machine, [request(p, a, n=2, temperature=1.0) for p, a in zip(PROMPTS, use, strict=True)])
         )
@@ -158,7 +158,7 @@ def test_what_one_adapter_cached_another_does_not_read(tmp_path: Path) -> None:
         (found,) = together(machine, [request(PROMPTS[2], name, temperature=0.0)])
         (alone,) = together(Engine(models[name]), [request(PROMPTS[2], "", temperature=0.0)])
         assert found[0].token_ids == alone[0].token_ids
-    assert found[0].computed == 1, "its own prefix it finds again, and feeds the last token"
+    assert found[0].prefill_tokens == 1, "its own prefix it finds again, and feeds the last token"
 
 
 def test_a_name_can_come_to_mean_another(tmp_path: Path) -> None:
@@ -176,15 +176,15 @@ def test_readings_go_through_their_adapter(tmp_path: Path) -> None:
     machine, models = world("gemma", tmp_path)
 
     async def read() -> list[Tensor]:
-        return list(await asyncio.gather(*(machine.read(ids(PROMPTS[2]), 4, name) for name in models)))
+        return list(await asyncio.gather(*(machine.read_hidden_states(ids(PROMPTS[2]), 4, name) for name in models)))
 
-    for net, hidden in zip(models.values(), wait(read()), strict=True):
+    for net, hidden in zip(models.values(), run_async(read()), strict=True):
         exact = plain_hidden({n: p.detach() for n, p in weights64(net).items()}, CONFIGS["gemma"], PROMPTS[2])[4:]
         assert torch.allclose(hidden.double(), exact, atol=1e-4)
 
 
 def untouched(net: Decoder) -> bool:
-    plain = tiny()
+    plain = tiny_decoder()
     assert all(torch.equal(p, q) for p, q in zip(net.parameters(), plain.parameters(), strict=True))
     return not any("forward" in m.__dict__ or m._forward_hooks for m in net.modules())
 
@@ -192,13 +192,13 @@ def untouched(net: Decoder) -> bool:
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine, _ = world("llama", tmp_path)
     seen: list[bool] = []
-    real = cache.Decoding.__call__
+    real = cache.DecodeAttention.__call__
 
     def spy(self: Any, *given: Any, **more: Any) -> Tensor:
         seen.append("forward" in machine.net.layers[0].self_attn.q_proj.__dict__)
         return real(self, *given, **more)
 
-    monkeypatch.setattr(cache.Decoding, "__call__", spy)
+    monkeypatch.setattr(cache.DecodeAttention, "__call__", spy)
     together(machine, [request(PROMPTS[1], "red"), request(PROMPTS[1], "")])
     assert all(seen) and untouched(machine.net)
     seen.clear()
@@ -208,7 +208,7 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def broken(*given: Any, **more: Any) -> Tensor:
         raise RuntimeError("no")
 
-    monkeypatch.setattr(cache.Decoding, "__call__", broken)
+    monkeypatch.setattr(cache.DecodeAttention, "__call__", broken)
     with pytest.raises(RuntimeError, match="no"):
         together(machine, [request(PROMPTS[1], "red")])
     assert untouched(machine.net)
@@ -222,7 +222,7 @@ def test_a_pass_with_adapters_is_its_thread_s_alone(tmp_path: Path) -> None:
         base, inside = layer(x), threading.Barrier(2)
 
         def adapted(name: str) -> tuple[Tensor, Tensor]:
-            with torch.no_grad(), machine.adapters.applied([name], [3]):
+            with torch.no_grad(), machine.adapters.apply([name], [3]):
                 inside.wait(10)
                 first = layer(x)
                 inside.wait(10)
@@ -235,7 +235,7 @@ def test_a_pass_with_adapters_is_its_thread_s_alone(tmp_path: Path) -> None:
         found = [a.result(20) for a in asked]
     alone = []
     for name in SHAPES:
-        with torch.no_grad(), machine.adapters.applied([name], [3]):
+        with torch.no_grad(), machine.adapters.apply([name], [3]):
             alone.append(layer(x))
     assert all(
         torch.equal(first, one) and not torch.equal(first, base) for (first, _), one in zip(found, alone, strict=True)
@@ -252,11 +252,11 @@ def test_any_order_of_tokens(runs: list[tuple[str, int]]) -> None:
     pairs = {n: (torch.randn(2, 5, generator=draw), torch.randn(7, 2, generator=draw)) for n in "abc"}
     names = [name for name, size in runs for _ in range(size)]
     x = torch.randn(len(names), 5, generator=draw)
-    holder = Adapters(tiny(), None, None)  # type: ignore[arg-type]
+    holder = Adapters(tiny_decoder(), None, None)  # type: ignore[arg-type]
     used = [(holder._tokens(n, [r[0] for r in runs], [r[1] for r in runs]), *pairs[n]) for n in sorted({*names} - {""})]
     with torch.no_grad():
         base = layer(x)
-        with replaced({layer: _adding(used)}):
+        with override_forward({layer: _add_lora(used)}):
             found = layer(x)
         assert torch.equal(layer(x), base)
         for t, name in enumerate(names):
@@ -272,7 +272,7 @@ def test_the_networks_type_is_kept(tmp_path: Path) -> None:
     machine, models = world("llama", tmp_path)
     together(machine, [request(PROMPTS[1], "red")])
     machine.net.to(torch.bfloat16)
-    machine.renew()
+    machine.refresh_weights()
     (found,) = together(machine, [request(PROMPTS[1], "red", temperature=0.0, max_tokens=4)])
     w = {n: p.detach() for n, p in weights64(models["red"]).items()}
     exact = plain_logprobs(models["red"], w, [*PROMPTS[1], *found[0].token_ids], 4)
@@ -283,42 +283,42 @@ def test_the_networks_type_is_kept(tmp_path: Path) -> None:
 
 
 def ask(policy: Policy, prompt: Sequence[int] = (5, 6, 9), n: int = 2, **sampling: Any) -> list[Completion]:
-    return wait(policy.generate(ids(prompt), Sampling(**{"max_tokens": 6, **sampling}), n))
+    return run_async(policy.generate(ids(prompt), Sampling(**{"max_tokens": 6, **sampling}), n))
 
 
 def test_a_policy_with_an_adapter_on(tmp_path: Path) -> None:
-    policy = characters()
-    folded = characters()
+    policy = char_policy()
+    folded = char_policy()
     fold(folded.net, "red", write(tmp_path / "red", policy.net, "red", 0.4))
     policy.engine.adapters.add("red", tmp_path / "red")
-    view = policy.adapted("red")
+    view = policy.with_adapter("red")
     assert isinstance(view, Policy) and view.version == policy.version
-    assert view.encode(user("1+2=")).tolist() == policy.encode(user("1+2=")).tolist()
+    assert view.encode(user_messages("1+2=")).tolist() == policy.encode(user_messages("1+2=")).tolist()
     texts = []
     for p in (view, policy, folded):
         texts.append([c.token_ids.tolist() for c in ask(p, seed=3)])
     assert texts[0] == texts[2] != texts[1]
     text = texts[0][0]
-    said, theirs, base = (wait(p.score(ids([5, 6, 9]), ids(text))) for p in (view, folded, policy))
+    said, theirs, base = (run_async(p.token_logprobs(ids([5, 6, 9]), ids(text))) for p in (view, folded, policy))
     assert np.allclose(said, theirs, atol=1e-5) and not np.allclose(said, base, atol=1e-3)
-    hidden, merged = (wait(p.read(ids([5, 6, 9]), 1)) for p in (view, folded))
+    hidden, merged = (run_async(p.hidden_states(ids([5, 6, 9]), 1)) for p in (view, folded))
     assert torch.allclose(hidden, merged, atol=1e-4)
 
     async def heard() -> list[Any]:
-        return [word async for word in view.words(ids([5, 6, 9]), Sampling(max_tokens=6, seed=3), 2)]
+        return [word async for word in view.stream_tokens(ids([5, 6, 9]), Sampling(max_tokens=6, seed=3), 2)]
 
-    assert [w.token_ids.tolist() for w in wait(heard()) if isinstance(w, Completion)] == texts[0]
+    assert [w.token_ids.tolist() for w in run_async(heard()) if isinstance(w, Completion)] == texts[0]
 
 
 def test_draws_do_not_depend_on_other_adapters(tmp_path: Path) -> None:
     def drawn(before: int) -> list[list[int]]:
-        policy = characters()
+        policy = char_policy()
         policy.engine.adapters.add("red", tmp_path / "red")
         for _ in range(before):
             ask(policy)
-        return [c.token_ids.tolist() for c in ask(policy.adapted("red"))]
+        return [c.token_ids.tolist() for c in ask(policy.with_adapter("red"))]
 
-    write(tmp_path / "red", characters().net, "red")
+    write(tmp_path / "red", char_policy().net, "red")
     assert drawn(0) == drawn(2)
 
 
@@ -332,17 +332,17 @@ def test_unknown_names_are_told(tmp_path: Path) -> None:
         asked = [machine.generate(request(PROMPTS[0], name)) for name in ("rad", "red")]
         return await asyncio.gather(*asked, return_exceptions=True)
 
-    bad, good = wait(both())
+    bad, good = run_async(both())
     assert isinstance(bad, UnknownName) and "'red'" in str(bad) and len(good) == 1
-    policy = characters()
-    for use in (policy.adapted, policy.engine.adapters.remove):
+    policy = char_policy()
+    for use in (policy.with_adapter, policy.engine.adapters.remove):
         with pytest.raises(UnknownName, match="no adapter named 'red'"):
             use("red")
 
 
 def test_an_adapter_for_another_model_is_refused(tmp_path: Path) -> None:
-    write(tmp_path / "red", tiny(), "red")
-    policy = characters(width=48)
+    write(tmp_path / "red", tiny_decoder(), "red")
+    policy = char_policy(width=48)
     with pytest.raises(ModelError, match=r"layers\.\d.*lora_[AB].* does not fit|does not fit.*layers\.\d.*lora_[AB]"):
         policy.engine.adapters.add("red", tmp_path / "red")
     assert list(policy.engine.adapters) == []
@@ -368,7 +368,7 @@ def test_bad_folders_and_names_are_refused(tmp_path: Path) -> None:
 def test_an_adapter_in_use_stays(tmp_path: Path) -> None:
     machine, models = world("llama", tmp_path)
 
-    async def busy() -> list[Row]:
+    async def busy() -> list[SequenceState]:
         asking = asyncio.ensure_future(machine.generate(request(PROMPTS[1], "red", max_tokens=60, temperature=0.0)))
         await asyncio.sleep(0)
         with pytest.raises(UsageError, match="'red' is in use"):
@@ -376,7 +376,7 @@ def test_an_adapter_in_use_stays(tmp_path: Path) -> None:
         machine.adapters.remove("blue")
         return await asking
 
-    (row,) = wait(busy())
+    (row,) = run_async(busy())
     (alone,) = together(Engine(models["red"]), [request(PROMPTS[1], "", max_tokens=60, temperature=0.0)])
     assert row.token_ids == alone[0].token_ids
     machine.adapters.remove("red")
@@ -387,7 +387,7 @@ def test_after_a_cancelled_call_it_can_go(turns: int, tmp_path: Path) -> None:
     """Whenever the call is cancelled, and whatever else is being written."""
     machine, _ = world("llama", tmp_path)
 
-    async def leave() -> list[Row]:
+    async def leave() -> list[SequenceState]:
         other = asyncio.ensure_future(machine.generate(request(PROMPTS[2], "blue", max_tokens=40)))
         asking = asyncio.ensure_future(machine.generate(request(PROMPTS[1], "red", max_tokens=200)))
         for _ in range(turns):
@@ -397,13 +397,13 @@ def test_after_a_cancelled_call_it_can_go(turns: int, tmp_path: Path) -> None:
         machine.adapters.remove("red")
         return await other
 
-    assert len(wait(leave())[0].token_ids) == 40
+    assert len(run_async(leave())[0].token_ids) == 40
 
 
 def test_a_model_in_training_with_its_own_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("peft")
-    write(tmp_path / "red", tiny(), "red")
-    net = tiny()
+    write(tmp_path / "red", tiny_decoder(), "red")
+    net = tiny_decoder()
     lora.attach(net, lora.LoRA(2), seed=0)
     with pytest.raises(UsageError, match="of its own"):
         Engine(net).adapters.add("red", tmp_path / "red")
@@ -411,7 +411,7 @@ def test_a_model_in_training_with_its_own_is_refused(tmp_path: Path) -> None:
 
 def test_what_training_saves_is_sampled_without_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("peft")
-    made, net = lora.LoRA(4, 6.0), tiny()
+    made, net = lora.LoRA(4, 6.0), tiny_decoder()
     lora.attach(net, made, seed=1)
     with torch.no_grad():
         for name, p in net.named_parameters():
@@ -420,7 +420,7 @@ def test_what_training_saves_is_sampled_without_peft(tmp_path: Path, monkeypatch
     lora.save(net, made, tmp_path / "saved", base="somewhere")
     (trained,) = together(Engine(net), [request(PROMPTS[1], "", temperature=0.0)])
     monkeypatch.setitem(sys.modules, "peft", None)
-    machine = Engine(tiny())
+    machine = Engine(tiny_decoder())
     machine.adapters.add("saved", tmp_path / "saved")
     (found,) = together(machine, [request(PROMPTS[1], "saved", temperature=0.0)])
     assert found[0].token_ids == trained[0].token_ids
@@ -437,7 +437,7 @@ def test_a_wild_adapter_hurts_no_other(tmp_path: Path) -> None:
         asked = [request(p, name, temperature=0.0) for p in PROMPTS for name in ("wild", "")]
         return await asyncio.gather(*map(machine.generate, asked), return_exceptions=True)
 
-    found = wait(both())
+    found = run_async(both())
     assert all(isinstance(f, ModelError) and "not finite" in str(f) for f in found[::2])
     alone = together(Engine(models[""]), [request(p, "", temperature=0.0) for p in PROMPTS])
     assert [f[0].token_ids for f in found[1::2]] == [a[0].token_ids for a in alone]

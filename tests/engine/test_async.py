@@ -20,13 +20,13 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import characters, plain_logits, tiny, wait, weights64
+from fakes import char_policy, plain_logits, tiny_decoder, run_async, weights64
 from ponder.engine import cache
 from ponder.engine import engine as module
-from ponder.engine.engine import Engine, logprobs
-from ponder.engine.request import Request, Row
+from ponder.engine.engine import Engine, logprobs_from_hidden
+from ponder.engine.request import Request, SequenceState
 from ponder.engine.runner import Runner
-from ponder.engine.schedule import Part
+from ponder.engine.schedule import PrefillChunk
 from ponder.errors import ModelError, UsageError
 from ponder.nets.decoder import Decoder
 from ponder.types import Sampling, ids
@@ -48,15 +48,15 @@ def settled(engine: Engine) -> None:
         time.sleep(0.005)
     schedule = engine._schedule
     assert schedule is not None and not schedule
-    assert schedule.memory.free + schedule.tree.idle == schedule.memory.size
-    assert schedule.tree.clear().memory.free == schedule.memory.size
+    assert schedule.allocator.free_count + schedule.tree.evictable == schedule.allocator.size
+    assert schedule.tree.replace_with_empty().memory.free_count == schedule.allocator.size
 
 
 def test_a_storm_of_callers_that_give_up_leaves_nothing_behind() -> None:
-    net = tiny()
+    net = tiny_decoder()
     engine = machine(net, slots=120, most_rows=7, chunk=5)
     draw = random.Random(0)
-    alone = {p: wait(machine(net).generate(request([p, 9, p], n=2, seed=p))) for p in range(3, 8)}
+    alone = {p: run_async(machine(net).generate(request([p, 9, p], n=2, seed=p))) for p in range(3, 8)}
 
     async def caller(i: int) -> str:
         await asyncio.sleep(draw.random() * 0.3)
@@ -75,15 +75,15 @@ def test_a_storm_of_callers_that_give_up_leaves_nothing_behind() -> None:
     async def storm() -> list[str]:
         return list(await asyncio.gather(*(caller(i) for i in range(90))))
 
-    ends = wait(storm())
+    ends = run_async(storm())
     assert ends.count("gone") > 5 and ends.count("done") >= 60
     settled(engine)
 
 
 def test_callers_in_several_threads_and_loops() -> None:
-    net = tiny()
+    net = tiny_decoder()
     engine = machine(net)
-    expected = [[r.token_ids for r in wait(machine(net).generate(request([i + 3], n=2, seed=i)))] for i in range(6)]
+    expected = [[r.token_ids for r in run_async(machine(net).generate(request([i + 3], n=2, seed=i)))] for i in range(6)]
     found: dict[int, Any] = {}
 
     def one(i: int) -> None:
@@ -99,7 +99,7 @@ def test_callers_in_several_threads_and_loops() -> None:
 
 
 def test_a_late_caller_does_not_wait_for_those_before_it() -> None:
-    engine = machine(tiny())
+    engine = machine(tiny_decoder())
     ended: list[str] = []
 
     async def one(name: str, tokens: int) -> None:
@@ -113,14 +113,14 @@ def test_a_late_caller_does_not_wait_for_those_before_it() -> None:
         await one("short", 3)
         await first
 
-    wait(late())
+    run_async(late())
     assert ended == ["short", "long"]
 
 
 def test_tokens_stream_as_they_are_drawn() -> None:
-    engine = machine(tiny())
+    engine = machine(tiny_decoder())
 
-    async def listen() -> tuple[dict[int, list[int]], list[Row], bool]:
+    async def listen() -> tuple[dict[int, list[int]], list[SequenceState], bool]:
         heard: dict[int, list[int]] = {0: [], 1: []}
         early = False
         async for word in engine.stream(request([5, 6], n=2, max_tokens=60)):
@@ -131,7 +131,7 @@ def test_tokens_stream_as_they_are_drawn() -> None:
                 return heard, word, early
         raise AssertionError
 
-    heard, rows, early = wait(listen())
+    heard, rows, early = run_async(listen())
     assert [heard[0], heard[1]] == [r.token_ids for r in rows] and early
 
 
@@ -141,33 +141,33 @@ class Flying(Runner):
 
     chance = random.Random(0)
 
-    def choose(self, rows: Sequence[Row]) -> tuple[Sequence[Row], int]:
-        kind = self.chance.choice(rows).plain
-        return [row for row in rows if row.plain == kind], self.steps(rows) if kind else 1
+    def choose_sequences(self, rows: Sequence[SequenceState]) -> tuple[Sequence[SequenceState], int]:
+        kind = self.chance.choice(rows).samples_on_device
+        return [row for row in rows if row.samples_on_device == kind], self.max_steps(rows) if kind else 1
 
-    def steps(self, rows: Sequence[Row], ahead: int = 0) -> int:
+    def max_steps(self, rows: Sequence[SequenceState], ahead: int = 0) -> int:
         return self.chance.choice([1, 3, 4])
 
-    def draws(self, rows: Sequence[Row], parts: Sequence[Part] = ()) -> bool:
-        return all(row.plain for row in rows)
+    def can_launch(self, rows: Sequence[SequenceState], parts: Sequence[PrefillChunk] = ()) -> bool:
+        return all(row.samples_on_device for row in rows)
 
-    def follows(self, rows: Sequence[Row], steps: int) -> bool:
+    def can_launch_ahead(self, rows: Sequence[SequenceState], steps: int) -> bool:
         return self.chance.random() < 0.8
 
-    def launch(self, rows: Sequence[Row], steps: int, ahead: int = 0, parts: Sequence[Part] = ()) -> Any:
+    def launch(self, rows: Sequence[SequenceState], steps: int, ahead: int = 0, parts: Sequence[PrefillChunk] = ()) -> Any:
         if parts:
             assert steps == 1 and not ahead
-            self.fill(parts)
-        own = [slot for row in rows for slot in row.own]
+            self.prefill(parts)
+        own = [slot for row in rows for slot in row.slots]
         assert len(set(own)) == len(own), "two rows write to one slot"
         for row in rows:
             assert row.node is not None
-            assert len(row.own) == row.length - 1 - row.node.end + ahead + steps
+            assert len(row.slots) == row.length - 1 - row.node.end + ahead + steps
         tokens = np.asarray([self.written(r, len(r.token_ids) + ahead, steps) for r in rows], np.int32)
         return lambda: (tokens, -tokens.astype(np.float32))
 
     @staticmethod
-    def written(row: Row, begin: int, steps: int) -> list[int]:
+    def written(row: SequenceState, begin: int, steps: int) -> list[int]:
         seed = row.request.seed
         return [63 if seed % 7 == 3 and i == seed else i for i in range(begin, begin + steps)]
 
@@ -179,12 +179,12 @@ def test_flights_lose_no_token_and_no_slot(monkeypatch: pytest.MonkeyPatch) -> N
     def slow(i: int) -> Request:
         return request([40 + i % 3], seed=i, max_tokens=i % 40 + 1, measures=("entropy",))
 
-    alone = machine(tiny(), eos=frozenset({63}))
-    beside = {i: wait(alone.generate(slow(i)))[0].token_ids for i in range(0, 30, 6)}
+    alone = machine(tiny_decoder(), eos=frozenset({63}))
+    beside = {i: run_async(alone.generate(slow(i)))[0].token_ids for i in range(0, 30, 6)}
     monkeypatch.setattr(module, "make_runner", lambda net, slots, *_: Flying(net, slots))
     for storm in range(12):
         chance = random.Random(storm)
-        engine = machine(tiny(), slots=chance.choice([60, 90, 400]), eos=frozenset({63}))
+        engine = machine(tiny_decoder(), slots=chance.choice([60, 90, 400]), eos=frozenset({63}))
 
         async def one(i: int, chance: random.Random = chance, engine: Engine = engine) -> None:
             await asyncio.sleep(chance.random() * 0.05)
@@ -205,18 +205,18 @@ def test_flights_lose_no_token_and_no_slot(monkeypatch: pytest.MonkeyPatch) -> N
         async def all_of_them(one: Any = one) -> None:
             await asyncio.gather(*(one(i) for i in range(30)))
 
-        wait(all_of_them())
+        run_async(all_of_them())
         settled(engine)
 
 
 def test_no_token_is_lost_where_several_are_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "make_runner", lambda net, slots, *_: Flying(net, slots))
-    engine = machine(tiny())
+    engine = machine(tiny_decoder())
 
     async def listen() -> list[Any]:
         return [word async for word in engine.stream(request([5, 6], n=2, max_tokens=7))]
 
-    *heard, rows = wait(listen())
+    *heard, rows = run_async(listen())
     for number in (0, 1):
         assert [w[1:] for w in heard if w[0] == number] == [(i, -float(i)) for i in range(7)]
     assert [r.token_ids for r in rows] == [list(range(7))] * 2
@@ -224,38 +224,38 @@ def test_no_token_is_lost_where_several_are_drawn_at_once(monkeypatch: pytest.Mo
 
 
 class Ahead(Flying):
-    def steps(self, rows: Sequence[Row], ahead: int = 0) -> int:
+    def max_steps(self, rows: Sequence[SequenceState], ahead: int = 0) -> int:
         return 4
 
-    def follows(self, rows: Sequence[Row], steps: int) -> bool:
+    def can_launch_ahead(self, rows: Sequence[SequenceState], steps: int) -> bool:
         return True
 
 
 def test_who_is_filled_in_does_not_wait_for_who_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "make_runner", lambda net, slots, *_: Ahead(net, slots))
-    engine = machine(tiny(), slots=6000, chunk=4)
+    engine = machine(tiny_decoder(), slots=6000, chunk=4)
 
-    async def both() -> Row:
+    async def both() -> SequenceState:
         long = asyncio.ensure_future(engine.generate(request([5, 6], max_tokens=5000)))
         while not (engine._calls and next(iter(engine._calls)).token_ids):  # type: ignore[union-attr]
             await asyncio.sleep(0.001)
         row = next(iter(engine._calls))
-        await engine.read(ids([7] * 60))
+        await engine.read_hidden_states(ids([7] * 60))
         assert not long.done(), "fifteen passes fill it in: more than may come before others have their turn"
         long.cancel()
         return row  # type: ignore[return-value]
 
-    assert len(wait(both()).token_ids) < 2500
+    assert len(run_async(both()).token_ids) < 2500
 
 
 def test_where_memory_is_short_texts_go_on_with_a_smaller_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is lost or told twice, and the old cache is given up before the new one is made."""
-    net, made = tiny(), list[weakref.ref[Runner]]()
-    expected = wait(machine(net).generate(request([7, 7], n=3)))
+    net, made = tiny_decoder(), list[weakref.ref[Runner]]()
+    expected = run_async(machine(net).generate(request([7, 7], n=3)))
     passes = [0]
 
     class Poor(Runner):
-        def decode(self, rows: Sequence[Row], parts: Sequence[Part] = ()) -> torch.Tensor:
+        def decode(self, rows: Sequence[SequenceState], parts: Sequence[PrefillChunk] = ()) -> torch.Tensor:
             passes[0] += 1
             if passes[0] in (1, 4, 8):
                 kind = torch.OutOfMemoryError if passes[0] != 8 else RuntimeError
@@ -275,10 +275,10 @@ def test_where_memory_is_short_texts_go_on_with_a_smaller_cache(monkeypatch: pyt
 
     async def listen() -> list[Any]:
         words = [word async for word in engine.stream(request([7, 7], n=3))]
-        assert engine.slots == 100 and len(made) == 4
+        assert engine.cache_tokens == 100 and len(made) == 4
         return words
 
-    *heard, rows = wait(listen())
+    *heard, rows = run_async(listen())
     for row, wanted in zip(rows, expected, strict=True):
         assert row.token_ids == wanted.token_ids
         assert [w[1] for w in heard if w[0] == row.number] == wanted.token_ids
@@ -287,29 +287,29 @@ def test_where_memory_is_short_texts_go_on_with_a_smaller_cache(monkeypatch: pyt
 
 def test_weights_that_move_under_texts_in_hand() -> None:
     """A runner that does not serve the network any more is replaced, and the texts go on."""
-    net = tiny()
+    net = tiny_decoder()
     engine = machine(net)
 
-    async def move() -> list[Row]:
+    async def move() -> list[SequenceState]:
         call = asyncio.ensure_future(engine.generate(request([5, 9], n=2, max_tokens=200)))
         while not (engine._calls and len(next(iter(engine._calls)).token_ids) > 5):  # type: ignore[union-attr]
             await asyncio.sleep(0.001)
         with engine.paused():
             net.to(torch.float64)
-            engine.renew()
+            engine.refresh_weights()
         late = await engine.generate(request([5, 9], max_tokens=3))
         return [*(await call), *late]
 
-    *rows, late = wait(move())
+    *rows, late = run_async(move())
     assert [len(row.token_ids) for row in rows] == [200, 200] and len(late.token_ids) == 3
     assert [row.token_ids for row in rows] == [
-        row.token_ids for row in wait(machine(tiny()).generate(request([5, 9], n=2, max_tokens=200)))
+        row.token_ids for row in run_async(machine(tiny_decoder()).generate(request([5, 9], n=2, max_tokens=200)))
     ]
     settled(engine)
 
 
 def test_parameters_that_others_take_the_place_of_under_texts_in_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy, renewed = characters(), list[int]()
+    policy, renewed = char_policy(), list[int]()
 
     async def swap() -> None:
         call = asyncio.ensure_future(policy.generate(ids([5]), Sampling(max_tokens=60)))
@@ -317,16 +317,16 @@ def test_parameters_that_others_take_the_place_of_under_texts_in_hand(monkeypatc
             await asyncio.sleep(0.001)
         monkeypatch.setattr(policy.engine, "renew", lambda: renewed.append(policy.engine._paused))
         with policy.paused():
-            assert policy.engine.in_hand
-            policy.net.load_state_dict(characters(seed=4).net.state_dict(), assign=True)
+            assert policy.engine.has_requests
+            policy.net.load_state_dict(char_policy(seed=4).net.state_dict(), assign=True)
         await call
 
-    wait(swap())
+    run_async(swap())
     assert renewed == [1], "a pass after the pause would find keys of the old weights"
 
 
 def test_a_listener_that_leaves_cancels() -> None:
-    engine = machine(tiny())
+    engine = machine(tiny_decoder())
 
     async def leave() -> None:
         words = engine.stream(request([5, 6], n=2, max_tokens=500))
@@ -335,13 +335,13 @@ def test_a_listener_that_leaves_cancels() -> None:
         await words.aclose()  # type: ignore[attr-defined]
 
     began = time.monotonic()
-    wait(leave())
+    run_async(leave())
     settled(engine)
     assert time.monotonic() - began < 8
 
 
 def test_a_closed_engine_tells_everybody() -> None:
-    engine = machine(tiny())
+    engine = machine(tiny_decoder())
 
     async def closing() -> list[Any]:
         calls = [asyncio.ensure_future(engine.generate(request([5, i], max_tokens=2000))) for i in range(4)]
@@ -350,14 +350,14 @@ def test_a_closed_engine_tells_everybody() -> None:
         await asyncio.to_thread(engine.close)
         return list(await asyncio.gather(*calls, engine.generate(request([5])), return_exceptions=True))
 
-    found = wait(closing())
+    found = run_async(closing())
     assert len(found) == 5 and all(isinstance(f, UsageError) and "closed" in str(f) for f in found)
 
 
 def test_a_failed_pass_tells_everybody_and_the_engine_works_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    net = tiny()
+    net = tiny_decoder()
     engine = machine(net)
-    expected = [r.token_ids for r in wait(machine(net).generate(request([7, 7], n=3)))]
+    expected = [r.token_ids for r in run_async(machine(net).generate(request([7, 7], n=3)))]
     real, passes = Runner.decode, [0]
 
     def breaks(self: Runner, rows: Any, parts: Any = ()) -> Any:
@@ -372,8 +372,8 @@ def test_a_failed_pass_tells_everybody_and_the_engine_works_on(monkeypatch: pyte
         calls = [engine.generate(request([7, i], n=2)) for i in range(5)]
         return list(await asyncio.gather(*calls, return_exceptions=True))
 
-    assert all(isinstance(f, RuntimeError) for f in wait(some()))
-    assert [r.token_ids for r in wait(engine.generate(request([7, 7], n=3)))] == expected
+    assert all(isinstance(f, RuntimeError) for f in run_async(some()))
+    assert [r.token_ids for r in run_async(engine.generate(request([7, 7], n=3)))] == expected
     settled(engine)
 
 
@@ -381,47 +381,47 @@ def test_an_engine_that_cannot_start_says_so(monkeypatch: pytest.MonkeyPatch) ->
     def no_room(*given: Any) -> Any:
         raise MemoryError("no room for the cache")
 
-    engine = machine(tiny())
+    engine = machine(tiny_decoder())
     with monkeypatch.context() as patch:
         patch.setattr("ponder.engine.engine.make_runner", no_room)
         with pytest.raises(MemoryError, match="no room"):
-            wait(engine.generate(request([7, 7], n=3)))
-    assert len(wait(engine.generate(request([7, 7], n=3)))) == 3
+            run_async(engine.generate(request([7, 7], n=3)))
+    assert len(run_async(engine.generate(request([7, 7], n=3)))) == 3
 
 
 def test_whatever_the_watch_raises_is_heard() -> None:
-    engine = machine(tiny())
+    engine = machine(tiny_decoder())
     given = iter([0])
-    engine.watch = lambda tokens: next(given) and None
+    engine.on_tokens = lambda tokens: next(given) and None
     with pytest.raises(RuntimeError, match="StopIteration"):
-        wait(engine.generate(request([7, 7])))
+        run_async(engine.generate(request([7, 7])))
 
     def pause(tokens: int) -> None:
         with engine.paused():
             pass
 
-    engine.watch = pause
+    engine.on_tokens = pause
     with pytest.raises(UsageError, match="another thread"):
-        wait(engine.generate(request([7, 7])))
-    engine.watch = lambda tokens: None
-    assert len(wait(engine.generate(request([7, 7])))) == 1
+        run_async(engine.generate(request([7, 7])))
+    engine.on_tokens = lambda tokens: None
+    assert len(run_async(engine.generate(request([7, 7])))) == 1
 
 
 def test_a_system_without_threads_is_an_error_and_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = machine(tiny())
+    engine = machine(tiny_decoder())
 
     def none_left(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="can't start"):
         patch.setattr(threading.Thread, "start", none_left)
-        wait(engine.generate(request([7, 7])))
+        run_async(engine.generate(request([7, 7])))
     assert engine._thread is None, "one that never began could not be waited for"
-    assert len(wait(engine.generate(request([7, 7])))) == 1
+    assert len(run_async(engine.generate(request([7, 7])))) == 1
 
 
 def test_a_pause_that_is_interrupted_does_not_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = machine(tiny())
+    engine = machine(tiny_decoder())
 
     def interrupted(ready: Any) -> None:
         raise KeyboardInterrupt
@@ -430,11 +430,11 @@ def test_a_pause_that_is_interrupted_does_not_last(monkeypatch: pytest.MonkeyPat
         patch.setattr(engine._wake, "wait_for", interrupted)
         with engine.paused():
             raise AssertionError
-    assert len(wait(engine.generate(request([7, 7])))) == 1
+    assert len(run_async(engine.generate(request([7, 7])))) == 1
 
 
 def test_a_loop_that_closes_early_leaves_nothing_behind() -> None:
-    engine = machine(tiny())
+    engine = machine(tiny_decoder())
     early = asyncio.new_event_loop()
     task: Any = early.create_task(engine.generate(request([5, 6])))
     early.call_soon(early.stop)
@@ -446,7 +446,7 @@ def test_a_loop_that_closes_early_leaves_nothing_behind() -> None:
     late = asyncio.new_event_loop()
     task = late.create_task(engine.generate(request([5, 6], max_tokens=3900)))
 
-    async def begun() -> Row:
+    async def begun() -> SequenceState:
         while not engine._calls:
             await asyncio.sleep(0.001)
         return next(iter(engine._calls))  # type: ignore[return-value]
@@ -489,17 +489,17 @@ def test_a_process_that_ends_with_texts_in_hand_ends_well() -> None:
 
 
 def test_not_a_number_fails_that_request_alone() -> None:
-    net = tiny()
+    net = tiny_decoder()
     with torch.no_grad():
         net.embed_tokens.weight[40] = torch.nan  # tied: its logit is no number either, so ask without it
-    net.lm_head.weight = torch.nn.Parameter(tiny(seed=3).embed_tokens.weight.detach().clone())
+    net.lm_head.weight = torch.nn.Parameter(tiny_decoder(seed=3).embed_tokens.weight.detach().clone())
     engine = machine(net)
 
     async def both() -> list[Any]:
         bad, good = request([5, 40], n=2), request([5, 6], n=2, bias=((40, -1e9),))
         return list(await asyncio.gather(engine.generate(bad), engine.generate(good), return_exceptions=True))
 
-    bad, good = wait(both())
+    bad, good = run_async(both())
     assert isinstance(bad, ModelError) and "not finite" in str(bad)
     assert [len(r.token_ids) for r in good] == [12, 12]
     settled(engine)
@@ -507,11 +507,11 @@ def test_not_a_number_fails_that_request_alone() -> None:
 
 def test_weights_may_change_under_texts_in_hand() -> None:
     """Each token says which weights drew it; keys computed before stay, and new prompts use none of them."""
-    net = tiny()
+    net = tiny_decoder()
     engine = machine(net)
     prompt = [5, 9, 22]
 
-    async def update() -> Row:
+    async def update() -> SequenceState:
         call = asyncio.ensure_future(engine.generate(request(prompt, max_tokens=300, temperature=0.0)))
         while not (engine._calls and len(next(iter(engine._calls)).token_ids) > 5):  # type: ignore[union-attr]
             await asyncio.sleep(0.001)
@@ -519,21 +519,21 @@ def test_weights_may_change_under_texts_in_hand() -> None:
             at = len(next(iter(engine._calls)).token_ids)  # type: ignore[union-attr]
             await asyncio.sleep(0.02)
             assert len(next(iter(engine._calls)).token_ids) == at, "no pass runs meanwhile"  # type: ignore[union-attr]
-            for p, q in zip(net.parameters(), tiny(seed=4).parameters(), strict=True):
+            for p, q in zip(net.parameters(), tiny_decoder(seed=4).parameters(), strict=True):
                 p.copy_(q)
             engine.version = 1
-            engine.renew()
+            engine.refresh_weights()
         return (await call)[0]
 
-    found = wait(update())
+    found = run_async(update())
     turn = found.versions.index(1)
     assert found.versions == [0] * turn + [1] * (300 - turn) and turn > 5
-    old, path = weights64(tiny()), list(prompt)
+    old, path = weights64(tiny_decoder()), list(prompt)
     for _ in range(turn):
         path.append(int(plain_logits(old, net.config, path)[-1].argmax()))
     assert found.token_ids[:turn] == path[3:]
-    new, path = weights64(tiny(seed=4)), list(prompt)
-    (fresh,) = wait(engine.generate(request(prompt, max_tokens=6, temperature=0.0)))
+    new, path = weights64(tiny_decoder(seed=4)), list(prompt)
+    (fresh,) = run_async(engine.generate(request(prompt, max_tokens=6, temperature=0.0)))
     for _ in range(6):
         path.append(int(plain_logits(new, net.config, path)[-1].argmax()))
     assert fresh.token_ids == path[3:] and fresh.versions == [1] * 6
@@ -545,7 +545,7 @@ def test_weights_may_change_under_texts_in_hand() -> None:
 
 @pytest.mark.parametrize("kind", ["llama", "window", "gemma"])
 def test_scores_are_those_of_a_plain_pass(kind: str) -> None:
-    net = tiny(kind)
+    net = tiny_decoder(kind)
     engine = machine(net, slots=60, chunk=4)
     draw = np.random.default_rng(1)
     texts = [draw.integers(3, 60, size=int(n)) for n in draw.integers(2, 20, size=12)]
@@ -553,9 +553,9 @@ def test_scores_are_those_of_a_plain_pass(kind: str) -> None:
     w = weights64(net)
 
     async def all_of_them() -> list[torch.Tensor]:
-        return list(await asyncio.gather(*(engine.read(ids(t), int(len(t) // 2)) for t in texts)))
+        return list(await asyncio.gather(*(engine.read_hidden_states(ids(t), int(len(t) // 2)) for t in texts)))
 
-    for text, hidden in zip(texts, wait(all_of_them()), strict=True):
+    for text, hidden in zip(texts, run_async(all_of_them()), strict=True):
         begin = len(text) // 2
         exact = plain_logits(w, net.config, text.tolist())[begin:]
         assert hidden.shape == (len(text) - begin, net.config.width)
@@ -565,45 +565,45 @@ def test_scores_are_those_of_a_plain_pass(kind: str) -> None:
 
 
 def test_a_score_reuses_what_was_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    net = tiny()
+    net = tiny_decoder()
     engine = machine(net)
-    (found,) = wait(engine.generate(request([5, 9, 22, 8], max_tokens=10)))
+    (found,) = run_async(engine.generate(request([5, 9, 22, 8], max_tokens=10)))
     fed: list[int] = []
-    real = Runner.fill
+    real = Runner.prefill
     monkeypatch.setattr(
         Runner, "fill", lambda self, parts: (fed.append(sum(len(p.tokens) for p in parts)), real(self, parts))[1]
     )
     tokens = [5, 9, 22, 8, *found.token_ids]
-    hidden = wait(engine.read(ids(tokens), 12))
+    hidden = run_async(engine.read_hidden_states(ids(tokens), 12))
     assert fed == [2] and hidden.shape[0] == 2, "only what is wanted is computed"
     with torch.inference_mode():
-        said = logprobs(net, hidden[:1], torch.tensor([tokens[13]]))
+        said = logprobs_from_hidden(net, hidden[:1], torch.tensor([tokens[13]]))
     assert float(said[0]) == pytest.approx(found.logprobs[9], abs=1e-5)
 
 
 def test_a_text_that_does_not_fit_is_refused_alone() -> None:
-    engine = machine(tiny(), slots=30)
+    engine = machine(tiny_decoder(), slots=30)
     with pytest.raises(UsageError, match="31 tokens, the cache holds 30"):
-        wait(engine.read(ids([5] * 31)))
+        run_async(engine.read_hidden_states(ids([5] * 31)))
     with pytest.raises(UsageError, match="the cache holds 30"):
-        wait(engine.generate(request([5] * 20, max_tokens=11)))
-    assert wait(engine.generate(request([5] * 20, max_tokens=10)))[0].stop == "length"
+        run_async(engine.generate(request([5] * 20, max_tokens=11)))
+    assert run_async(engine.generate(request([5] * 20, max_tokens=10)))[0].stop == "length"
 
 
 # memory
 
 
 def test_sleep_gives_the_memory_back() -> None:
-    net = tiny()
+    net = tiny_decoder()
     engine = machine(net)
-    first = wait(engine.generate(request([5, 6])))
+    first = run_async(engine.generate(request([5, 6])))
     engine.sleep()
     assert engine._runner is None
-    assert wait(engine.generate(request([5, 6])))[0].token_ids == first[0].token_ids
+    assert run_async(engine.generate(request([5, 6])))[0].token_ids == first[0].token_ids
 
 
 def test_an_engine_with_texts_in_hand_does_not_sleep() -> None:
-    engine = machine(tiny())
+    engine = machine(tiny_decoder())
 
     async def try_it() -> None:
         call = asyncio.ensure_future(engine.generate(request([5, 6], max_tokens=300)))
@@ -613,14 +613,14 @@ def test_an_engine_with_texts_in_hand_does_not_sleep() -> None:
             engine.sleep()
         await call
 
-    wait(try_it())
+    run_async(try_it())
 
 
 def test_an_idle_thread_ends_and_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ponder.engine.engine._LINGER", 0.01)
-    engine = machine(tiny())
+    engine = machine(tiny_decoder())
     for _ in range(3):
-        wait(engine.generate(request([5, 6])))
+        run_async(engine.generate(request([5, 6])))
         deadline = time.monotonic() + 5
         while engine._thread is not None:
             assert time.monotonic() < deadline

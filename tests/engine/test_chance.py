@@ -18,20 +18,20 @@ def test_the_stream_is_splitmix64() -> None:
 
 
 def test_a_number_depends_on_its_key_and_place_alone() -> None:
-    keys = np.asarray(chance.keys(5, 7), np.uint64)
+    keys = np.asarray(chance.stream_keys(5, 7), np.uint64)
     table = chance.uniforms(keys[:, None], np.arange(100))
     assert np.array_equal(chance.uniforms(keys[3:4], np.arange(40, 60)), table[3, 40:60])
     assert np.array_equal(chance.uniforms(keys, np.full(7, 9)), table[:, 9])
-    assert chance.keys(5, 3) == chance.keys(5, 7)[:3], "more continuations leave the first as they were"
+    assert chance.stream_keys(5, 3) == chance.stream_keys(5, 7)[:3], "more continuations leave the first as they were"
 
 
 def test_keys_of_other_seeds_and_numbers_are_others() -> None:
     seeds = [0, 1, 2, 2**63, 2**64 - 1, 2**64, 2**64 + 1, 2**100]
-    assert len({key for seed in seeds for key in chance.keys(seed, 50)}) == 50 * len(seeds)
+    assert len({key for seed in seeds for key in chance.stream_keys(seed, 50)}) == 50 * len(seeds)
 
 
 def test_numbers_are_even_and_unrelated() -> None:
-    keys = np.asarray([key for seed in range(40) for key in chance.keys(seed, 10)], np.uint64)
+    keys = np.asarray([key for seed in range(40) for key in chance.stream_keys(seed, 10)], np.uint64)
     table = chance.uniforms(keys[:, None], np.arange(500))
     assert ((table >= 0) & (table < 1)).all()
     assert stats.kstest(table.ravel(), "uniform").pvalue > 1e-3

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import CONFIGS, group, plain_hidden, plain_logits, plain_logprobs, tiny, wait, weights64
+from fakes import CONFIGS, trace_group, plain_hidden, plain_logits, plain_logprobs, tiny_decoder, run_async, weights64
 from ponder.engine import cache, engine
 from ponder.engine.engine import Engine
-from ponder.engine.request import Request, Row
+from ponder.engine.request import Request, SequenceState
 from ponder.errors import ModelError
 from ponder.nets.decoder import Decoder
 from ponder.train import pack
@@ -30,11 +30,11 @@ def request(prompt: Sequence[int], n: int = 1, seed: int = 0, **sampling: Any) -
     return Request(ids(prompt), Sampling(**{"max_tokens": 12, **sampling}), n, seed)
 
 
-def together(machine: Engine, requests: Sequence[Request]) -> list[list[Row]]:
-    async def all_of_them() -> list[list[Row]]:
+def together(machine: Engine, requests: Sequence[Request]) -> list[list[SequenceState]]:
+    async def all_of_them() -> list[list[SequenceState]]:
         return list(await asyncio.gather(*(machine.generate(r) for r in requests)))
 
-    return wait(all_of_them())
+    return run_async(all_of_them())
 
 
 def run(
@@ -44,7 +44,7 @@ def run(
     max_rows: int = 64,
     slots: int = 4000,
     **more: Any,
-) -> list[list[Row]]:
+) -> list[list[SequenceState]]:
     room = slots * cache.bytes_per_token(net.config, net.dtype)
     machine = Engine(net, frozenset(eos), most_rows=max_rows, cache_bytes=room, **more)
     found = together(machine, requests)
@@ -52,7 +52,7 @@ def run(
     return found
 
 
-def written(groups: list[list[Row]]) -> list[list[list[int]]]:
+def written(groups: list[list[SequenceState]]) -> list[list[list[int]]]:
     return [[row.token_ids for row in rows] for rows in groups]
 
 
@@ -68,7 +68,7 @@ def plain_greedy(net: Decoder, prompt: Sequence[int], count: int, eos: Sequence[
 
 @functools.cache
 def greedy_by_kind(kind: str) -> list[list[int]]:
-    return [plain_greedy(tiny(kind), p, 12) for p in PROMPTS]
+    return [plain_greedy(tiny_decoder(kind), p, 12) for p in PROMPTS]
 
 
 @pytest.fixture(params=["together", "products", "apart"])
@@ -82,7 +82,7 @@ def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures("pieces")
 @pytest.mark.parametrize("kind", list(CONFIGS))
 def test_greedy_equals_a_plain_loop(kind: str) -> None:
-    net = tiny(kind)
+    net = tiny_decoder(kind)
     expected = greedy_by_kind(kind)
     for max_rows in (64, 3, 1):
         found = run(net, [request(p, temperature=0.0) for p in PROMPTS], max_rows=max_rows)
@@ -94,7 +94,7 @@ def test_greedy_equals_a_plain_loop(kind: str) -> None:
 @pytest.mark.parametrize("kind", list(CONFIGS))
 def test_greedy_equals_a_plain_loop_where_memory_is_short(kind: str) -> None:
     """Chunks of two tokens, and room for little more than the longest alone: rows step back and come again."""
-    net = tiny(kind)
+    net = tiny_decoder(kind)
     requests = [request(p, n=2, temperature=0.0) for p in PROMPTS]
     for slots, chunk in ((24, 2), (40, 3), (60, 7)):
         found = run(net, requests, slots=slots, chunk=chunk)
@@ -106,15 +106,15 @@ def test_rows_of_unlike_sizes_are_not_padded_to_each_other(kind: str, monkeypatc
     """One long prompt, many short ones and groups with a common beginning: read piece by piece, to the same result."""
     monkeypatch.setattr(cache, "_SLACK", 0)
     monkeypatch.setattr(cache, "_SHORT", -1)
-    made: list[cache.Decoding] = []
-    real = cache.Decoding.__init__
+    made: list[cache.DecodeAttention] = []
+    real = cache.DecodeAttention.__init__
 
-    def spy(self: cache.Decoding, *given: Any) -> None:
+    def spy(self: cache.DecodeAttention, *given: Any) -> None:
         real(self, *given)
         made.append(self)
 
-    monkeypatch.setattr(cache.Decoding, "__init__", spy)
-    net = tiny(kind)
+    monkeypatch.setattr(cache.DecodeAttention, "__init__", spy)
+    net = tiny_decoder(kind)
     prompts = [[33] * 40, *([8, 60, 7 + i] for i in range(4)), [8, 60, *range(3, 20)]]
     found = run(net, [request(p, n=1 if i < 5 else 6, temperature=0.0) for i, p in enumerate(prompts)])
     assert [g[0].token_ids for g in found] == [plain_greedy(net, p, 12) for p in prompts]
@@ -122,7 +122,7 @@ def test_rows_of_unlike_sizes_are_not_padded_to_each_other(kind: str, monkeypatc
     assert len(most.lengths) == 11 and len(most.shared) >= 2
     assert most.lengths.max() < 30, "the long prompt is no tail"
     for runs in most.shared:
-        real_scores = int((runs.real_NP.sum(1) * torch.bincount(runs.entries // runs.rows_NR.shape[1])).sum())
+        real_scores = int((runs.is_key_NP.sum(1) * torch.bincount(runs.entries // runs.rows_NR.shape[1])).sum())
         assert runs.rows_NR.numel() * runs.slots_NP.shape[1] <= 2 * real_scores
 
 
@@ -130,20 +130,20 @@ def test_rows_of_unlike_sizes_are_not_padded_to_each_other(kind: str, monkeypatc
 @pytest.mark.parametrize("kind", list(CONFIGS))
 def test_prompts_are_filled_in_beside_those_who_decode(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one pass: each who comes finds others writing, and each text is what it is alone."""
-    net, sizes = tiny(kind), list[tuple[int, int]]()
-    real = cache.Beside.__init__
+    net, sizes = tiny_decoder(kind), list[tuple[int, int]]()
+    real = cache.MixedAttention.__init__
 
-    def spy(self: cache.Beside, decoding: cache.Decoding, filling: cache.Filling) -> None:
+    def spy(self: cache.MixedAttention, decoding: cache.DecodeAttention, filling: cache.Filling) -> None:
         real(self, decoding, filling)
         sizes.append((len(decoding.lengths), len(filling.tokens)))
 
-    monkeypatch.setattr(cache.Beside, "__init__", spy)
-    machine = Engine(net, most_rows=64, cache_bytes=4000 * cache.bytes_per_token(net.config, net.dtype), chunk=3)
+    monkeypatch.setattr(cache.MixedAttention, "__init__", spy)
+    machine = Engine(net, most_rows=64, cache_bytes=4000 * cache.bytes_per_token(net.config, net.dtype), prefill_chunk_tokens=3)
 
     begun = [asyncio.Event() for _ in range(len(PROMPTS) + 1)]
     begun[0].set()
 
-    async def one(i: int, prompt: list[int]) -> list[Row]:
+    async def one(i: int, prompt: list[int]) -> list[SequenceState]:
         await begun[i].wait()  # the one before has written something
         async for word in machine.stream(request(prompt, n=2, temperature=0.0)):
             begun[i + 1].set()
@@ -151,36 +151,36 @@ def test_prompts_are_filled_in_beside_those_who_decode(kind: str, monkeypatch: p
                 return word
         raise AssertionError("no rows came")
 
-    async def all_of_them() -> list[list[Row]]:
+    async def all_of_them() -> list[list[SequenceState]]:
         texts = [one(i, p) for i, p in enumerate(PROMPTS)]
-        reading = machine.read(ids(PROMPTS[-1]))
+        reading = machine.read_hidden_states(ids(PROMPTS[-1]))
         *rows, hidden = await asyncio.gather(*texts, reading)
         said = plain_hidden(weights64(net), net.config, PROMPTS[-1])
         assert torch.allclose(hidden.double(), said, atol=1e-4)
         return rows
 
-    assert written(wait(all_of_them())) == [[e, e] for e in greedy_by_kind(kind)]
+    assert written(run_async(all_of_them())) == [[e, e] for e in greedy_by_kind(kind)]
     machine.close()
     assert len(sizes) > 3 and max(rows for rows, _ in sizes) > 1 and max(tokens for _, tokens in sizes) == 3
 
 
 def test_what_is_kept_beside_the_cache_is_bounded_and_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    net, sizes = tiny(), list[int]()
+    net, sizes = tiny_decoder(), list[int]()
     expected = plain_greedy(net, PROMPTS[1], 90)
     monkeypatch.setattr(cache, "_KEPT", 40_000)
-    real = cache.Decoding.__call__
+    real = cache.DecodeAttention.__call__
 
-    def spy(self: cache.Decoding, *given: Any, **named: Any) -> Any:
+    def spy(self: cache.DecodeAttention, *given: Any, **named: Any) -> Any:
         out = real(self, *given, **named)
         sizes.append(sum(kept.nbytes for kept in self._kept.values()))
         return out
 
-    monkeypatch.setattr(cache.Decoding, "__call__", spy)
+    monkeypatch.setattr(cache.DecodeAttention, "__call__", spy)
     machine = Engine(net, cache_bytes=4000 * cache.bytes_per_token(net.config, net.dtype))
     (rows,) = together(machine, [request(PROMPTS[1], n=3, temperature=0.0, max_tokens=90)])
     assert [row.token_ids for row in rows] == [expected] * 3
     assert 0 < max(sizes) <= 40_000 and sizes[-1] == 0, "kept while it is little"
-    assert machine._runner is not None and machine._runner._decoding is None, "and not for rows that have ended"
+    assert machine._runner is not None and machine._runner._attention is None, "and not for rows that have ended"
     machine.close()
 
 
@@ -188,25 +188,25 @@ def test_what_is_kept_beside_the_cache_is_bounded_and_let_go(monkeypatch: pytest
 def test_a_broken_attention_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if mistake in ("shared", "merge"):
         monkeypatch.setattr(cache, "_SHORT", -1)
-    call, tensors = cache.Decoding.__call__, cache.Decoding._tensors
+    call, tensors = cache.DecodeAttention.__call__, cache.DecodeAttention._tensors
     if mistake == "window":
-        monkeypatch.setattr(cache.Decoding, "__call__", lambda *a, scale, window: call(*a, scale=scale, window=None))
+        monkeypatch.setattr(cache.DecodeAttention, "__call__", lambda *a, scale, window: call(*a, scale=scale, window=None))
     elif mistake == "position":
 
-        def late(self: cache.Decoding) -> None:
+        def late(self: cache.DecodeAttention) -> None:
             tensors(self)
             self.positions_T = self.positions_T + 1
 
-        monkeypatch.setattr(cache.Decoding, "_tensors", late)
+        monkeypatch.setattr(cache.DecodeAttention, "_tensors", late)
     elif mistake == "shared":  # a group's prompt is not read at all
-        monkeypatch.setattr(cache.Decoding, "_with_shared", lambda self, kv, q, window, *own: own)
+        monkeypatch.setattr(cache.DecodeAttention, "_with_shared", lambda self, kv, q, window, *own: own)
     elif mistake == "kept":  # the newest token is put beside the one before it
 
-        def early(self: cache.Decoding) -> None:
+        def early(self: cache.DecodeAttention) -> None:
             tensors(self)
             self.last_B = self.last_B - 1
 
-        monkeypatch.setattr(cache.Decoding, "_tensors", early)
+        monkeypatch.setattr(cache.DecodeAttention, "_tensors", early)
     else:  # each piece counts the same, whatever its scores
         for name in ("_piece", "_added"):
             real = getattr(cache, name)
@@ -222,7 +222,7 @@ def test_a_broken_attention_is_caught(mistake: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_row_that_leaves_moves_no_other() -> None:
-    net = tiny()
+    net = tiny_decoder()
     wanted = [3, 12, 1, 9, 5]
     found = run(net, [request(p, temperature=0.0, max_tokens=n) for p, n in zip(PROMPTS, wanted, strict=True)])
     assert written(found) == [[plain_greedy(net, p, n)] for p, n in zip(PROMPTS, wanted, strict=True)]
@@ -230,7 +230,7 @@ def test_a_row_that_leaves_moves_no_other() -> None:
 
 
 def test_long_tails_outgrow_their_table() -> None:
-    net = tiny("window")
+    net = tiny_decoder("window")
     for length in (1, 15, 16, 17):
         prompt = np.random.default_rng(length).integers(3, 64, length).tolist()
         (found,) = run(net, [request(prompt, temperature=0.0, max_tokens=40)])
@@ -239,7 +239,7 @@ def test_long_tails_outgrow_their_table() -> None:
 
 @pytest.mark.parametrize("kind", ["llama", "window", "gemma"])
 def test_samples_do_not_depend_on_their_company(kind: str) -> None:
-    net = tiny(kind)
+    net = tiny_decoder(kind)
     requests = [request(p, n=3, seed=i, temperature=1.2) for i, p in enumerate(PROMPTS)]
     at_once = run(net, requests)
     assert len({tuple(t) for g in written(at_once) for t in g}) == 15, "the n of a group differ"
@@ -257,7 +257,7 @@ def test_samples_do_not_depend_on_their_company(kind: str) -> None:
 
 
 def test_a_larger_group_begins_with_the_smaller() -> None:
-    net = tiny()
+    net = tiny_decoder()
     few, many = (run(net, [request([7, 8], n=n, seed=4)])[0] for n in (2, 6))
     assert [r.token_ids for r in many[:2]] == [r.token_ids for r in few]
 
@@ -265,10 +265,10 @@ def test_a_larger_group_begins_with_the_smaller() -> None:
 @pytest.mark.parametrize("max_rows", [1, 2, 3, 7])
 def test_more_requests_than_rows(max_rows: int) -> None:
     """Every continuation comes back, in its place, and no more rows than allowed are in flight."""
-    net = tiny()
+    net = tiny_decoder()
     requests = [request(PROMPTS[i % 5], n=1 + i % 4, seed=i, max_tokens=1 + i % 6) for i in range(9)]
     most: list[int] = []
-    real = engine.extend
+    real = engine.sample_and_append
 
     def counting(logits: torch.Tensor, *rest: Any) -> Any:
         most.append(len(logits))
@@ -280,14 +280,14 @@ def test_more_requests_than_rows(max_rows: int) -> None:
     assert max(most) <= max_rows
     assert written(found) == written(run(net, requests, max_rows=1000))
     for asked, rows in zip(requests, found, strict=True):
-        assert [(r.request, r.number) for r in rows] == [(asked, j) for j in range(asked.n)]
+        assert [(r.request, r.index) for r in rows] == [(asked, j) for j in range(asked.n)]
 
 
 def test_progress_counts_every_token_once() -> None:
     told: list[int] = []
     requests = [request(PROMPTS[i % 5], n=2, seed=i, max_tokens=2 + 3 * (i % 3)) for i in range(8)]
-    machine = Engine(tiny(), most_rows=5)
-    machine.watch = told.append
+    machine = Engine(tiny_decoder(), most_rows=5)
+    machine.on_tokens = told.append
     found = together(machine, requests)
     assert sum(told) == sum(len(r.token_ids) for g in found for r in g)
 
@@ -296,7 +296,7 @@ def test_progress_counts_every_token_once() -> None:
 
 
 def test_end_of_sequence_is_kept_and_ends() -> None:
-    net = tiny()
+    net = tiny_decoder()
     free = greedy_by_kind("llama")[1]
     eos = free[4]
     (found,) = run(net, [request(PROMPTS[1], temperature=0.0)], eos=[eos])
@@ -308,7 +308,7 @@ def test_end_of_sequence_is_kept_and_ends() -> None:
 
 
 def test_stop_tokens_and_the_budget() -> None:
-    net = tiny()
+    net = tiny_decoder()
     free = greedy_by_kind("llama")[1]
     at = free.index(free[5])
     (found,) = run(net, [request(PROMPTS[1], temperature=0.0, stop_tokens=(free[5],))])
@@ -318,14 +318,14 @@ def test_stop_tokens_and_the_budget() -> None:
 
 
 def test_the_stop_test_sees_the_newest_token() -> None:
-    net = tiny()
+    net = tiny_decoder()
     seen: list[list[int]] = []
 
-    def after_four(row: Row) -> bool:
+    def after_four(row: SequenceState) -> bool:
         seen.append(list(row.token_ids))
         return len(row.token_ids) == 4
 
-    (found,) = together(Engine(net, stopped=after_four), [request(PROMPTS[1], temperature=0.0)])
+    (found,) = together(Engine(net, stop_check=after_four), [request(PROMPTS[1], temperature=0.0)])
     assert found[0].stop == "stop" and len(found[0].token_ids) == 4
     assert [len(s) for s in seen] == [1, 2, 3, 4]
 
@@ -335,10 +335,10 @@ def test_the_stop_test_sees_the_newest_token() -> None:
 
 @pytest.mark.parametrize(("kind", "heat"), [("llama", 1.0), ("llama", 0.7), ("window", 0.7), ("gemma", 1.0)])
 def test_sampled_logprobs_are_the_learner_s(kind: str, heat: float) -> None:
-    net = tiny(kind)
+    net = tiny_decoder(kind)
     requests = [request(p, n=4, seed=i, temperature=heat) for i, p in enumerate(PROMPTS)]
     found = run(net, requests, eos=[2], max_rows=6)
-    traces = [group(p, [r.token_ids for r in rows_]) for p, rows_ in zip(PROMPTS, found, strict=True)]
+    traces = [trace_group(p, [r.token_ids for r in rows_]) for p, rows_ in zip(PROMPTS, found, strict=True)]
     for trace, rows_ in zip(traces, found, strict=True):
         for step, row in zip(trace.steps[1:], rows_, strict=True):
             step.logprobs = np.asarray(row.logprobs, np.float32)
@@ -359,7 +359,7 @@ def test_sampled_logprobs_are_the_learner_s(kind: str, heat: float) -> None:
 
 
 def test_greedy_says_the_model_s_own_probability() -> None:
-    net = tiny()
+    net = tiny_decoder()
     (found,) = run(net, [request(PROMPTS[1], temperature=0.0)])
     w = {n: p.detach() for n, p in weights64(net).items()}
     exact = plain_logprobs(net, w, [*PROMPTS[1], *found[0].token_ids], 12)
@@ -367,7 +367,7 @@ def test_greedy_says_the_model_s_own_probability() -> None:
 
 
 def test_damaged_weights_are_named() -> None:
-    net = tiny()
+    net = tiny_decoder()
     with torch.no_grad():
         net.layers[1].mlp.up_proj.weight[0, 0] = torch.nan
     with pytest.raises(ModelError, match="not finite"):
@@ -376,15 +376,15 @@ def test_damaged_weights_are_named() -> None:
 
 def test_new_weights_are_used_at_once() -> None:
     """Nothing of the old weights is read after `renew`."""
-    net = tiny()
+    net = tiny_decoder()
     machine = Engine(net)
     together(machine, [request(PROMPTS[1], temperature=0.0)])
     with torch.no_grad():
-        for p, q in zip(net.parameters(), tiny(seed=8).parameters(), strict=True):
+        for p, q in zip(net.parameters(), tiny_decoder(seed=8).parameters(), strict=True):
             p.copy_(q)
-    machine.renew()
+    machine.refresh_weights()
     (found,) = together(machine, [request(PROMPTS[1], temperature=0.0)])
-    assert found[0].token_ids == plain_greedy(tiny(seed=8), PROMPTS[1], 12)
+    assert found[0].token_ids == plain_greedy(tiny_decoder(seed=8), PROMPTS[1], 12)
 
 
 def test_what_a_group_feeds_first_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,7 +393,7 @@ def test_what_a_group_feeds_first_is_computed_once(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(
         Decoder, "forward", lambda self, ids_T, *rest: (fed.append(len(ids_T)), real(self, ids_T, *rest))[1]
     )
-    (found,) = run(tiny(), [request(PROMPTS[1], n=5, max_tokens=3)])
-    assert fed == [4, 1, 5, 5] and [r.computed for r in found] == [5, 0, 0, 0, 0]
-    alone = [run(tiny(), [request(PROMPTS[1], n=n, max_tokens=3)])[0][-1].token_ids for n in (1, 3, 5)]
+    (found,) = run(tiny_decoder(), [request(PROMPTS[1], n=5, max_tokens=3)])
+    assert fed == [4, 1, 5, 5] and [r.prefill_tokens for r in found] == [5, 0, 0, 0, 0]
+    alone = [run(tiny_decoder(), [request(PROMPTS[1], n=n, max_tokens=3)])[0][-1].token_ids for n in (1, 3, 5)]
     assert alone == [found[i].token_ids for i in (0, 2, 4)]

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import characters, tiny, wait
+from fakes import char_policy, tiny_decoder, run_async
 from ponder.engine import chance, draw, sampler
 from ponder.engine.engine import Engine
-from ponder.engine.request import Request, Row
+from ponder.engine.request import Request, SequenceState
 from ponder.errors import ModelError, UsageError
 from ponder.models.native import Native
 from ponder.models.tokenizer import Tokenizer
@@ -48,14 +48,14 @@ def same(ours: list[Any], theirs: list[Any]) -> None:
         assert (a.text, a.stop) == (b.text, b.stop)
         assert a.token_ids.tobytes() == b.token_ids.tobytes() and a.logprobs.tobytes() == b.logprobs.tobytes()
         assert {k: v.tobytes() for k, v in a.notes.items()} == {k: v.tobytes() for k, v in b.notes.items()}
-        assert (a.alternatives is None) == (b.alternatives is None)
-        if a.alternatives is not None and b.alternatives is not None:
-            assert [x.tobytes() for x in a.alternatives] == [x.tobytes() for x in b.alternatives]
+        assert (a.top_logprobs is None) == (b.top_logprobs is None)
+        if a.top_logprobs is not None and b.top_logprobs is not None:
+            assert [x.tobytes() for x in a.top_logprobs] == [x.tobytes() for x in b.top_logprobs]
 
 
 async def beside(policy: Native, bad: Callable[[], Any]) -> tuple[Any, list[Any]]:
     """What a bad call and the good ones beside it come to."""
-    policy.stream(0)
+    policy.reseed(0)
 
     async def hostile() -> Any:
         return await bad()
@@ -66,13 +66,13 @@ async def beside(policy: Native, bad: Callable[[], Any]) -> tuple[Any, list[Any]
 
 @pytest.fixture(scope="module")
 def policy() -> Native:
-    return characters()
+    return char_policy()
 
 
 @pytest.fixture(scope="module")
 def alone(policy: Native) -> list[Any]:
     """The good calls beside one that is good too."""
-    fine, others = wait(beside(policy, lambda: policy.generate(ids([3, 4]), Sampling(seed=9, max_tokens=1))))
+    fine, others = run_async(beside(policy, lambda: policy.generate(ids([3, 4]), Sampling(seed=9, max_tokens=1))))
     assert len(fine) == 1
     return others
 
@@ -86,7 +86,7 @@ def test_no_value_of_an_option_harms_the_neighbours(policy: Native, alone: list[
         return policy.generate(ids([3, 4]), Sampling(**given))
 
     async def all_of_them() -> tuple[list[Any], list[Any]]:
-        policy.stream(0)
+        policy.reseed(0)
 
         async def hostile(value: Any) -> Any:
             return await ask(value)
@@ -94,7 +94,7 @@ def test_no_value_of_an_option_harms_the_neighbours(policy: Native, alone: list[
         found = await asyncio.gather(*(hostile(v) for v in HOSTILE_VALUES), *good(policy), return_exceptions=True)
         return found[: len(HOSTILE_VALUES)], found[len(HOSTILE_VALUES) :]
 
-    bad, others = wait(all_of_them(), 60)
+    bad, others = run_async(all_of_them(), 60)
     for value, came in zip(HOSTILE_VALUES, bad, strict=True):
         assert isinstance(came, list | UsageError | ModelError), f"{name}={value!r:.60}: {came!r:.300}"
         assert isinstance(came, list) or "\n" not in str(came)
@@ -121,7 +121,7 @@ def raising(real: Callable[..., Any], guilty: Callable[..., bool], error: BaseEx
 
 
 MARK = 23  # a seed that only the bad call has
-KEY = chance.keys(MARK, 1)[0]
+KEY = chance.stream_keys(MARK, 1)[0]
 
 # Where host code handles a row: what is replaced, and how to know the bad call there.
 PLACES: dict[str, tuple[Any, str, Callable[..., bool]]] = {
@@ -142,8 +142,8 @@ def test_what_host_code_raises_for_one_row_ends_that_row_alone(
 ) -> None:
     owner, name, guilty = PLACES[place]
     monkeypatch.setattr(owner, name, raising(getattr(owner, name), guilty, error))
-    rule = Sampling(max_tokens=4, seed=MARK, min_tokens=1, stop=("zz",), bias=((0, 1e9),))
-    bad, others = wait(beside(policy, lambda: policy.generate(ids([3, 4]), rule)))
+    rule = Sampling(max_tokens=4, seed=MARK, min_tokens=1, stop=("zz",), logit_bias=((0, 1e9),))
+    bad, others = run_async(beside(policy, lambda: policy.generate(ids([3, 4]), rule)))
     assert isinstance(bad, BaseException) and "odd" in str(bad)
     same(others, alone)
 
@@ -154,12 +154,12 @@ class Guide:
     def __init__(self, error: BaseException | None, answer: Any = None, at: str = "allowed") -> None:
         self.error, self.answer, self.at = error, answer, at
 
-    def allowed(self) -> Any:
+    def allowed_mask(self) -> Any:
         if self.error is not None and self.at == "allowed":
             raise self.error
         return self.answer
 
-    def push(self, token: int) -> None:
+    def accept_token(self, token: int) -> None:
         if self.error is not None and self.at == "push":
             raise self.error
 
@@ -177,10 +177,10 @@ GUIDES: dict[str, Callable[[], Guide]] = {
 @pytest.mark.parametrize("kind", GUIDES)
 def test_a_guide_that_breaks_ends_its_own_text_alone(policy: Native, alone: list[Any], kind: str) -> None:
     def ask() -> Any:
-        return policy.engine.generate(Request(ids([3, 4]), Sampling(max_tokens=4), 1, 0, guide=GUIDES[kind]))
+        return policy.engine.generate(Request(ids([3, 4]), Sampling(max_tokens=4), 1, 0, grammar=GUIDES[kind]))
 
     assert policy.net.config.vocab == 23
-    bad, others = wait(beside(policy, ask))
+    bad, others = run_async(beside(policy, ask))
     assert isinstance(bad, Exception) and not isinstance(bad, asyncio.CancelledError)
     same(others, alone)
 
@@ -191,9 +191,9 @@ REQUESTS: dict[str, Request] = {
     "empty prefix": Request(ids([]), Sampling(max_tokens=4), 1, 0),
     "prefix of floats": Request(np.asarray([1.5]), Sampling(max_tokens=4), 1, 0),  # type: ignore[arg-type]
     "prefix of two dimensions": Request(ids([[1, 2]]), Sampling(max_tokens=4), 1, 0),  # type: ignore[list-item]
-    "forced beyond the vocabulary": Request(ids([3]), Sampling(max_tokens=4, forced=(10**6,)), 1, 0),
-    "bias beyond the vocabulary": Request(ids([3]), Sampling(max_tokens=4, bias=((10**6, 1.0),)), 1, 0),
-    "allowed beyond the vocabulary": Request(ids([3]), Sampling(max_tokens=4, allowed=(10**6,)), 1, 0),
+    "forced beyond the vocabulary": Request(ids([3]), Sampling(max_tokens=4, forced_token_ids=(10**6,)), 1, 0),
+    "bias beyond the vocabulary": Request(ids([3]), Sampling(max_tokens=4, logit_bias=((10**6, 1.0),)), 1, 0),
+    "allowed beyond the vocabulary": Request(ids([3]), Sampling(max_tokens=4, allowed_token_ids=(10**6,)), 1, 0),
     "no sampling": Request(ids([3]), None, 1, 0),  # type: ignore[arg-type]
     "n": Request(ids([3]), Sampling(max_tokens=4), 0, 0),
     "n is a bool": Request(ids([3]), Sampling(max_tokens=4), True, 0),
@@ -205,7 +205,7 @@ REQUESTS: dict[str, Request] = {
 
 @pytest.mark.parametrize("kind", REQUESTS)
 def test_the_engine_refuses_at_its_door_what_would_break_a_pass(policy: Native, alone: list[Any], kind: str) -> None:
-    bad, others = wait(beside(policy, lambda: policy.engine.generate(REQUESTS[kind])))
+    bad, others = run_async(beside(policy, lambda: policy.engine.generate(REQUESTS[kind])))
     assert isinstance(bad, UsageError)
     same(others, alone)
 
@@ -220,7 +220,7 @@ def test_options_made_around_their_door_are_looked_at_again(
 ) -> None:
     rule = Sampling(max_tokens=4)
     object.__setattr__(rule, name, value)
-    bad, others = wait(beside(policy, lambda: policy.engine.generate(Request(ids([3, 4]), rule, 1, 0))))
+    bad, others = run_async(beside(policy, lambda: policy.engine.generate(Request(ids([3, 4]), rule, 1, 0))))
     assert isinstance(bad, UsageError)
     same(others, alone)
 
@@ -230,33 +230,33 @@ def test_an_adapter_that_cannot_be_made_ready_fails_its_own_texts(
 ) -> None:
     adapters = policy.engine.adapters
     monkeypatch.setattr(adapters, "_stored", {"odd": {"layers.0": (torch.ones(1, 1), None)}})
-    bad, others = wait(beside(policy, lambda: _adapted(policy)))
+    bad, others = run_async(beside(policy, lambda: _adapted(policy)))
     assert isinstance(bad, Exception)
     same(others, alone)
 
 
-async def _adapted(policy: Native) -> list[Row]:
+async def _adapted(policy: Native) -> list[SequenceState]:
     return await policy.engine.generate(Request(ids([3, 4]), Sampling(max_tokens=4), 1, 0, adapter="odd"))
 
 
 def test_a_reading_of_tokens_that_are_none_is_refused_alone(policy: Native, alone: list[Any]) -> None:
     for tokens, begin in ((ids([10**6]), 0), (ids([3]), 1), (ids([3]), -1), (ids([]), 0), (None, 0), (ids([3]), "a")):
-        bad, others = wait(beside(policy, lambda t=tokens, b=begin: policy.engine.read(t, b)))
+        bad, others = run_async(beside(policy, lambda t=tokens, b=begin: policy.engine.read_hidden_states(t, b)))
         assert isinstance(bad, UsageError)
     same(others, alone)
 
 
 def test_tokens_drawn_on_the_device_fail_row_by_row_too() -> None:
     """`take`, which a GPU's passes are handed to, with a stop test that raises for one of three rows."""
-    rows = [Row.of(Request(ids([3]), Sampling(max_tokens=9, stop=("x",)), 1, i))[0] for i in range(3)]
+    rows = [SequenceState.from_request(Request(ids([3]), Sampling(max_tokens=9, stop=("x",)), 1, i))[0] for i in range(3)]
 
-    def stopped(row: Row) -> bool:
+    def stopped(row: SequenceState) -> bool:
         if row is rows[1]:
             raise Panic("odd")
         return False
 
     tokens, said = np.full((3, 4), 5, np.int32), np.full((3, 4), -0.5, np.float32)
-    failed = draw.take(tokens, said, rows, frozenset({2}), stopped)
+    failed = draw.append_sampled(tokens, said, rows, frozenset({2}), stopped)
     assert list(failed) == [rows[1]] and isinstance(failed[rows[1]], RuntimeError) and "Panic" in str(failed[rows[1]])
     assert [len(r.token_ids) for r in (rows[0], rows[2])] == [4, 4]
 
@@ -265,8 +265,8 @@ def test_a_fault_of_the_device_is_the_whole_pass_s(monkeypatch: pytest.MonkeyPat
     def broken(*_: Any) -> Any:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    engine = Engine(tiny(), frozenset({2}))
-    rule = Sampling(max_tokens=4, repetition=1.1)
+    engine = Engine(tiny_decoder(), frozenset({2}))
+    rule = Sampling(max_tokens=4, repetition_penalty=1.1)
     with monkeypatch.context() as patch:
         patch.setattr(sampler, "edit", broken)
 
@@ -274,13 +274,13 @@ def test_a_fault_of_the_device_is_the_whole_pass_s(monkeypatch: pytest.MonkeyPat
             calls = (engine.generate(Request(ids([5]), s, 1, 0)) for s in (rule, Sampling(max_tokens=4)))
             return await asyncio.gather(*calls, return_exceptions=True)
 
-        assert all("CUDA error" in str(e) for e in wait(two()))
-    assert len(wait(engine.generate(Request(ids([5]), rule, 1, 0)))) == 1
+        assert all("CUDA error" in str(e) for e in run_async(two()))
+    assert len(run_async(engine.generate(Request(ids([5]), rule, 1, 0)))) == 1
 
 
 def test_where_drawing_fails_only_together_nobody_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = sampler.draw
-    engine = Engine(tiny(), frozenset({2}))
+    real = sampler.sample_tokens
+    engine = Engine(tiny_decoder(), frozenset({2}))
 
     def together(logits: torch.Tensor, *rest: Any) -> Any:
         if len(logits) > 1:
@@ -293,4 +293,4 @@ def test_where_drawing_fails_only_together_nobody_is_blamed(monkeypatch: pytest.
         calls = (engine.generate(Request(ids([5 + i]), Sampling(max_tokens=4), 1, 0)) for i in range(2))
         return await asyncio.gather(*calls, return_exceptions=True)
 
-    assert [str(e) for e in wait(two())] == ["together", "together"]
+    assert [str(e) for e in run_async(two())] == ["together", "together"]

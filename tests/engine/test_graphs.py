@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import CONFIGS, tiny
+from fakes import CONFIGS, tiny_decoder
 from ponder.engine import cache, engine
 from ponder.engine.engine import Engine
-from ponder.engine.plan import Plan, Segment
-from ponder.engine.request import Request, Row
+from ponder.engine.plan import AttentionPlan, KVSegment
+from ponder.engine.request import Request, SequenceState
 from ponder.engine.runner import Runner
 from ponder.errors import ModelError
 from ponder.nets.decoder import Decoder
@@ -46,32 +46,32 @@ def request(prompt: Sequence[int], n: int = 1, seed: int = 0, **sampling: Any) -
 def run(
     kind: str | Decoder, graphs: bool, requests: Sequence[Request], eos: Sequence[int] = (), slots: int = 400,
     small: str = "", chunk: int = 0,
-) -> list[list[Row]]:  # fmt: skip
-    net = tiny(kind).to(DEVICE) if isinstance(kind, str) else kind
+) -> list[list[SequenceState]]:  # fmt: skip
+    net = tiny_decoder(kind).to(DEVICE) if isinstance(kind, str) else kind
     with pytest.MonkeyPatch.context() as patch:
 
         def make(net: Decoder, slots: int, rows: int, *_: Any) -> Runner:
             if not graphs:
                 return Runner(net, slots)
-            runner = cuda.Graphs(net, slots, rows, small)
+            runner = cuda.CudaGraphRunner(net, slots, rows, small)
             assert runner.ready.wait(60)
             return runner
 
         patch.setattr(engine, "make_runner", make)
         room = slots * cache.bytes_per_token(net.config, net.dtype)
-        machine = Engine(net, frozenset(eos), cache_bytes=room, most_rows=16, chunk=chunk)
+        machine = Engine(net, frozenset(eos), cache_bytes=room, most_rows=16, prefill_chunk_tokens=chunk)
 
-        async def all_of_them() -> list[list[Row]]:
+        async def all_of_them() -> list[list[SequenceState]]:
             return list(await asyncio.gather(*(machine.generate(r) for r in requests)))
 
         found = asyncio.run(all_of_them())
         schedule = machine._schedule
-        assert schedule is not None and schedule.memory.free + schedule.tree.idle == schedule.memory.size
+        assert schedule is not None and schedule.allocator.free_count + schedule.tree.evictable == schedule.allocator.size
         machine.close()
     return found
 
 
-def same(kind: str, requests: Sequence[Request], **more: Any) -> list[list[Row]]:
+def same(kind: str, requests: Sequence[Request], **more: Any) -> list[list[SequenceState]]:
     ours, plain = (run(kind, graphs, requests, **more) for graphs in (True, False))
     for a, b in zip((r for g in ours for r in g), (r for g in plain for r in g), strict=True):
         assert a.token_ids == b.token_ids and a.stop == b.stop
@@ -142,7 +142,7 @@ def test_rows_that_draw_from_the_likeliest_tokens() -> None:
 @pytest.mark.parametrize("kind", ["llama", "gemma"])
 def test_odd_sizes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Heads and groups that are no powers of two, and a vocabulary that is cut in chunks, the last one smaller."""
-    odd = replace(CONFIGS[kind], vocab=61, width=36, heads=6, kv_heads=2, head_dim=12, hidden=50)
+    odd = replace(CONFIGS[kind], vocab=61, width=36, heads=6, kv_heads=2, head_dim=12, mlp_width=50)
     monkeypatch.setitem(CONFIGS, kind, odd)
     for module in (buffers, passes):
         monkeypatch.setattr(module, "CHUNK", 16)
@@ -151,12 +151,12 @@ def test_odd_sizes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     same(kind, [request(list(range(3, 30)), n=3, seed=4, max_tokens=2, temperature=1e-4)])
 
 
-@pytest.mark.parametrize("small", list(weights.SMALL))
+@pytest.mark.parametrize("small", list(weights.QUANTIZED_DTYPES))
 def test_weights_of_one_byte_are_those_they_were_rounded_to(small: str) -> None:
     """What is sampled from the rounded copies is what a network with those very weights gives."""
-    net, plain = tiny("untied").to(DEVICE), tiny("untied").to(DEVICE)
-    kept = weights.Weights(net, 0, small)
-    for layer, other in zip(kept.layers, weights.Weights(plain, 0).layers, strict=True):
+    net, plain = tiny_decoder("untied").to(DEVICE), tiny_decoder("untied").to(DEVICE)
+    kept = weights.FusedWeights(net, 0, small)
+    for layer, other in zip(kept.layers, weights.FusedWeights(plain, 0).layers, strict=True):
         for name in ("qkv", "out", "gate_up", "down"):
             linear = getattr(layer, name)
             rounded = linear.small.float() * linear.scale[:, None]
@@ -179,13 +179,13 @@ def test_weights_of_one_byte_are_those_they_were_rounded_to(small: str) -> None:
 
 @pytest.mark.skipif(not GPU, reason="needs a CUDA device")
 def test_asleep_it_holds_no_cache_and_awake_it_writes_the_same() -> None:
-    net = tiny("llama").to(DEVICE)
+    net = tiny_decoder("llama").to(DEVICE)
     machine = Engine(net, cache_bytes=1 << 30)
     first, second = request(PROMPTS[1], n=3, max_tokens=40), request(PROMPTS[1], n=3, max_tokens=40)
     asyncio.run(machine.generate(request([5], max_tokens=1)))
-    assert isinstance(machine._runner, cuda.Graphs) and machine._runner.ready.wait(60)
+    assert isinstance(machine._runner, cuda.CudaGraphRunner) and machine._runner.ready.wait(60)
     before = [r.token_ids for r in asyncio.run(machine.generate(first))]
-    drawn = machine._runner._drawn
+    drawn = machine._runner._sampling_batch
     assert drawn is not None
     graphs, free = dict(drawn.graphs), torch.cuda.mem_get_info()[0]
     machine.sleep()
@@ -197,12 +197,12 @@ def test_asleep_it_holds_no_cache_and_awake_it_writes_the_same() -> None:
 
 @pytest.mark.skipif(not GPU, reason="needs a CUDA device")
 def test_a_cache_that_does_not_fit_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
-    net = tiny("llama").to(DEVICE)
+    net = tiny_decoder("llama").to(DEVICE)
     free = torch.cuda.mem_get_info()[0]
     monkeypatch.setattr(engine, "room", lambda device: 3 * free)
     machine = Engine(net)
     assert len(asyncio.run(machine.generate(request([5, 6], max_tokens=5)))[0].token_ids) == 5
-    assert machine.slots * machine._per_token <= free
+    assert machine.cache_tokens * machine._per_token <= free
     machine.close()
     with pytest.raises(ModelError, match="do not fit the device's memory"):
         asyncio.run(Engine(net, cache_bytes=3 * free).generate(request([5, 6], max_tokens=5)))
@@ -211,19 +211,19 @@ def test_a_cache_that_does_not_fit_is_made_smaller(monkeypatch: pytest.MonkeyPat
 @pytest.mark.skipif(not GPU, reason="needs a CUDA device")
 def test_two_engines_capture_at_once() -> None:
     """torch allows one capture in a process at a time."""
-    nets = [tiny("llama", seed).to(DEVICE) for seed in range(2)]
+    nets = [tiny_decoder("llama", seed).to(DEVICE) for seed in range(2)]
     engines = [Engine(net, cache_bytes=1 << 26) for net in nets]
 
-    async def ask(n: int) -> list[list[Row]]:
+    async def ask(n: int) -> list[list[SequenceState]]:
         return await asyncio.gather(*(e.generate(request(PROMPTS[1], n=n, max_tokens=20)) for e in engines))
 
     asyncio.run(ask(1))
     for machine in engines:
-        assert isinstance(machine._runner, cuda.Graphs) and machine._runner.ready.wait(60)
+        assert isinstance(machine._runner, cuda.CudaGraphRunner) and machine._runner.ready.wait(60)
     for n in batch.BUCKETS[:8]:
         assert [len(rows) for rows in asyncio.run(ask(n))] == [n, n]
     for machine in engines:
-        assert isinstance(machine._runner, cuda.Graphs) and len(machine._runner._drawn.graphs) >= 8  # type: ignore[union-attr]
+        assert isinstance(machine._runner, cuda.CudaGraphRunner) and len(machine._runner._sampling_batch.graphs) >= 8  # type: ignore[union-attr]
         machine.close()
 
 
@@ -246,40 +246,40 @@ def test_a_tree_deeper_than_the_table_is_shared_less() -> None:
 
 
 def test_a_table_of_slots_that_is_too_small_grows() -> None:
-    net = tiny("llama").to(DEVICE)
+    net = tiny_decoder("llama").to(DEVICE)
     b = buffers.Buffers(net, 4, slots=10)
-    made = Plan(
-        [Segment([0, 1], 0, [np.arange(40, dtype=np.int32)])], [np.asarray([50 + r]) for r in range(2)], [40] * 2
+    made = AttentionPlan(
+        [KVSegment([0, 1], 0, [np.arange(40, dtype=np.int32)])], [np.asarray([50 + r]) for r in range(2)], [40] * 2
     )
-    assert b.share(made, 2) and b.slots[:40].tolist() == list(range(40))
-    assert not b.share(made, 2)
+    assert b.write_shared(made, 2) and b.slots[:40].tolist() == list(range(40))
+    assert not b.write_shared(made, 2)
 
 
 def test_a_row_past_its_end_still_has_a_position() -> None:
-    net = tiny("llama").to(DEVICE)
+    net = tiny_decoder("llama").to(DEVICE)
     long = request([5] * (net.config.context - 3), max_tokens=3)
     same("llama", [long, request([5, 6], max_tokens=9)], slots=600)
-    assert all(len(cos) >= net.config.context + cuda.STEPS for cos, _ in cuda.Weights(net, cuda.STEPS).turns)
+    assert all(len(cos) >= net.config.context + cuda.STEPS_PER_LAUNCH for cos, _ in cuda.FusedWeights(net, cuda.STEPS_PER_LAUNCH).turns)
 
 
 def test_a_runner_whose_weights_were_replaced_does_not_serve() -> None:
-    net = tiny("llama").to(DEVICE)
-    runner = cuda.Graphs(net, 40, 4)
-    assert runner.serves(net)
+    net = tiny_decoder("llama").to(DEVICE)
+    runner = cuda.CudaGraphRunner(net, 40, 4)
+    assert runner.matches(net)
     net.layers[0].self_attn.q_proj.weight.data = net.layers[0].self_attn.q_proj.weight.data.clone()
-    assert not runner.serves(net)
+    assert not runner.matches(net)
 
 
 @pytest.mark.parametrize("kind", ["llama", "untied"])
 def test_merged_weights_are_the_learner_s_own(kind: str) -> None:
-    net = tiny(kind).to(DEVICE)
+    net = tiny_decoder(kind).to(DEVICE)
     before = {n: p.detach().clone() for n, p in net.named_parameters()}
     with torch.inference_mode():  # as in the engine's thread
-        merging = cuda.Weights(net, 0)
+        merging = cuda.FusedWeights(net, 0)
     sum((p * p).sum() for p in net.parameters()).backward()  # type: ignore[union-attr]
     assert all(torch.equal(p.grad, 2 * p) for p in net.parameters() if p.grad is not None), "they can still be trained"
     assert all(torch.equal(p, before[n]) for n, p in net.named_parameters())
-    again = cuda.Weights(net, 0)
+    again = cuda.FusedWeights(net, 0)
     assert again.layers[0].qkv.weight.data_ptr() == merging.layers[0].qkv.weight.data_ptr(), "merged once"
     with torch.no_grad():
         net.layers[1].self_attn.k_proj.weight.fill_(3.0)

@@ -16,26 +16,26 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor
 
-from apple import MPS, OnMPS, apple
-from fakes import ALPHABET, ASK, CONFIGS, apart, tiny, wait, world
+from apple import MPS, OnMPS, fake_mps
+from fakes import ALPHABET, QUESTION_TEMPLATE, CONFIGS, perturb, tiny_decoder, run_async, mixed_groups
 from ponder.engine import cache
 from ponder.engine.engine import Engine
-from ponder.engine.request import Request, Row
+from ponder.engine.request import Request, SequenceState
 from ponder.errors import UnknownName, UsageError
 from ponder.models.load import Fresh, load_policy
 from ponder.models.native import Native
-from ponder.models.reward import Reader, load_valued
+from ponder.models.reward import Reader, load_policy_with_head
 from ponder.nets import hf, rope
 from ponder.nets.compute import pick_device, pick_dtype
-from ponder.nets.config import Rope
+from ponder.nets.config import RopeConfig
 from ponder.nets.decoder import Decoder
-from ponder.nets.lora import PREFIX
-from ponder.nets.valued import Head, Valued
+from ponder.nets.lora import PEFT_PREFIX
+from ponder.nets.valued import ScoreHead, DecoderWithHead
 from ponder.train.judge import RewardLearner
 from ponder.train.learner import Learner
 from ponder.train.objective import KL
 from ponder.train.policy_gradient import GRPO
-from ponder.train.reward import ORM
+from ponder.train.reward import OutcomeReward
 from ponder.types import Completion, Sampling, ids
 
 PROMPTS = [[5], [9, 3, 22, 40, 17], [33] * 11, [9, 3, 22, 8], [12, 12, 50, 9, 30, 4, 61, 22]]  # two begin alike
@@ -64,10 +64,10 @@ class Odd:
     def __init__(self) -> None:
         self.turn = 1
 
-    def allowed(self) -> NDArray[np.bool_]:
+    def allowed_mask(self) -> NDArray[np.bool_]:
         return np.arange(64) % 2 == self.turn
 
-    def push(self, token: int) -> None:
+    def accept_token(self, token: int) -> None:
         self.turn = 1 - self.turn
 
 
@@ -82,23 +82,23 @@ def write(net: Decoder, requests: Sequence[Request], slots: int = 4000, folder: 
     if folder is not None:
         machine.adapters.add("red", folder)
 
-    async def together() -> list[list[Row]]:
+    async def together() -> list[list[SequenceState]]:
         return list(await asyncio.gather(*map(machine.generate, requests)))
 
     try:
-        return [row for rows in wait(together(), 60) for row in rows]
+        return [row for rows in run_async(together(), 60) for row in rows]
     finally:
         machine.close()
 
 
-def same(found: Sequence[Row], expected: Sequence[Row]) -> None:
+def same(found: Sequence[SequenceState], expected: Sequence[SequenceState]) -> None:
     assert [r.token_ids for r in found] == [r.token_ids for r in expected]
     assert [r.stop for r in found] == [r.stop for r in expected]
     for a, b in zip(found, expected, strict=True):
         assert np.allclose(a.logprobs, b.logprobs, atol=1e-5)
         assert a.notes.keys() == b.notes.keys()
         assert all(np.allclose(a.notes[name], b.notes[name], atol=1e-5) for name in a.notes)
-        for (those, said), (these, told) in zip(a.alternatives, b.alternatives, strict=True):
+        for (those, said), (these, told) in zip(a.top_logprobs, b.top_logprobs, strict=True):
             assert those.tolist() == these.tolist() and np.allclose(said, told, atol=1e-5)
 
 
@@ -116,14 +116,14 @@ ROADS: dict[str, Callable[[Tensor], Any]] = {
     "sum": lambda x: x.sum(dtype=torch.float64),
     "cumsum": lambda x: x.cumsum(0, dtype=torch.float64),
     "complex": lambda x: x.to(torch.complex128),
-    "a whole network": lambda x: tiny(dtype=torch.float64).to("mps"),
+    "a whole network": lambda x: tiny_decoder(dtype=torch.float64).to("mps"),
 }
 
 
 @pytest.mark.parametrize("inference", [False, True])
 @pytest.mark.parametrize("road", ROADS)
 def test_it_refuses_float64(road: str, inference: bool) -> None:
-    with apple(), torch.inference_mode(inference):
+    with fake_mps(), torch.inference_mode(inference):
         x = torch.ones(3, device="mps")
         with pytest.raises(TypeError, match="MPS framework doesn't support"):
             ROADS[road](x)
@@ -153,7 +153,7 @@ MIXED: dict[str, Callable[[Tensor, Tensor], Any]] = {
 @pytest.mark.parametrize("inference", [False, True])
 @pytest.mark.parametrize("way", MIXED)
 def test_it_refuses_the_host_s_tensors_beside_its_own(way: str, inference: bool) -> None:
-    with apple(), torch.inference_mode(inference):
+    with fake_mps(), torch.inference_mode(inference):
         x, host = torch.ones(3, device="mps"), torch.ones(3)
         with pytest.raises(RuntimeError, match="on the same device"):
             MIXED[way](x, host)
@@ -164,7 +164,7 @@ def test_it_refuses_the_host_s_tensors_beside_its_own(way: str, inference: bool)
 
 
 def test_it_refuses_what_only_a_processor_computes() -> None:
-    with apple():
+    with fake_mps():
         q = torch.ones(1, 2, 3, 4, device="mps")
         for inference in (False, True):
             with torch.inference_mode(inference):
@@ -180,7 +180,7 @@ def test_it_refuses_what_only_a_processor_computes() -> None:
 
 @pytest.mark.parametrize("inference", [False, True])
 def test_its_views_share_memory(inference: bool) -> None:
-    with apple(), torch.inference_mode(inference):
+    with fake_mps(), torch.inference_mode(inference):
         kv = torch.zeros(2, 3, 4, device="mps")
         assert kv.device == MPS == torch.zeros(1).to("mps").device == kv.new_tensor([1.0]).device
         kv[0].index_copy_(1, torch.tensor([1, 3], device="mps"), torch.ones(3, 2, device="mps"))
@@ -192,7 +192,7 @@ def test_its_views_share_memory(inference: bool) -> None:
         out = torch.empty(3, 4, device="mps")
         assert torch.mul(first, 2, out=out) is out and float(out[0, 0]) == 10 and bool((kv > 0).any())
     plain = torch.zeros(2)
-    with apple():
+    with fake_mps():
         moved = plain.to("mps").fill_(3.0)
         assert plain.tolist() == [0.0, 0.0] and moved.cpu().tolist() == [3.0, 3.0], "what is moved is a copy"
     with pytest.raises(RuntimeError, match="not linked"):
@@ -207,27 +207,27 @@ def test_it_writes_what_a_processor_writes(kind: str) -> None:
     requests = [ask(p, temperature=0.0) for p in PROMPTS] + [
         ask(p, 3, i, temperature=1.2) for i, p in enumerate(PROMPTS)
     ]
-    expected = write(tiny(kind), requests)
-    with apple():
-        net = tiny(kind).to("mps")
+    expected = write(tiny_decoder(kind), requests)
+    with fake_mps():
+        net = tiny_decoder(kind).to("mps")
         assert net.device == MPS and all(isinstance(p, OnMPS) for p in net.parameters())
         same(write(net, requests), expected)
 
 
 def test_where_memory_is_short_rows_step_back() -> None:
     requests = [ask(p, 2, i, max_tokens=7) for i, p in enumerate(PROMPTS)]
-    expected = write(tiny("gemma"), requests)
-    with apple():
-        same(write(tiny("gemma").to("mps"), requests, slots=40, chunk=4), expected)
+    expected = write(tiny_decoder("gemma"), requests)
+    with fake_mps():
+        same(write(tiny_decoder("gemma").to("mps"), requests, slots=40, chunk=4), expected)
 
 
 def test_every_option_of_sampling() -> None:
     requests = [ask(PROMPTS[i % 5], 2, i, **options) for i, options in enumerate(OPTIONS)]
-    guided = Request(ids(PROMPTS[1]), Sampling(max_tokens=10), 2, 5, guide=Odd)
-    expected = write(tiny("window"), [*requests, guided])
+    guided = Request(ids(PROMPTS[1]), Sampling(max_tokens=10), 2, 5, grammar=Odd)
+    expected = write(tiny_decoder("window"), [*requests, guided])
     assert {t % 2 for t in expected[-1].token_ids[::2]} == {1}
-    with apple():
-        same(write(tiny("window").to("mps"), [*requests, guided]), expected)
+    with fake_mps():
+        same(write(tiny_decoder("window").to("mps"), [*requests, guided]), expected)
 
 
 def test_long_and_short_rows_and_shared_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,46 +236,46 @@ def test_long_and_short_rows_and_shared_runs(monkeypatch: pytest.MonkeyPatch) ->
     prompts = [[33] * 40, *([8, 60, 7 + i] for i in range(4)), [8, 60, *range(3, 20)]]
     requests = [ask(p, n=1 if i < 5 else 6, seed=i) for i, p in enumerate(prompts)]
     for kind in ("llama", "gemma"):
-        expected = write(tiny(kind), requests)
-        with apple():
-            same(write(tiny(kind).to("mps"), requests), expected)
+        expected = write(tiny_decoder(kind), requests)
+        with fake_mps():
+            same(write(tiny_decoder(kind).to("mps"), requests), expected)
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a processor without bfloat16 says so
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_the_bits(dtype: torch.dtype) -> None:
     """The processor rounds elsewhere: that it runs, and that nothing is far off, must do."""
-    with apple():
-        rows = write(tiny("gemma", dtype=dtype).to("mps"), [ask(p, 2, i) for i, p in enumerate(PROMPTS)])
+    with fake_mps():
+        rows = write(tiny_decoder("gemma", dtype=dtype).to("mps"), [ask(p, 2, i) for i, p in enumerate(PROMPTS)])
     forced = [ask(r.request.prefix.tolist(), forced=tuple(r.token_ids), max_tokens=len(r.token_ids)) for r in rows]
-    exact = write(tiny("gemma"), forced)
+    exact = write(tiny_decoder("gemma"), forced)
     assert all(np.allclose(r.logprobs, e.logprobs, atol=0.3) for r, e in zip(rows, exact, strict=True))
 
 
 def test_readings_and_adapters(tmp_path: Path) -> None:
-    net, draw = tiny(), torch.Generator().manual_seed(1)
+    net, draw = tiny_decoder(), torch.Generator().manual_seed(1)
     stored = {}
     for layer in (f"layers.{i}.{part}" for i in range(2) for part in ("self_attn.q_proj", "mlp.down_proj")):
         out, into = net.get_parameter(f"{layer}.weight").shape
-        stored[f"{PREFIX}{layer}.lora_A.weight"] = torch.randn(2, into, generator=draw) * 0.3
-        stored[f"{PREFIX}{layer}.lora_B.weight"] = torch.randn(out, 2, generator=draw) * 0.3
+        stored[f"{PEFT_PREFIX}{layer}.lora_A.weight"] = torch.randn(2, into, generator=draw) * 0.3
+        stored[f"{PEFT_PREFIX}{layer}.lora_B.weight"] = torch.randn(out, 2, generator=draw) * 0.3
     about = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj", "down_proj"]}
     (tmp_path / "adapter_config.json").write_text(json.dumps(about))
     save_file(stored, tmp_path / "adapter_model.safetensors")
     requests = [ask(p, 2, i, adapter) for i, p in enumerate(PROMPTS) for adapter in ("", "red")]
 
     def read(net: Decoder, adapter: str) -> Tensor:
-        machine = Engine(net, chunk=4)
+        machine = Engine(net, prefill_chunk_tokens=4)
         machine.adapters.add("red", tmp_path)
-        hidden = wait(machine.read(ids(PROMPTS[4]), 3, adapter))
+        hidden = run_async(machine.read_hidden_states(ids(PROMPTS[4]), 3, adapter))
         machine.close()
         assert hidden.device == net.device
         return hidden.cpu()
 
     expected, states = write(net, requests, folder=tmp_path), [read(net, name) for name in ("", "red")]
     assert expected[0].token_ids != expected[2].token_ids
-    with apple():
-        net = tiny().to("mps")
+    with fake_mps():
+        net = tiny_decoder().to("mps")
         same(write(net, requests, folder=tmp_path), expected)
         for name, hidden in zip(("", "red"), states, strict=True):
             assert torch.allclose(read(net, name), hidden, atol=1e-5)
@@ -285,7 +285,7 @@ def test_readings_and_adapters(tmp_path: Path) -> None:
 
 
 def said(policy: Native, **sampling: Any) -> list[Completion]:
-    return wait(policy.generate(ids([5, 6, 9]), Sampling(**{"max_tokens": 8, "seed": 3, **sampling}), 3))
+    return run_async(policy.generate(ids([5, 6, 9]), Sampling(**{"max_tokens": 8, "seed": 3, **sampling}), 3))
 
 
 def test_a_policy_by_name(tmp_path: Path) -> None:
@@ -293,24 +293,24 @@ def test_a_policy_by_name(tmp_path: Path) -> None:
     fresh = Fresh(ALPHABET, width=32, layers=2, heads=4, context=64)
 
     def all_of(model: str | Fresh, device: str) -> list[Any]:
-        policy = load_policy(model, ASK, device=device, dtype="float32")
+        policy = load_policy(model, QUESTION_TEMPLATE, device=device, dtype="float32")
         found: list[Any] = [c.token_ids.tolist() for c in said(policy)]
         found += [c.token_ids.tolist() for c in said(policy, stop=("3", "ab"), pattern="[0-9a-c]{4,6}")]
         with torch.no_grad():
             policy.net.embed_tokens.weight.copy_(torch.linspace(-9, 9, 23 * 32).sin().view(23, 32))
         found += [c.token_ids.tolist() for c in said(policy)]
-        found.append(wait(policy.score(ids([5, 6, 9]), ids([4, 7, 20]))))
-        found.append(wait(policy.read(ids([5, 6, 9]), 1)).cpu())
+        found.append(run_async(policy.token_logprobs(ids([5, 6, 9]), ids([4, 7, 20]))))
+        found.append(run_async(policy.hidden_states(ids([5, 6, 9]), 1)).cpu())
         policy.engine.close()
         return found
 
     pytest.importorskip("llguidance")
-    first = load_policy(fresh, ASK, device="cpu", dtype="float32")
+    first = load_policy(fresh, QUESTION_TEMPLATE, device="cpu", dtype="float32")
     hf.save(first.net, tmp_path)
     first.tokenizer.save(tmp_path)
     expected = all_of(fresh, "cpu")
     assert expected[:3] != expected[6:9], "weights that are new are used"
-    with apple():
+    with fake_mps():
         for model in (fresh, str(tmp_path)):
             found = all_of(model, "mps")
             assert found[:-2] == expected[:-2]
@@ -323,22 +323,22 @@ def test_a_policy_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "head", [Head("value"), Head("process", "logit", hidden=(5,)), Head("value", "two-hot", bins=4)]
+    "head", [ScoreHead("value"), ScoreHead("process", "logit", hidden=(5,)), ScoreHead("value", "two-hot", bins=4)]
 )
-def test_a_judge_reads(head: Head) -> None:
+def test_a_judge_reads(head: ScoreHead) -> None:
     def numbers(device: str) -> list[float]:
-        policy = load_valued(Fresh(ALPHABET, 32, 2, 4, 64), head, ASK, device=device, dtype="float32", seed=1)
-        assert isinstance(policy.net, Valued)
+        policy = load_policy_with_head(Fresh(ALPHABET, 32, 2, 4, 64), head, QUESTION_TEMPLATE, device=device, dtype="float32", seed=1)
+        assert isinstance(policy.net, DecoderWithHead)
         with torch.no_grad():
             for p in policy.net.score.parameters():
                 p.copy_(torch.linspace(-1, 1, p.numel()).view(p.shape))
-        found, _ = wait(Reader(policy, policy.net.head, policy.net.score)(ids([5, 6, 9, 4, 3]), [1, 2, 4]))
+        found, _ = run_async(Reader(policy, policy.net.head, policy.net.score)(ids([5, 6, 9, 4, 3]), [1, 2, 4]))
         policy.engine.close()
         return found
 
     expected = numbers("cpu")
     assert len(set(expected)) == 3
-    with apple():
+    with fake_mps():
         assert np.allclose(numbers("mps"), expected, atol=1e-5)
 
 
@@ -348,10 +348,10 @@ def test_a_judge_reads(head: Head) -> None:
 @pytest.mark.parametrize("kind", ["llama", "gemma"])
 def test_the_learner_s_loss(kind: str) -> None:
     def told(device: str) -> dict[str, float]:
-        net, traces = tiny(kind).to(device), world()
-        learner = Learner(net, GRPO(kl=KL(0.04)), reference=tiny(kind).to(device))
+        net, traces = tiny_decoder(kind).to(device), mixed_groups()
+        learner = Learner(net, GRPO(kl=KL(0.04)), reference=tiny_decoder(kind).to(device))
         with torch.no_grad():
-            for p, q in zip(net.parameters(), apart(tiny(kind)).parameters(), strict=True):
+            for p, q in zip(net.parameters(), perturb(tiny_decoder(kind)).parameters(), strict=True):
                 p.copy_(q)
         learner.objective.credit(traces, "wanted", {})
         learner.note_reference(traces)
@@ -359,23 +359,23 @@ def test_the_learner_s_loss(kind: str) -> None:
 
     expected = told("cpu")
     assert expected["loss"] and expected["kl"] > 0
-    with apple():
+    with fake_mps():
         assert told("mps") == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
 def test_what_a_judge_predicts() -> None:
     def told(device: str) -> list[list[float]]:
-        net, traces = Valued.of(tiny().to(device), ORM().head), world()
+        net, traces = DecoderWithHead.from_decoder(tiny_decoder().to(device), OutcomeReward().head), mixed_groups()
         with torch.no_grad():
             for p in net.score.parameters():
                 p.copy_(torch.linspace(-1, 1, p.numel()).view(p.shape))
-        learner = RewardLearner(net, ORM())
+        learner = RewardLearner(net, OutcomeReward())
         learner.objective.credit(traces, "wanted", {})
-        return [numbers.ravel().tolist() for _, _, numbers in learner.predicted(traces)]
+        return [numbers.ravel().tolist() for _, _, numbers in learner.predict(traces)]
 
     expected = told("cpu")
     assert sum(map(len, expected)) > 5
-    with apple():
+    with fake_mps():
         for found, exact in zip(told("mps"), expected, strict=True):
             assert np.allclose(found, exact, atol=1e-5)
 
@@ -386,7 +386,7 @@ def test_what_a_judge_predicts() -> None:
 @pytest.mark.parametrize("kind", ["default", "linear", "llama3", "yarn"])
 def test_angles_are_the_same_from_rounded_frequencies(kind: Any) -> None:
     settings = {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
-    freqs, factor = rope.frequencies(Rope(1e4, kind, settings), 16, 128)
+    freqs, factor = rope.frequencies(RopeConfig(1e4, kind, settings), 16, 128)
     wide, rounded = (rope.angles(torch.arange(5000), f, factor) for f in (freqs, freqs.float()))
     assert freqs.dtype == torch.float64 and all(map(torch.equal, wide, rounded))
 
@@ -398,6 +398,6 @@ def test_where_there_is_none_it_is_said(name: str, monkeypatch: pytest.MonkeyPat
         pick_device(name)
     with pytest.raises(UnknownName, match="mps"):
         pick_device("mpx")
-    with apple():
+    with fake_mps():
         assert pick_device(name).type == "mps" != pick_device("auto").type, "it is taken only where it is asked for"
         assert pick_dtype("auto", pick_device(name)) == torch.float32

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from fakes import plain_logits, tiny, wait, weights64
+from fakes import plain_logits, tiny_decoder, run_async, weights64
 from ponder.engine import sampler
-from ponder.engine.draw import extend
+from ponder.engine.draw import sample_and_append
 from ponder.engine.engine import Engine
-from ponder.engine.request import Request, Row
+from ponder.engine.request import Request, SequenceState
 from ponder.errors import UnknownName, UsageError
 from ponder.types import Sampling, ids
 
@@ -51,16 +51,16 @@ def exact(rule: Sampling, prompt: Sequence[int] = PROMPT, written: Sequence[int]
     logits, seen = LOGITS.copy(), [*prompt, *written]
     for t in range(V):
         if t in seen:
-            logits[t] = logits[t] / rule.repetition if logits[t] > 0 else logits[t] * rule.repetition
+            logits[t] = logits[t] / rule.repetition_penalty if logits[t] > 0 else logits[t] * rule.repetition_penalty
         if t in written:
-            logits[t] -= rule.presence + rule.frequency * list(written).count(t)
-        logits[t] += dict(rule.bias).get(t, 0.0)
-        runs = [tuple(seen[i : i + rule.no_repeat]) for i in range(len(seen) - rule.no_repeat + 1)]
-        if rule.no_repeat and tuple([*seen, t][-rule.no_repeat :]) in runs:
+            logits[t] -= rule.presence_penalty + rule.frequency_penalty * list(written).count(t)
+        logits[t] += dict(rule.logit_bias).get(t, 0.0)
+        runs = [tuple(seen[i : i + rule.no_repeat_ngram_size]) for i in range(len(seen) - rule.no_repeat_ngram_size + 1)]
+        if rule.no_repeat_ngram_size and tuple([*seen, t][-rule.no_repeat_ngram_size :]) in runs:
             logits[t] = -np.inf
-        if len(written) < rule.min_tokens and t in (EOS, *rule.stop_tokens):
+        if len(written) < rule.min_tokens and t in (EOS, *rule.stop_token_ids):
             logits[t] = -np.inf
-        if rule.allowed and t not in rule.allowed:
+        if rule.allowed_token_ids and t not in rule.allowed_token_ids:
             logits[t] = -np.inf
     p = np.exp(logits / rule.temperature)
     p /= p.sum()
@@ -76,9 +76,9 @@ def exact(rule: Sampling, prompt: Sequence[int] = PROMPT, written: Sequence[int]
     return p / p.sum()
 
 
-def row(rule: Sampling, uniform: float = 0.5, written: Sequence[int] = WRITTEN) -> Row:
-    (made,) = Row.of(Request(ids(PROMPT), rule, 1, 0))
-    made.token_ids, made.key = list(written), key_of(uniform, len(written))
+def row(rule: Sampling, uniform: float = 0.5, written: Sequence[int] = WRITTEN) -> SequenceState:
+    (made,) = SequenceState.from_request(Request(ids(PROMPT), rule, 1, 0))
+    made.token_ids, made.rng_key = list(written), key_of(uniform, len(written))
     return made
 
 
@@ -98,7 +98,7 @@ def test_draws_follow_the_rule(name: str) -> None:
     rule, draws = Sampling(**OPTIONS[name]), 8_000
     uniform = np.random.default_rng(3).random(draws)
     rows = [row(rule, u) for u in uniform]
-    failed = extend(
+    failed = sample_and_append(
         torch.tensor(LOGITS, dtype=torch.float32).expand(draws, -1), rows, frozenset({EOS}), lambda r: False
     )
     assert not failed
@@ -121,11 +121,11 @@ def test_rows_do_not_touch_each_other() -> None:
     logits = torch.tensor(LOGITS, dtype=torch.float32).repeat(len(rules), 1)
     before = logits.clone()
     rows = [row(rule, 0.37) for rule in rules]
-    extend(logits, rows, frozenset({EOS}), lambda r: False)
+    sample_and_append(logits, rows, frozenset({EOS}), lambda r: False)
     assert torch.equal(logits, before), "the model's logits stay as they are"
     for made, rule in zip(rows, rules, strict=True):
         alone = row(rule, 0.37)
-        extend(before[:1], [alone], frozenset({EOS}), lambda r: False)
+        sample_and_append(before[:1], [alone], frozenset({EOS}), lambda r: False)
         assert (alone.token_ids, alone.logprobs) == (made.token_ids, made.logprobs)
 
 
@@ -137,22 +137,22 @@ def test_no_run_is_written_twice(tokens: list[int], size: int) -> None:
 
 
 def test_forced_tokens_come_first_and_end_nothing() -> None:
-    net = tiny()
-    request = Request(ids([5, 9]), Sampling(forced=(7, 2, 7), max_tokens=6, temperature=0.0), 1, 0)
-    (found,) = wait(Engine(net, frozenset({2})).generate(request))
+    net = tiny_decoder()
+    request = Request(ids([5, 9]), Sampling(forced_token_ids=(7, 2, 7), max_tokens=6, temperature=0.0), 1, 0)
+    (found,) = run_async(Engine(net, frozenset({2})).generate(request))
     assert found.token_ids[:3] == [7, 2, 7] and len(found.token_ids) > 3
     w = weights64(net)
     logits = plain_logits(w, net.config, [5, 9, *found.token_ids])[1:-1].log_softmax(-1)
     said = [float(logits[i, t].detach()) for i, t in enumerate(found.token_ids)]
     assert np.allclose(found.logprobs, said, atol=1e-5), "their log-probability is the model's"
     free = Request(ids([5, 9, 7, 2, 7]), Sampling(max_tokens=3, temperature=0.0), 1, 0)
-    assert found.token_ids[3:] == wait(Engine(net, frozenset({2})).generate(free))[0].token_ids
+    assert found.token_ids[3:] == run_async(Engine(net, frozenset({2})).generate(free))[0].token_ids
 
 
 def test_measures_against_sums() -> None:
     names = ("entropy", "varentropy", "gini")
-    rows = [row(Sampling(measures=names, alternatives=4, top_k=2)), row(Sampling(alternatives=2))]
-    extend(torch.tensor(LOGITS, dtype=torch.float32).repeat(2, 1), rows, frozenset(), lambda r: False)
+    rows = [row(Sampling(token_stats=names, logprobs=4, top_k=2)), row(Sampling(logprobs=2))]
+    sample_and_append(torch.tensor(LOGITS, dtype=torch.float32).repeat(2, 1), rows, frozenset(), lambda r: False)
     p = np.exp(LOGITS) / np.exp(LOGITS).sum()
     entropy = -(p * np.log(p)).sum()
     wanted = [entropy, (p * (-np.log(p) - entropy) ** 2).sum(), 1 - (p**2).sum()]
@@ -160,12 +160,12 @@ def test_measures_against_sums() -> None:
     assert rows[1].notes == {}
     order = sorted(range(V), key=lambda i: -p[i])
     for made, k in zip(rows, (4, 2), strict=True):
-        tokens, said = made.alternatives[0]
+        tokens, said = made.top_logprobs[0]
         assert sorted(tokens.tolist()) == sorted(order[:k]) and np.allclose(said, np.log(p[tokens]), atol=1e-5)
 
 
 def test_a_certain_or_impossible_token_has_finite_measures() -> None:
-    found = sampler.measure(torch.tensor([[0.0, -torch.inf, -torch.inf], [0.0, 0.0, -torch.inf]]))
+    found = sampler.entropy_measures(torch.tensor([[0.0, -torch.inf, -torch.inf], [0.0, 0.0, -torch.inf]]))
     assert found["entropy"].tolist() == pytest.approx([0.0, np.log(2)])
     assert found["varentropy"].tolist() == pytest.approx([0.0, 0.0], abs=1e-6)
     assert found["gini"].tolist() == pytest.approx([0.0, 0.5])
@@ -196,18 +196,18 @@ def test_what_contradicts_itself_is_refused(given: dict[str, Any], words: str) -
 
 def test_an_unknown_measure_is_named() -> None:
     with pytest.raises(UnknownName, match=r"entropie.*entropy"):
-        Sampling(measures=("entropie",))
+        Sampling(token_stats=("entropie",))
 
 
 def test_rules_that_leave_nothing_fail_alone() -> None:
-    net = tiny()
+    net = tiny_decoder()
     machine = Engine(net, frozenset({2}))
-    none_left = Request(ids([5]), Sampling(allowed=(7,), no_repeat=1, max_tokens=4), 1, 0)
+    none_left = Request(ids([5]), Sampling(allowed_token_ids=(7,), no_repeat_ngram_size=1, max_tokens=4), 1, 0)
     fine = Request(ids([5]), Sampling(max_tokens=4, seed=1), 2, 1)
 
     async def both() -> list[Any]:
         return await asyncio.gather(machine.generate(none_left), machine.generate(fine), return_exceptions=True)
 
-    failed, found = wait(both())
+    failed, found = run_async(both())
     assert isinstance(failed, UsageError) and "loosen the rules" in str(failed)
     assert [len(r.token_ids) for r in found] == [4, 4] or all(r.stop for r in found)

@@ -13,13 +13,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from fakes import CONFIGS, plain_logits, tiny, wait, weights64
+from fakes import CONFIGS, plain_logits, tiny_decoder, run_async, weights64
 from ponder import room
 from ponder.engine import packed, resources
 from ponder.engine.engine import Engine
-from ponder.engine.overlay import replaced
-from ponder.engine.packed import Packed
-from ponder.engine.request import Request, Row
+from ponder.engine.overlay import override_forward
+from ponder.engine.packed import PackedWeightsRunner
+from ponder.engine.request import Request, SequenceState
 from ponder.engine.runner import Runner
 from ponder.nets import lora
 from ponder.nets.decoder import Decoder
@@ -27,7 +27,7 @@ from ponder.types import Sampling, ids
 
 PROMPTS = [[5], [9, 3, 22, 40, 17], [33] * 11, [8, 60, 7]]
 
-pytestmark = pytest.mark.skipif(not packed.usable(torch.float32), reason="this torch has no packed products")
+pytestmark = pytest.mark.skipif(not packed.is_supported(torch.float32), reason="this torch has no packed products")
 
 
 @pytest.fixture(autouse=True)
@@ -37,22 +37,22 @@ def small_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "_SOON", 0)
 
 
-def write(engine: Engine, **sampling: Any) -> list[list[Row]]:
-    async def all_of_them() -> list[list[Row]]:
+def write(engine: Engine, **sampling: Any) -> list[list[SequenceState]]:
+    async def all_of_them() -> list[list[SequenceState]]:
         rules = Sampling(**{"max_tokens": 8, **sampling})
         return list(await asyncio.gather(*(engine.generate(Request(ids(p), rules, 2, 0)) for p in PROMPTS)))
 
-    return wait(all_of_them())
+    return run_async(all_of_them())
 
 
-def runner(engine: Engine) -> Packed:
-    assert isinstance(engine._runner, Packed)
+def runner(engine: Engine) -> PackedWeightsRunner:
+    assert isinstance(engine._runner, PackedWeightsRunner)
     return engine._runner
 
 
 @pytest.mark.parametrize("kind", list(CONFIGS))
 def test_texts_are_the_model_s(kind: str) -> None:
-    net = tiny(kind)
+    net = tiny_decoder(kind)
     engine = Engine(net)
     w = {n: p.detach() for n, p in weights64(net).items()}
     for prompt, rows in zip(PROMPTS, write(engine, temperature=0.0), strict=True):
@@ -80,38 +80,38 @@ def test_a_wrong_product_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_new_weights_are_packed_anew() -> None:
-    net = tiny()
+    net = tiny_decoder()
     engine = Engine(net)
     write(engine)
     with engine.paused(), torch.no_grad():
-        for p, other in zip(net.parameters(), tiny(seed=5).parameters(), strict=True):
+        for p, other in zip(net.parameters(), tiny_decoder(seed=5).parameters(), strict=True):
             p.copy_(other)
-        engine.renew()
-    found, fresh = write(engine), write(Engine(tiny(seed=5)))
+        engine.refresh_weights()
+    found, fresh = write(engine), write(Engine(tiny_decoder(seed=5)))
     assert [[r.token_ids for r in rows] for rows in found] == [[r.token_ids for r in rows] for rows in fresh]
     assert runner(engine)._packed
 
 
 def test_packed_only_after_some_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "_SOON", 60)
-    engine = Engine(tiny())
-    wait(engine.generate(Request(ids([5, 6]), Sampling(max_tokens=8), 2, 0)))
+    engine = Engine(tiny_decoder())
+    run_async(engine.generate(Request(ids([5, 6]), Sampling(max_tokens=8), 2, 0)))
     assert not runner(engine)._packed
     write(engine)
     assert runner(engine)._packed
 
 
 def test_a_network_with_an_adapter_of_its_own() -> None:
-    net = tiny("untied")
+    net = tiny_decoder("untied")
     lora.attach(net, lora.LoRA(rank=2), seed=0)
     with torch.no_grad():
         for name, p in net.named_parameters():
             if ".lora_B." in name:
                 p.normal_(std=0.2)
-    merged = tiny("untied")
-    merged.load_state_dict(lora.merged(net))
+    merged = tiny_decoder("untied")
+    merged.load_state_dict(lora.merged_weights(net))
     engine = Engine(net)
-    for ours, theirs in zip(write(engine), write(Engine(merged, graphs=False)), strict=True):
+    for ours, theirs in zip(write(engine), write(Engine(merged, cuda_graphs=False)), strict=True):
         for a, b in zip(ours, theirs, strict=True):
             assert a.token_ids == b.token_ids and np.allclose(a.logprobs, b.logprobs, atol=1e-5)
     assert runner(engine)._packed
@@ -119,13 +119,13 @@ def test_a_network_with_an_adapter_of_its_own() -> None:
 
 def test_the_learner_s_gradient_is_its_own() -> None:
     """Whoever runs the network meanwhile, in another thread, multiplies with the weights themselves."""
-    net = tiny()
+    net = tiny_decoder()
     layer = net.layers[0].mlp.down_proj  # type: ignore[union-attr]
     x = torch.randn(3, layer.in_features)  # type: ignore[union-attr, arg-type]
     found: list[Tensor] = []
-    with replaced({layer: lambda plain: lambda x: plain(x) * 0}):
+    with override_forward({layer: lambda plain: lambda x: plain(x) * 0}):
         assert not layer(x).any()  # type: ignore[operator]
-        with replaced({layer: lambda plain: lambda x: plain(x) + 1}):
+        with override_forward({layer: lambda plain: lambda x: plain(x) + 1}):
             assert torch.equal(layer(x), torch.ones(3, layer.out_features))  # type: ignore[operator, union-attr, arg-type]
         assert not layer(x).any()  # type: ignore[operator]
         other = threading.Thread(target=lambda: found.append(layer(x)))  # type: ignore[operator]
@@ -136,15 +136,15 @@ def test_the_learner_s_gradient_is_its_own() -> None:
 
 
 def test_what_fails_inside_leaves_nothing() -> None:
-    net = tiny()
-    with pytest.raises(RuntimeError, match="inside"), replaced({net.lm_head: lambda plain: plain}):
+    net = tiny_decoder()
+    with pytest.raises(RuntimeError, match="inside"), override_forward({net.lm_head: lambda plain: plain}):
         raise RuntimeError("inside")
     assert "forward" not in net.lm_head.__dict__
 
     def refuses(plain: Any) -> Any:
         raise RuntimeError("not made")
 
-    with pytest.raises(RuntimeError, match="not made"), replaced({net.norm: lambda plain: plain, net.lm_head: refuses}):
+    with pytest.raises(RuntimeError, match="not made"), override_forward({net.norm: lambda plain: plain, net.lm_head: refuses}):
         pass
     assert not any("forward" in m.__dict__ for m in net.modules())
 
@@ -152,7 +152,7 @@ def test_what_fails_inside_leaves_nothing() -> None:
 def test_a_forward_that_was_there_before_comes_back() -> None:
     layer = torch.nn.Linear(2, 2)
     layer.forward = hook = lambda x: x + 3  # type: ignore[method-assign, assignment]
-    with replaced({layer: lambda plain: lambda x: plain(x) * 2}):
+    with override_forward({layer: lambda plain: lambda x: plain(x) * 2}):
         assert torch.equal(layer(torch.ones(2)), torch.full((2,), 8.0))
     assert layer.__dict__["forward"] is hook
 
@@ -160,19 +160,19 @@ def test_a_forward_that_was_there_before_comes_back() -> None:
 @pytest.mark.parametrize("how", ["copy", "pickle"])
 def test_a_copy_made_meanwhile_computes_with_its_own_weights(how: str) -> None:
     layer, x = torch.nn.Linear(3, 2), torch.ones(1, 3)
-    with replaced({layer: lambda plain: lambda x: x * 0}):
+    with override_forward({layer: lambda plain: lambda x: x * 0}):
         other = copy.deepcopy(layer) if how == "copy" else pickle.loads(pickle.dumps(layer))
         assert torch.equal(other(x), torch.nn.functional.linear(x, layer.weight, layer.bias))
     with torch.no_grad():
         other.weight.add_(1)
     assert torch.equal(other(x), torch.nn.functional.linear(x, other.weight, other.bias))
-    with replaced({other: lambda plain: lambda x: plain(x) + 1}):
+    with override_forward({other: lambda plain: lambda x: plain(x) + 1}):
         assert torch.equal(other(x), torch.nn.functional.linear(x, other.weight, other.bias) + 1)
 
 
 def test_memory_that_is_gone_when_it_is_time_to_pack(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = write(Engine(tiny()))
-    engine = Engine(tiny())
+    expected = write(Engine(tiny_decoder()))
+    engine = Engine(tiny_decoder())
 
     def none_left(weight: Tensor) -> Tensor:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
@@ -185,15 +185,15 @@ def test_memory_that_is_gone_when_it_is_time_to_pack(monkeypatch: pytest.MonkeyP
 
 
 def test_only_types_whose_sums_are_exact() -> None:
-    assert packed.usable(torch.float32)
-    assert not packed.usable(torch.float16), "its kernels add in 16 bits"
-    assert not packed.usable(torch.float64)
+    assert packed.is_supported(torch.float32)
+    assert not packed.is_supported(torch.float16), "its kernels add in 16 bits"
+    assert not packed.is_supported(torch.float64)
 
 
 @pytest.mark.parametrize("why", ["nothing large", "no memory", "no kernel"])
 def test_where_it_does_not_pay(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    net: Decoder = tiny()
-    assert isinstance(resources.make_runner(net, 10, 1, True, ""), Packed)
+    net: Decoder = tiny_decoder()
+    assert isinstance(resources.make_runner(net, 10, 1, True, ""), PackedWeightsRunner)
     if why == "nothing large":
         monkeypatch.setattr(packed, "_LARGE", 1 << 30)
     elif why == "no memory":

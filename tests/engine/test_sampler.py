@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from ponder.engine import sampler
-from ponder.engine.draw import take
-from ponder.engine.request import Request, Row
+from ponder.engine.draw import append_sampled
+from ponder.engine.request import Request, SequenceState
 from ponder.types import Sampling, ids
 
 LOGITS = np.array([1.2, -0.3, 2.0, 0.0, 0.9, -1.5, 2.0, 0.4, -4.0, 1.1, 0.2, -0.7])  # two of them tie at the top
@@ -57,7 +57,7 @@ def exact(logits: np.ndarray, rule: Sampling) -> np.ndarray:
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=list(RULES))
 def test_warp_gives_the_distribution(rule: Sampling) -> None:
-    found = sampler.normalised(sampler.warp(torch.tensor(LOGITS, dtype=torch.float32)[None], [rule]))[0]
+    found = sampler.exact_log_softmax(sampler.warp(torch.tensor(LOGITS, dtype=torch.float32)[None], [rule]))[0]
     with np.errstate(divide="ignore"):
         expected = np.log(exact(LOGITS, rule))
     assert np.array_equal(np.isinf(found.numpy()), np.isinf(expected)), "the same tokens stay"
@@ -73,7 +73,7 @@ def test_draws_follow_the_distribution(rule: Sampling) -> None:
     draws = 20_000
     logprobs = sampler.warp(torch.tensor(LOGITS, dtype=torch.float32)[None], [rule]).expand(draws, -1)
     uniform = torch.from_numpy(np.random.default_rng(5).random(draws))
-    tokens, said = sampler.draw(logprobs, uniform, torch.zeros(draws, dtype=torch.bool))
+    tokens, said = sampler.sample_tokens(logprobs, uniform, torch.zeros(draws, dtype=torch.bool))
     p = exact(LOGITS, rule)
     counts = np.bincount(tokens.numpy(), minlength=len(p))
     assert not counts[p == 0].any()
@@ -88,7 +88,7 @@ def test_a_wrong_distribution_is_caught() -> None:
     draws = 20_000
     logprobs = sampler.warp(torch.tensor(LOGITS, dtype=torch.float32)[None], [RULES["cold"]]).expand(draws, -1)
     uniform = torch.from_numpy(np.random.default_rng(5).random(draws))
-    tokens, _ = sampler.draw(logprobs, uniform, torch.zeros(draws, dtype=torch.bool))
+    tokens, _ = sampler.sample_tokens(logprobs, uniform, torch.zeros(draws, dtype=torch.bool))
     p = exact(LOGITS, Sampling(temperature=0.55))
     assert chisquare(np.bincount(tokens.numpy(), minlength=len(p)), draws * p).pvalue < 1e-6
 
@@ -96,8 +96,8 @@ def test_a_wrong_distribution_is_caught() -> None:
 def test_log_probabilities_of_a_large_vocabulary_are_exact() -> None:
     logits = torch.randn(8, 49152, generator=torch.Generator().manual_seed(0)) * 3
     exactly = torch.log_softmax(logits.double(), dim=-1)
-    assert (sampler.normalised(logits) - exactly).abs().max() < 3e-6
-    tokens, said = sampler.draw(logits, torch.rand(8, dtype=torch.float64), torch.zeros(8, dtype=torch.bool))
+    assert (sampler.exact_log_softmax(logits) - exactly).abs().max() < 3e-6
+    tokens, said = sampler.sample_tokens(logits, torch.rand(8, dtype=torch.float64), torch.zeros(8, dtype=torch.bool))
     assert (said - exactly.gather(-1, tokens[:, None])[:, 0]).abs().max() < 3e-6
 
 
@@ -112,7 +112,7 @@ def test_rows_do_not_touch_each_other() -> None:
 def test_greedy_takes_the_largest_and_says_its_own_probability() -> None:
     rule = Sampling(temperature=0.0, top_k=3)
     logprobs = sampler.warp(torch.tensor(LOGITS, dtype=torch.float32)[None], [rule])
-    token, said = sampler.draw(logprobs, torch.tensor([0.99], dtype=torch.float64), torch.tensor([True]))
+    token, said = sampler.sample_tokens(logprobs, torch.tensor([0.99], dtype=torch.float64), torch.tensor([True]))
     assert int(token) == 2, "the first of two equals"
     assert float(said) == pytest.approx(np.log(softmax(LOGITS)[2]), abs=1e-6)
 
@@ -174,22 +174,22 @@ def test_no_token_of_probability_zero_is_drawn() -> None:
 
 def test_a_limit_on_one_filter_drops_nothing_else() -> None:
     """top_p = 1 keeps everything, tokens after a sum that float32 rounds to 1 included."""
-    found = sampler.normalised(sampler.warp(torch.tensor([[20.0, 0.0, -1.0]]), [Sampling(top_k=2)]))[0]
+    found = sampler.exact_log_softmax(sampler.warp(torch.tensor([[20.0, 0.0, -1.0]]), [Sampling(top_k=2)]))[0]
     assert found.tolist() == pytest.approx([0.0, -20.0, -np.inf], abs=1e-5)
 
 
 def test_not_finite_logits_show_in_the_result() -> None:
     for bad in (np.nan, np.inf):
         logprobs = sampler.warp(torch.tensor([[0.0, bad, 1.0]]), [Sampling()])
-        _, said = sampler.draw(logprobs, torch.tensor([0.5], dtype=torch.float64), torch.tensor([False]))
+        _, said = sampler.sample_tokens(logprobs, torch.tensor([0.5], dtype=torch.float64), torch.tensor([False]))
         assert not torch.isfinite(said).any()
 
 
 def test_what_is_drawn_past_a_stop_is_counted_as_wasted() -> None:
-    (row,) = Row.of(Request(ids([5]), Sampling(max_tokens=20, stop=("x",)), 1, 0))
+    (row,) = SequenceState.from_request(Request(ids([5]), Sampling(max_tokens=20, stop=("x",)), 1, 0))
     tokens = np.asarray([[4, 7, 8, 9, 6, 3]], np.int32)
-    assert not take(tokens, np.zeros((1, 6), np.float32), [row], frozenset({9}), lambda r: r.token_ids[-1] == 7)
-    assert (row.token_ids, row.stop, row.wasted) == ([4, 7], "stop", 4)
-    (row,) = Row.of(Request(ids([5]), Sampling(max_tokens=20), 1, 0))
-    take(tokens, np.zeros((1, 6), np.float32), [row], frozenset({9}), lambda r: False)
-    assert (row.token_ids, row.stop, row.wasted) == ([4, 7, 8, 9], "eos", 2)
+    assert not append_sampled(tokens, np.zeros((1, 6), np.float32), [row], frozenset({9}), lambda r: r.token_ids[-1] == 7)
+    assert (row.token_ids, row.stop, row.discarded_tokens) == ([4, 7], "stop", 4)
+    (row,) = SequenceState.from_request(Request(ids([5]), Sampling(max_tokens=20), 1, 0))
+    append_sampled(tokens, np.zeros((1, 6), np.float32), [row], frozenset({9}), lambda r: False)
+    assert (row.token_ids, row.stop, row.discarded_tokens) == ([4, 7, 8, 9], "eos", 2)

@@ -8,10 +8,10 @@ import random
 import numpy as np
 import pytest
 
-from fakes import caught
-from ponder.engine.request import Reading, Request, Row
-from ponder.engine.schedule import Part, Schedule, Turn
-from ponder.engine.tree import Tree
+from fakes import fails_if
+from ponder.engine.request import ReadRequest, Request, SequenceState
+from ponder.engine.schedule import PrefillChunk, Scheduler, StepPlan
+from ponder.engine.tree import RadixTree
 from ponder.types import Sampling, ids
 
 LETTERS = 3
@@ -42,7 +42,7 @@ class Fake:
         for i, slot in enumerate(slots):
             assert self.slots.get(slot) == tuple(tokens[: i + 1])
 
-    def fill(self, parts: list[Part]) -> None:
+    def fill(self, parts: list[PrefillChunk]) -> None:
         for part in parts:  # keys of all are written before any is read
             before = [t for n in part.node.path()[:-1] for t in n.tokens.tolist()] + part.node.tokens.tolist()
             for i, slot in enumerate(part.slots.tolist(), part.position):
@@ -51,45 +51,45 @@ class Fake:
         for part in parts:
             tokens = [t for n in part.node.path()[:-1] for t in n.tokens.tolist()]
             tokens += part.node.tokens[: part.stop].tolist()
-            self.check(part.seen.tolist(), tokens)
-            if part.reading:
-                part.reading.hidden += part.tokens.tolist()
+            self.check(part.visible_slots.tolist(), tokens)
+            if part.read_request:
+                part.read_request.hidden += part.tokens.tolist()
 
-    def decode(self, rows: list[Row]) -> None:
-        assert len({r.own[-1] for r in rows}) == len(rows)
+    def decode(self, rows: list[SequenceState]) -> None:
+        assert len({r.slots[-1] for r in rows}) == len(rows)
         for row in rows:
-            self.slots[row.own[-1]] = tuple(row.tokens.tolist())
+            self.slots[row.slots[-1]] = tuple(row.tokens.tolist())
             self.computed += 1
         for row in rows:
             assert row.node is not None
-            self.check([s for n in row.node.path() for s in n.slots.tolist()] + row.own, row.tokens.tolist())
+            self.check([s for n in row.node.path() for s in n.slots.tolist()] + row.slots, row.tokens.tolist())
             row.token_ids.append(follows(tuple(row.tokens.tolist())))
 
-    def turn(self, schedule: Schedule, turn: Turn | None) -> tuple[list[Reading], list[Row]]:
+    def turn(self, schedule: Scheduler, turn: StepPlan | None) -> tuple[list[ReadRequest], list[SequenceState]]:
         """One pass; who is complete with it."""
         assert turn is not None
-        if turn.parts:
-            self.fill(turn.parts)
+        if turn.chunks:
+            self.fill(turn.chunks)
         self.decode(turn.rows)
-        read = schedule.filled(turn.parts) if turn.parts else []
+        read = schedule.finish_chunks(turn.chunks) if turn.chunks else []
         ended = [row for row in turn.rows if len(row.token_ids) == row.sampling.max_tokens]
-        schedule.end(*ended)
+        schedule.remove(*ended)
         return read, ended
 
 
-def empty(schedule: Schedule) -> None:
+def empty(schedule: Scheduler) -> None:
     """Nobody holds anything, and every slot is free or idle in the tree."""
-    assert not schedule and schedule.memory.free + schedule.tree.idle == schedule.memory.size
-    assert not any(n.users for n in schedule.tree.nodes())
-    assert schedule.tree.clear().memory.free == schedule.memory.size
+    assert not schedule and schedule.allocator.free_count + schedule.tree.evictable == schedule.allocator.size
+    assert not any(n.ref_count for n in schedule.tree.nodes())
+    assert schedule.tree.replace_with_empty().memory.free_count == schedule.allocator.size
 
 
-def storm(seed: int, cancel: float = 0.1, renew: float = 0.03) -> tuple[Schedule, Fake]:
+def storm(seed: int, cancel: float = 0.1, renew: float = 0.03) -> tuple[Scheduler, Fake]:
     draw = random.Random(seed)
     size = draw.randint(24, 90)
-    schedule = Schedule(size, most_rows=draw.randint(1, 6), chunk=draw.randint(1, 12))
+    schedule = Scheduler(size, most_rows=draw.randint(1, 6), prefill_chunk_tokens=draw.randint(1, 12))
     fake, steps = Fake(), 0
-    live: list[Row | Reading] = []
+    live: list[SequenceState | ReadRequest] = []
     to_come = draw.randint(1, 14)
     while to_come or schedule:
         steps += 1
@@ -97,33 +97,33 @@ def storm(seed: int, cancel: float = 0.1, renew: float = 0.03) -> tuple[Schedule
         if to_come and draw.random() < 0.3:
             to_come -= 1
             prefix = [draw.randrange(LETTERS) for _ in range(draw.randint(1, 14))]
-            if written := [work.request.prefix.tolist() for work in live if isinstance(work, Row)]:
+            if written := [work.request.prefix.tolist() for work in live if isinstance(work, SequenceState)]:
                 other = draw.choice(written)  # half go on from what another is writing
                 prefix = draw.choice([prefix, (other + naive(other, 14))[: draw.randint(1, 14)]])
             if draw.random() < 0.25:
-                reading = Reading(ids(prefix), draw.randrange(len(prefix)))
+                reading = ReadRequest(ids(prefix), draw.randrange(len(prefix)))
                 schedule.add([reading])
                 live.append(reading)
             else:
                 most = draw.randint(1, 24 - len(prefix))
                 request = Request(ids(prefix), Sampling(max_tokens=most), draw.randint(1, 4), 0)
-                rows = Row.of(request)
+                rows = SequenceState.from_request(request)
                 schedule.add(rows)
                 live += rows
-        if turn := schedule.next():
-            fake.both += bool(turn.parts and turn.rows)
+        if turn := schedule.plan_step():
+            fake.both += bool(turn.chunks and turn.rows)
             assert len(turn.rows) <= schedule.most_rows
             read, ended = fake.turn(schedule, turn)
             for reading in read:
                 live.remove(reading)
-                assert reading.hidden == reading.tokens[reading.begin :].tolist()
+                assert reading.hidden == reading.tokens[reading.start :].tolist()
             for row in ended:
                 live.remove(row)
                 assert row.token_ids == naive(row.request.prefix.tolist(), row.sampling.max_tokens)
         if live and draw.random() < cancel:
-            schedule.end(live.pop(draw.randrange(len(live))))
+            schedule.remove(live.pop(draw.randrange(len(live))))
         if draw.random() < renew:
-            schedule.renew()
+            schedule.reset_prefix_cache()
     assert not live
     return schedule, fake
 
@@ -143,22 +143,22 @@ def test_storms_of_requests_end_right_and_leave_nothing_behind(part: int) -> Non
 @pytest.mark.parametrize("mistake", ["", "cut", "kept", "freed", "leak"])
 def test_a_broken_cache_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if mistake == "cut":  # the parts of a run that is cut get each other's slots
-        real = Tree._cut
+        real = RadixTree._cut
 
-        def wrong(self: Tree, node: object, at: int) -> object:
+        def wrong(self: RadixTree, node: object, at: int) -> object:
             node.slots = np.roll(node.slots, 1)  # type: ignore[attr-defined]
             return real(self, node, at)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(Tree, "_cut", wrong)
+        monkeypatch.setattr(RadixTree, "_cut", wrong)
     if mistake == "kept":  # the last token drawn counts as computed
-        keep = Tree.keep
-        monkeypatch.setattr(Tree, "keep", lambda s, p, tokens, slots: keep(s, p, np.roll(tokens, 1), slots))
+        keep = RadixTree.insert_computed
+        monkeypatch.setattr(RadixTree, "keep", lambda s, p, tokens, slots: keep(s, p, np.roll(tokens, 1), slots))
     if mistake == "freed":  # what others read goes when one of them ends
-        monkeypatch.setattr(Tree, "hold", lambda self, node: node)
-        monkeypatch.setattr(Tree, "release", lambda self, node: None)
+        monkeypatch.setattr(RadixTree, "hold", lambda self, node: node)
+        monkeypatch.setattr(RadixTree, "release", lambda self, node: None)
     if mistake == "leak":  # nothing is ever let go
-        monkeypatch.setattr(Tree, "release", lambda self, node: None)
-    with caught(bool(mistake)):
+        monkeypatch.setattr(RadixTree, "release", lambda self, node: None)
+    with fails_if(bool(mistake)):
         try:
             for seed in range(40):
                 empty(storm(seed)[0])
@@ -166,34 +166,34 @@ def test_a_broken_cache_is_caught(mistake: str, monkeypatch: pytest.MonkeyPatch)
             raise AssertionError("it broke") from failure
 
 
-def run(schedule: Schedule, fake: Fake) -> None:
-    while turn := schedule.next():
+def run(schedule: Scheduler, fake: Fake) -> None:
+    while turn := schedule.plan_step():
         fake.turn(schedule, turn)
 
 
-def ask(prefix: list[int], n: int = 1, tokens: int = 4, adapter: str = "") -> list[Row]:
+def ask(prefix: list[int], n: int = 1, tokens: int = 4, adapter: str = "") -> list[SequenceState]:
     request = Request(ids(prefix), Sampling(max_tokens=tokens), n, 0, adapter)
-    return Row.of(request)
+    return SequenceState.from_request(request)
 
 
 def test_a_group_s_prompt_is_computed_once_and_a_path_never_twice() -> None:
-    schedule, fake = Schedule(500, 64, 64), Fake()
+    schedule, fake = Scheduler(500, 64, 64), Fake()
     prompt = [0, 1, 2, 2, 1, 0, 0, 1, 2]
     rows = ask(prompt, n=8)
     schedule.add(rows)
     run(schedule, fake)
     assert fake.computed == 8 + 8 * 4, "all but the last token once, and then what each row feeds"
-    assert [r.computed for r in rows] == [8] + [0] * 7
+    assert [r.prefill_tokens for r in rows] == [8] + [0] * 7
 
     deeper = ask([*prompt, *rows[0].token_ids], n=3)
     schedule.add(deeper)
     run(schedule, fake)
     assert fake.computed == 40 + 3 * 4, "only what is new is fed: the path is in the cache"
-    assert [r.computed for r in deeper] == [0, 0, 0]
+    assert [r.prefill_tokens for r in deeper] == [0, 0, 0]
 
 
 def test_two_requests_at_once_share_what_neither_has_computed_yet() -> None:
-    schedule, fake = Schedule(500, 64, 4), Fake()
+    schedule, fake = Scheduler(500, 64, 4), Fake()
     schedule.add(ask([0, 1, 2, 0, 1, 2, 0, 1, 1]))
     schedule.add(ask([0, 1, 2, 0, 1, 2, 0, 2, 2, 0]))
     run(schedule, fake)
@@ -202,14 +202,14 @@ def test_two_requests_at_once_share_what_neither_has_computed_yet() -> None:
 
 def test_who_waits_for_a_run_that_another_computes_goes_on() -> None:
     """The late one's prefix is half filled when the first one, which wrote the same, ends and leaves it computed."""
-    schedule, fake = Schedule(500, 64, 2), Fake()
+    schedule, fake = Scheduler(500, 64, 2), Fake()
     first = ask([0, 1, 2], tokens=30)[0]
     schedule.add([first])
     late = ask([0, 1, 2, *naive([0, 1, 2], 27)], tokens=3)[0]
     while schedule:
         if len(first.token_ids) == 28 and not late.token_ids and late.node is None and not schedule.waiting:
             schedule.add([late])
-        turn = schedule.next()
+        turn = schedule.plan_step()
         assert turn, "there is work, and nobody does it"
         fake.turn(schedule, turn)
     assert late.token_ids == naive(late.request.prefix.tolist(), 3)
@@ -217,7 +217,7 @@ def test_who_waits_for_a_run_that_another_computes_goes_on() -> None:
 
 
 def test_adapters_do_not_share() -> None:
-    schedule, fake = Schedule(500, 64, 64), Fake()
+    schedule, fake = Scheduler(500, 64, 64), Fake()
     schedule.add(ask([0, 1, 2]))
     schedule.add(ask([0, 1, 2], adapter="other"))
     run(schedule, fake)
@@ -225,30 +225,30 @@ def test_adapters_do_not_share() -> None:
 
 
 def test_the_oldest_is_never_pushed_out() -> None:
-    schedule, fake = Schedule(40, 8, 64), Fake()
+    schedule, fake = Scheduler(40, 8, 64), Fake()
     first = ask([0] * 5, tokens=30)[0]
     schedule.add([first])
     for i in range(6):
         schedule.add(ask([1 + i % 2] * (3 + i), tokens=20))
     seen = 0
-    while ((turn := schedule.next()) and first.node is not None) or not first.token_ids:
+    while ((turn := schedule.plan_step()) and first.node is not None) or not first.token_ids:
         assert turn is not None
         fake.turn(schedule, turn)
         seen += first in turn.rows
-        assert turn.parts or first in turn.rows, "a token at every pass that only decodes"
+        assert turn.chunks or first in turn.rows, "a token at every pass that only decodes"
         assert len(first.token_ids) == seen
     assert schedule.stepped_back > 0
     run(schedule, fake)
     empty(schedule)
 
 
-def joined(size: int, chunk: int, tokens: int, late: Row) -> tuple[Schedule, Fake, Row]:
+def joined(size: int, chunk: int, tokens: int, late: SequenceState) -> tuple[Scheduler, Fake, SequenceState]:
     """One has written a token when another comes."""
-    schedule, fake = Schedule(size, 8, chunk), Fake()
+    schedule, fake = Scheduler(size, 8, chunk), Fake()
     first = ask([0, 1], tokens=tokens)[0]
     schedule.add([first])
     for _ in range(2):
-        fake.turn(schedule, schedule.next())
+        fake.turn(schedule, schedule.plan_step())
     assert len(first.token_ids) == 1
     schedule.add([late])
     return schedule, fake, first
@@ -258,11 +258,11 @@ def test_a_long_prompt_is_filled_beside_those_who_decode() -> None:
     schedule, fake, first = joined(5000, 10, 40, ask([2] * 1000)[0])
     filled = 0
     for passes in range(1, 20):
-        turn = schedule.next()
+        turn = schedule.plan_step()
         fake.turn(schedule, turn)
-        filled += sum(part.stop - part.start for part in turn.parts)
+        filled += sum(part.stop - part.start for part in turn.chunks)
         assert len(first.token_ids) == 1 + passes, "a token at every pass"
-        assert turn.parts or filled >= 40, "a pass without parts comes after four with them"
+        assert turn.chunks or filled >= 40, "a pass without parts comes after four with them"
     assert filled == 160, "ten tokens in four passes of five"
 
 
@@ -270,10 +270,10 @@ def test_who_decodes_waits_where_the_runner_says_so() -> None:
     schedule, fake, _ = joined(5000, 10, 40, ask([2] * 1000)[0])
     kinds = []
     for _ in range(9):
-        turn = schedule.next(beside=lambda parts: parts[0].position >= 60)
+        turn = schedule.plan_step(mixed_batch=lambda parts: parts[0].position >= 60)
         fake.turn(schedule, turn)
         assert turn is not None
-        kinds.append((bool(turn.parts), bool(turn.rows)))
+        kinds.append((bool(turn.chunks), bool(turn.rows)))
     apart, alone, both = (True, False), (False, True), (True, True)
     assert kinds == [apart] * 4 + [alone] + [apart] * 2 + [both] * 2
 
@@ -282,8 +282,8 @@ def test_who_decodes_waits_where_memory_is_short_for_both() -> None:
     """Slots for those beside are never taken from work whose parts are in the pass."""
     late = ask([2, 1, 2, 1, 2, 1, 2, 1], tokens=2)[0]
     schedule, fake, first = joined(33, 4, 30, late)
-    while turn := schedule.next():
-        assert all(part.node.users for part in turn.parts)
+    while turn := schedule.plan_step():
+        assert all(part.node.ref_count for part in turn.chunks)
         fake.turn(schedule, turn)
     assert first.token_ids == naive([0, 1], 30) and late.token_ids == naive([2, 1, 2, 1, 2, 1, 2, 1], 2)
     empty(schedule)

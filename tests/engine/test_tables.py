@@ -16,16 +16,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from fakes import tiny, wait
+from fakes import tiny_decoder, run_async
 from ponder.engine import batch, buffers, cache, cuda, engine, sampler
 from ponder.engine.buffers import Buffers
-from ponder.engine.cache import Cache, Filling
-from ponder.engine.cuda import Graphs
+from ponder.engine.cache import KVCache, Filling
+from ponder.engine.cuda import CudaGraphRunner
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request
-from ponder.engine.schedule import Part
-from ponder.engine.tree import Memory, Node, Tree
-from ponder.engine.weights import Weights
+from ponder.engine.schedule import PrefillChunk
+from ponder.engine.tree import SlotAllocator, RadixNode, RadixTree
+from ponder.engine.weights import FusedWeights
 from ponder.nets import lora
 from ponder.nets.decoder import Decoder
 from ponder.types import Sampling, ids
@@ -46,15 +46,15 @@ class Reference:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     def decode(
-        self, w: Weights, kv: Cache, b: Buffers, rows: int, drawing: bool, sharing: bool = False,
-        trimming: bool = False, parts: Sequence[Part] = (),
+        self, w: FusedWeights, kv: KVCache, b: Buffers, rows: int, drawing: bool, sharing: bool = False,
+        trimming: bool = False, parts: Sequence[PrefillChunk] = (),
     ) -> Tensor:  # fmt: skip
         self._enough()
-        at, starts = b.positions[:rows], b.starts[:rows]
-        runs = [[(int(starts[r]), b.tails[r, : int(at[r] - starts[r]) + 1])] for r in range(rows)]
+        at, starts = b.positions[:rows], b.tail_starts[:rows]
+        runs = [[(int(starts[r]), b.tail_slots[r, : int(at[r] - starts[r]) + 1])] for r in range(rows)]
         if sharing:
             for r in range(rows):
-                for entry in b.row_entries[int(b.row_ends[r]) : int(b.row_ends[r + 1])].tolist():
+                for entry in b.row_entries[int(b.row_entry_ends[r]) : int(b.row_entry_ends[r + 1])].tolist():
                     items = b.items[: int(b.counts)].tolist()
                     (item,) = [i for i in items if i[3] <= entry < i[3] + i[4]]
                     assert int(b.entry_rows[entry]) == r
@@ -80,7 +80,7 @@ class Reference:
                 out.append((weight[..., None] * values).sum(1))
             return torch.stack(out)
 
-        hidden = self.net(b.newest[:rows], at, attend)
+        hidden = self.net(b.last_tokens[:rows], at, attend)
         b.logits[:rows] = self.net.logits(hidden)
         filled = self.fill(w, kv, parts) if parts else hidden[:0]
         if not drawing:
@@ -88,23 +88,23 @@ class Reference:
         now = int(b.step)
         rules = [
             Sampling(temperature=0.0) if b.greedy[r] else Sampling(
-                temperature=float(b.heat[r]), top_k=int(b.keep_k[r]) if trimming else 0,
-                top_p=float(b.keep_p[r]) if trimming else 1.0, min_p=float(b.min_p[r]) if trimming else 0.0,
+                temperature=float(b.temperature[r]), top_k=int(b.top_k[r]) if trimming else 0,
+                top_p=float(b.top_p[r]) if trimming else 1.0, min_p=float(b.min_p[r]) if trimming else 0.0,
             )
             for r in range(rows)
         ]  # fmt: skip
         said = sampler.warp(b.logits[:rows], rules)
-        token, logprob = sampler.draw(said, b.uniforms[:rows, now], b.greedy[:rows] != 0)
-        b.tokens[:rows, now], b.logprobs[:rows, now], b.newest[:rows] = token.int(), logprob, token
+        token, logprob = sampler.sample_tokens(said, b.uniforms[:rows, now], b.greedy[:rows] != 0)
+        b.tokens[:rows, now], b.logprobs[:rows, now], b.last_tokens[:rows] = token.int(), logprob, token
         b.positions[:rows] += 1
         b.step.add_(1)
         return filled
 
-    def fill(self, w: Weights, kv: Cache, parts: Sequence[Part]) -> Tensor:
+    def fill(self, w: FusedWeights, kv: KVCache, parts: Sequence[PrefillChunk]) -> Tensor:
         self._enough()
         attend = Filling(kv, parts)
         tokens = np.concatenate([part.tokens for part in parts]).astype(np.int64)
-        hidden: Tensor = self.net(kv.put(tokens), attend.positions_T, attend)
+        hidden: Tensor = self.net(kv.to_device(tokens), attend.positions_T, attend)
         return hidden
 
 
@@ -127,8 +127,8 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Engine]:
         monkeypatch.setattr(engine, "room", lambda device: size << short)
         monkeypatch.setattr(engine, "LEAST", 0)
 
-        def runner(net: Decoder, slots: int, most_rows: int, *_: Any) -> Graphs:
-            it = Graphs(net, slots, most_rows)
+        def runner(net: Decoder, slots: int, most_rows: int, *_: Any) -> CudaGraphRunner:
+            it = CudaGraphRunner(net, slots, most_rows)
             it.close()
             if late:
                 it.ready.clear()
@@ -149,7 +149,7 @@ RULES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize(("kind", "storm"), [("llama", 0), ("window", 1), ("gemma", 3), ("llama", 4)])
 def test_whatever_comes_each_text_is_what_it_is_alone(graphs: Callable[..., Engine], kind: str, storm: int) -> None:
-    net, chance = tiny(kind), random.Random(storm)
+    net, chance = tiny_decoder(kind), random.Random(storm)
     eos = frozenset(chance.sample(range(3, 64), chance.choice([0, 3, 6])))
     trunk = [chance.randrange(3, 64) for _ in range(30)]
     asked = []
@@ -162,7 +162,7 @@ def test_whatever_comes_each_text_is_what_it_is_alone(graphs: Callable[..., Engi
     async def plainly() -> list[Any]:
         return [await alone.generate(request) for request in asked]
 
-    expected = wait(plainly(), 60)
+    expected = run_async(plainly(), 60)
     late, rows, chunk = chance.choice([0.0, 0.3]), chance.choice([5, 16]), chance.choice([6, 40])
     slots, short = chance.choice([70, 110, 900]), chance.choice([0, 2])
     machine = graphs(net, slots, late, short, eos=eos, most_rows=rows, chunk=chunk)
@@ -181,26 +181,26 @@ def test_whatever_comes_each_text_is_what_it_is_alone(graphs: Callable[..., Engi
     async def read() -> None:
         text = ids(trunk[: chance.randrange(2, 30)])
         await asyncio.sleep(chance.random() * 0.6)
-        assert torch.allclose(await machine.read(text, 1), await alone.read(text, 1), atol=1e-4)
+        assert torch.allclose(await machine.read_hidden_states(text, 1), await alone.read_hidden_states(text, 1), atol=1e-4)
 
     async def disturb() -> None:
         for _ in range(6):
             await asyncio.sleep(chance.random() * 0.2)
             with machine.paused():
-                machine.renew()  # the weights are what they were: so is all that is written
+                machine.refresh_weights()  # the weights are what they were: so is all that is written
 
     async def all_of_them() -> None:
         await asyncio.gather(*(one(i) for i in range(len(asked))), *(read() for _ in range(4)), disturb())
 
-    wait(all_of_them(), 60)
+    run_async(all_of_them(), 60)
     machine.close()
     alone.close()
 
 
 def test_rows_of_the_graph_beside_an_adapter_s_prompt(graphs: Callable[..., Engine], tmp_path: Path) -> None:
     """Such a pass is a plain one; what it knew of the rows is old after those that the graph runs in between."""
-    net = tiny()
-    trained = tiny()
+    net = tiny_decoder()
+    trained = tiny_decoder()
     lora.attach(trained, made := lora.LoRA(rank=2), seed=0)
     with torch.no_grad():
         for name, p in trained.named_parameters():
@@ -214,29 +214,29 @@ def test_rows_of_the_graph_beside_an_adapter_s_prompt(graphs: Callable[..., Engi
     ]
     for engine_ in (alone, machine):
         engine_.adapters.add("red", tmp_path / "red")
-    expected = [wait(alone.generate(r))[0] for r in asked]
+    expected = [run_async(alone.generate(r))[0] for r in asked]
 
     async def both() -> list[Any]:
         return await asyncio.gather(*(machine.generate(r) for r in asked))
 
-    for (ours,), theirs in zip(wait(both()), expected, strict=True):
+    for (ours,), theirs in zip(run_async(both()), expected, strict=True):
         assert ours.token_ids == theirs.token_ids and np.allclose(ours.logprobs, theirs.logprobs, atol=2e-5)
     machine.close()
 
 
 def test_rows_wait_for_a_short_pass_and_are_computed_in_a_long_one(graphs: Callable[..., Engine]) -> None:
-    machine = graphs(tiny(), 200, chunk=8)
-    wait(machine.generate(Request(ids([5]), Sampling(max_tokens=1), 1, 0)))
+    machine = graphs(tiny_decoder(), 200, chunk=8)
+    run_async(machine.generate(Request(ids([5]), Sampling(max_tokens=1), 1, 0)))
     runner = machine._runner
-    assert isinstance(runner, Graphs)
-    part = Part(Node(Tree(Memory(9)), None, ids(range(9)), np.arange(9, dtype=np.int32), 0), 2, 9)
+    assert isinstance(runner, CudaGraphRunner)
+    part = PrefillChunk(RadixNode(RadixTree(SlotAllocator(9)), None, ids(range(9)), np.arange(9, dtype=np.int32), 0), 2, 9)
     size = sum(p.numel() for p in machine.net.parameters())
     for bound, expected in ((7 * size, True), (7 * size + 1, False)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(cuda, "_LONG", bound)
-            assert runner.beside([part]) == expected
+            assert runner.mixed_batch([part]) == expected
             runner.ready.clear()
-            assert runner.beside([part]), "before there are graphs, who decodes is computed as on any device"
+            assert runner.mixed_batch([part]), "before there are graphs, who decodes is computed as on any device"
             runner.ready.set()
     machine.close()
 
@@ -247,7 +247,7 @@ def test_a_row_that_steps_back_in_others_turn_reads_where_it_is_now(
     graphs: Callable[..., Engine], slots: int, young: dict[str, Any]
 ) -> None:
     """Those that the graph draws for and those that the host does take turns; who is pushed out in one comes again."""
-    net, old = tiny(), {} if young else {"measures": ("entropy",)}
+    net, old = tiny_decoder(), {} if young else {"measures": ("entropy",)}
     long = 60 if young else 20
     rules = [([5], long, old), ([4], long + 2, old), ([9] * 3, 60, young), ([7, 8], 40 if young else 60, young)]
     asked = [Request(ids(p), Sampling(max_tokens=n, **rule), 1, 0) for p, n, rule in rules]
@@ -256,30 +256,30 @@ def test_a_row_that_steps_back_in_others_turn_reads_where_it_is_now(
     async def together() -> list[Any]:
         return await asyncio.gather(*(machine.generate(r) for r in asked))
 
-    expected = [wait(alone.generate(r))[0].token_ids for r in asked]
-    assert [rows[0].token_ids for rows in wait(together())] == expected
+    expected = [run_async(alone.generate(r))[0].token_ids for r in asked]
+    assert [rows[0].token_ids for rows in run_async(together())] == expected
     assert machine._schedule is not None and machine._schedule.stepped_back
 
 
 @pytest.mark.parametrize("captured", [False, True])
 def test_a_row_that_comes_back_alone_reads_where_it_is_now(graphs: Callable[..., Engine], captured: bool) -> None:
     """The only one that decodes steps back for a reading that is older; the weights are renewed; it comes again."""
-    net = tiny()
+    net = tiny_decoder()
     size = cache.bytes_per_token(net.config, net.dtype)
     asked = [Request(ids([5]), Sampling(max_tokens=40), 1, 3) for _ in range(2)]
-    (expected,) = wait(Engine(net, cache_bytes=1 << 22).generate(asked[0]))
-    machine = graphs(net, 230, chunk=1) if captured else Engine(net, cache_bytes=230 * size, chunk=1)
+    (expected,) = run_async(Engine(net, cache_bytes=1 << 22).generate(asked[0]))
+    machine = graphs(net, 230, chunk=1) if captured else Engine(net, cache_bytes=230 * size, prefill_chunk_tokens=1)
 
     async def both() -> Any:
-        reading = asyncio.ensure_future(machine.read(ids([7] * 205)))
+        reading = asyncio.ensure_future(machine.read_hidden_states(ids([7] * 205)))
         writing = asyncio.ensure_future(machine.generate(asked[1]))
         while machine._schedule is None or not machine._schedule.stepped_back:
             await asyncio.sleep(0.001)
             assert not reading.done()
         with machine.paused():
             assert not reading.done() and not writing.done()
-            machine.renew()
+            machine.refresh_weights()
         await reading
         return (await writing)[0]
 
-    assert wait(both()).token_ids == expected.token_ids
+    assert run_async(both()).token_ids == expected.token_ids

@@ -41,9 +41,9 @@ def test_a_log_cut_after_any_byte_is_read_or_refused() -> None:
 
 def test_no_wider_spacing_before_an_answer_makes_an_exploit_right_or_an_honest_answer_crash() -> None:
     """The whole lists again, with each space before the answer written as several."""
-    judge = MathAnswer(seconds=10)
+    judge = MathAnswer(timeout_seconds=10)
     for cases, wanted in ((EXPLOITS, {0.0}), (HONEST, {0.0, 1.0, None})):
         for gold, output in cases:
             before, box, rest = output.partition(r"\boxed")
-            score = judge.judge(before.replace(" ", "   ") + box + rest, gold) if box else judge.judge(output, gold)
+            score = judge.grade(before.replace(" ", "   ") + box + rest, gold) if box else judge.grade(output, gold)
             assert score.value in wanted and not score.reason.startswith("crashed"), (gold, output, score)

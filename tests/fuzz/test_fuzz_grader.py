@@ -14,7 +14,7 @@ from fuzz.fuzzing import corpus, fuzz
 from ponder.verify import MathAnswer
 from ponder.verify import numbers as plain_numbers
 
-JUDGE = MathAnswer(seconds=10)  # where the jail decides, a busy machine must not
+JUDGE = MathAnswer(timeout_seconds=10)  # where the jail decides, a busy machine must not
 PLACES = (r"\boxed{%s}", "<answer>%s</answer>", "#### %s", r"So it is $\boxed{%s}$.", "</think>\\boxed{%s}")
 INTEGERS = st.integers(-(10**12), 10**12)
 SMALL = st.integers(-9, 9)
@@ -25,7 +25,7 @@ TOKENS = st.sampled_from([
     "10^{", "!!", "e^", "999999", "0.", "or", "and", "apples", "cm", "½", "²", "−", "π", "∞", "٣", "\u200b", "\ud800",
     "<answer>", "</answer>", "####", "</think>", "answer is", "Answer:",
 ])  # fmt: skip
-SOUP = st.lists(TOKENS, max_size=12).map("".join)
+SOUP = st.lists(TOKENS, max_size=12).map_problems("".join)
 GOLDS = st.sampled_from([
     "42", "-1.5", r"\frac{1}{3}", "x^2+1", "(1,2)", "[0,1)", r"\{1,2,3\}", r"\sqrt{2}", r"2\pi", "A", "yes", "5\\%",
     r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", "y=2x+1", r"x\le 3", r"90^\circ", "3 cm", r"1 \pmod 5", "10^{100}", "",
@@ -43,7 +43,7 @@ def written(number: Fraction) -> list[str]:
 
 
 def verdict(output: str, gold: str) -> float | None:
-    score = JUDGE.judge(output, gold)
+    score = JUDGE.grade(output, gold)
     assert score.value in (0.0, 1.0, None) and not score.reason.startswith("crashed"), (output, gold, score)
     return score.value
 
@@ -54,7 +54,7 @@ def test_corpus(gold: str, output: str, wanted: Any) -> None:
     assert wanted == "any" or found == wanted
 
 
-@fuzz(INTEGERS, INTEGERS.map(abs), st.data())
+@fuzz(INTEGERS, INTEGERS.map_problems(abs), st.data())
 def test_a_number_is_right_however_it_is_written(above: int, below: int, data: st.DataObject) -> None:
     number = Fraction(above, below % 1000 + 1)
     gold, answer = (data.draw(st.sampled_from(written(number))) for _ in range(2))
@@ -107,12 +107,12 @@ def test_any_text_is_judged_and_always_the_same(text: str, gold: str) -> None:
 @fuzz(SOUP, SOUP)
 def test_any_gold_is_judged(text: str, gold: str) -> None:
     verdict(rf"\boxed{{{text}}}", gold)
-    JUDGE.read(text)
+    JUDGE.extract_answer(text)
 
 
 @fuzz(st.text(max_size=300) | SOUP)
 def test_any_text_is_a_number_or_has_a_reason(text: str) -> None:
-    found = plain_numbers.parse(text)
+    found = plain_numbers.parse_plain_number(text)
     assert (found.value is None) == bool(found.reason)
     if found.value is not None:
-        assert plain_numbers.same(found, found)
+        assert plain_numbers.same_number(found, found)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fuzz.fuzzing import corpus, fuzz
 from ponder.errors import RunError
-from ponder.records import Appender, as_written, mend, records
+from ponder.records import Appender, raw_records, repair_records, read_records
 from ponder.runs import read_findings, read_metrics, read_traces
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
@@ -23,25 +23,25 @@ NAMES = st.text().filter(lambda name: name not in ("step", "lost", "resumed", "r
 ROWS = st.lists(st.dictionaries(NAMES, VALUES, max_size=3), min_size=1, max_size=5)
 NUMBERS = st.integers(-1, 5) | st.sampled_from([2**63, 10**400]) | st.none() | st.booleans() | st.text(max_size=2)
 MARKS = st.dictionaries(st.sampled_from(["step", "lost", "resumed", "record", "crc", "x"]), NUMBERS, max_size=4)
-LINES = st.lists(MARKS.map(lambda mark: json.dumps(mark).encode()) | st.binary(max_size=40), max_size=6)
+LINES = st.lists(MARKS.map_problems(lambda mark: json.dumps(mark).encode()) | st.binary(max_size=40), max_size=6)
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> None:
     appender = Appender(path)
     for row in rows:
-        appender.add(row)
+        appender.append(row)
     appender.close()
 
 
 def held(path: Path) -> list[dict[str, Any]]:
-    return [record for _, record in records(path)]
+    return [record for _, record in read_records(path)]
 
 
 def goes_on(path: Path) -> None:
     """Who can read a file can write on, and then reads one record more."""
-    before = list(as_written(path))
+    before = list(raw_records(path))
     write(path, [{"step": 0}])
-    assert list(as_written(path)) == [*before, {"step": 0}]
+    assert list(raw_records(path)) == [*before, {"step": 0}]
 
 
 def walked(content: bytes) -> None:
@@ -52,14 +52,14 @@ def walked(content: bytes) -> None:
         path = Path(folder, "metrics.jsonl")
         for use in (
             held,
-            lambda path: list(as_written(path)),
+            lambda path: list(raw_records(path)),
             lambda path: read_metrics(path.parent),
             lambda path: read_findings(path.parent),
             lambda path: list(read_traces(path.parent)),
             goes_on,
-            lambda path: mend(path, 2, None),
-            lambda path: mend(path, 2, 2),
-            lambda path: mend(path, 2, None, each=True),
+            lambda path: repair_records(path, 2, None),
+            lambda path: repair_records(path, 2, 2),
+            lambda path: repair_records(path, 2, None, one_per_step=True),
         ):
             path.write_bytes(content)
             try:
@@ -85,7 +85,7 @@ def test_what_is_written_is_read(rows: list[dict[str, Any]]) -> None:
         whole = [{"step": i, **row} for i, row in enumerate(rows)]
         write(path, whole[:1])
         write(path, whole[1:])
-        assert held(path) == whole and list(as_written(path)) == whole
+        assert held(path) == whole and list(raw_records(path)) == whole
 
 
 @fuzz(ROWS, st.data())

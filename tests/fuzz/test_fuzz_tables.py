@@ -17,24 +17,24 @@ from hypothesis import strategies as st
 
 from fuzz.fuzzing import corpus, fuzz
 from ponder.errors import PonderError
-from ponder.measure.readers import read
-from ponder.measure.readers.files import load
+from ponder.measure.readers import read_log
+from ponder.measure.readers.files import load_data
 from ponder.pipelines.conversations import read_conversations
-from ponder.tables import BadRow, parse, table
+from ponder.tables import BadRow, parse_json, parse_csv
 from ponder.tasks.made import read_problems, read_templates
-from ponder.tasks.sets.questions import Questions
-from ponder.tasks.steps import read as read_labels
+from ponder.tasks.sets.questions import QuestionFile
+from ponder.tasks.steps import read_labels as read_labels
 
 READERS = (
-    read,
+    read_log,
     lambda path: read_conversations(str(path)),
     lambda path: read_conversations(str(path), pairs=True),
     read_problems,
     read_labels,
     read_templates,
-    lambda path: Questions(data=str(path)).test,
+    lambda path: QuestionFile(data=str(path)).test,
 )
-CELL = st.text(st.characters(exclude_characters="\0\r", codec="utf-8"))
+CELL = st.text(st.from_alphabet(exclude_characters="\0\r", codec="utf-8"))
 LEAVES = (
     st.none() | st.booleans() | st.integers(-3, 3) | st.floats() | st.text(max_size=5)
     | st.sampled_from([10**400, -1, 1e308, "1", "0", "true", "[1, 0]", "inf", "1e999", "nan", "[[[[", "\ud800"])
@@ -58,7 +58,7 @@ KNOWN = st.sampled_from([
 ])  # fmt: skip
 LOGS = KNOWN.flatmap(
     lambda keys: st.lists(
-        st.tuples(st.fixed_dictionaries(dict.fromkeys(keys, DATA)), st.dictionaries(KEYS, DATA, max_size=2)).map(
+        st.tuples(st.fixed_dictionaries(dict.fromkeys(keys, DATA)), st.dictionaries(KEYS, DATA, max_size=2)).map_problems(
             lambda two: {**two[1], **two[0]}
         ),
         min_size=1,
@@ -95,13 +95,13 @@ def test_corpus(name: str, content: str) -> None:
 def test_what_the_writer_writes_comes_back(rows: list[list[str]], mark: str) -> None:
     out = io.StringIO()
     csv.writer(out, delimiter=mark).writerows([["one", "two", "three"], *rows])
-    assert [list(row.values()) for _, row in table(out.getvalue(), mark) if isinstance(row, dict)] == rows
+    assert [list(row.values()) for _, row in parse_csv(out.getvalue(), mark) if isinstance(row, dict)] == rows
 
 
 @fuzz(st.text(st.sampled_from('ab,;\t|"\n\r\0 1')), st.sampled_from(",\t;|"))
 def test_any_text_is_a_table_or_a_bad_row(text: str, mark: str) -> None:
     try:
-        found = table(text, mark)
+        found = parse_csv(text, mark)
     except BadRow as bad:
         assert 1 <= bad.line <= text.count("\n") + text.count("\r") + 1
     else:
@@ -112,7 +112,7 @@ def test_any_text_is_a_table_or_a_bad_row(text: str, mark: str) -> None:
 @fuzz(DATA)
 def test_json_comes_back(value: Any) -> None:
     text = json.dumps(value)
-    assert json.dumps(parse(text)) == text
+    assert json.dumps(parse_json(text)) == text
 
 
 @fuzz(LOGS)
@@ -146,4 +146,4 @@ def test_lines_of_json_come_back(rows: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "rows.jsonl")
         path.write_bytes(lines(rows))
-        assert json.dumps(load(path)) == json.dumps(rows)
+        assert json.dumps(load_data(path)) == json.dumps(rows)

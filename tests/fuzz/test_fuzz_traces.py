@@ -15,7 +15,7 @@ from fuzz.fuzzing import corpus, fuzz
 from ponder.errors import RunError
 from ponder.records import Appender
 from ponder.runs import read_traces
-from ponder.types import Problem, Score, Step, Trace, ids, user
+from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 
 FLOATS = st.floats(width=32)
 TEXTS = st.text(max_size=6)
@@ -27,7 +27,7 @@ ODD = (
 
 @st.composite
 def traces(draw: st.DrawFn) -> Trace:
-    problem = Problem(draw(TEXTS), user(draw(TEXTS)), draw(TEXTS), {"kind": draw(TEXTS)})
+    problem = Problem(draw(TEXTS), user_messages(draw(TEXTS)), draw(TEXTS), {"kind": draw(TEXTS)})
     steps = [Step(None, problem.question, ids(draw(st.lists(st.integers(0, 99), min_size=1, max_size=3))))]
     for i in range(draw(st.integers(0, 3))):
         tokens = draw(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=4))
@@ -54,7 +54,7 @@ def read_back(*recorded: dict[str, Any]) -> list[Trace]:
     with tempfile.TemporaryDirectory() as folder:
         appender = Appender(Path(folder, "traces.jsonl"))
         for record in recorded:
-            appender.add(record)
+            appender.append(record)
         appender.close()
         return [trace for _, trace in read_traces(folder)]
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.gpu
 @pytest.fixture(autouse=True)
 def _model() -> None:
     try:
-        smollm2.folder()
+        smollm2.ensure_converted()
     except ModelError as why:
         pytest.skip(str(why))
 

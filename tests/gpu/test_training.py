@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from fakes import group
+from fakes import trace_group
 from ponder.nets import attention
-from ponder.nets.attention import Packed
-from ponder.nets.causal import Causal
+from ponder.nets.attention import PaddedTreeAttention
+from ponder.nets.causal import CausalAttention
 from ponder.nets.config import DecoderConfig
-from ponder.nets.decoder import Decoder, initialise
-from ponder.nets.flex import Flex
-from ponder.nets.varlen import Runs, Varlen
+from ponder.nets.decoder import Decoder, init_decoder
+from ponder.nets.flex import FlexTreeAttention
+from ponder.nets.varlen import UnbranchedRuns, Varlen
 from ponder.train.learner import Learner
 from ponder.train.objective import KL, NO_KL
 from ponder.train.optimiser import AdamW
@@ -22,7 +22,7 @@ from ponder.train.policy_gradient import GRPO, GSPO
 from ponder.types import Trace
 
 pytestmark = pytest.mark.gpu
-CONFIG = DecoderConfig("llama", 512, 128, 3, 4, 2, 32, hidden=256, context=4096, eos=(2,))
+CONFIG = DecoderConfig("llama", 512, 128, 3, 4, 2, 32, mlp_width=256, context=4096, eos=(2,))
 
 
 def forest(seed: int) -> tuple[list[int], list[int]]:
@@ -59,24 +59,24 @@ def test_every_kernel_attends_as_the_dense_mask_does(seed: int, window: int | No
     torch.manual_seed(seed)
     q, grad = torch.randn(2, total, 4, 32)
     k, v = torch.randn(2, total, 2, 32)
-    expected = mixed(Packed(lengths, parents), (q, k, v, grad), window)
+    expected = mixed(PaddedTreeAttention(lengths, parents), (q, k, v, grad), window)
     there = tuple(x.cuda() for x in (q, k, v, grad))
-    runs = Runs(lengths, parents)
-    assert apart(mixed(Flex(lengths, parents, runs.positions_T, device), there, window), expected) < 1e-5
+    runs = UnbranchedRuns(lengths, parents)
+    assert apart(mixed(FlexTreeAttention(lengths, parents, runs.positions_T, device), there, window), expected) < 1e-5
     half = tuple(x.bfloat16() for x in there)
     assert apart(mixed(Varlen(runs, device), half, window), expected) < 2e-2
 
 
 def test_long_sequences_take_the_causal_kernel() -> None:
     lengths, device = [2500, 2700, 48], torch.device("cuda")
-    attend = attention.packed(lengths, [-1, -1, -1], CONFIG, device, torch.float32)
-    assert isinstance(attend, Flex), "on average too short"
-    attend = attention.packed(lengths[:2], [-1, -1], CONFIG, device, torch.float32)
-    assert isinstance(attend, Causal)
+    attend = attention.make_tree_attention(lengths, [-1, -1, -1], CONFIG, device, torch.float32)
+    assert isinstance(attend, FlexTreeAttention), "on average too short"
+    attend = attention.make_tree_attention(lengths[:2], [-1, -1], CONFIG, device, torch.float32)
+    assert isinstance(attend, CausalAttention)
     torch.manual_seed(0)
     q, grad = torch.randn(2, 5200, 4, 32)
     k, v = torch.randn(2, 5200, 2, 32)
-    expected = mixed(Packed(lengths[:2], [-1, -1]), (q, k, v, grad), None)
+    expected = mixed(PaddedTreeAttention(lengths[:2], [-1, -1]), (q, k, v, grad), None)
     assert apart(mixed(attend, tuple(x.cuda() for x in (q, k, v, grad)), None), expected) < 1e-5
 
 
@@ -87,9 +87,9 @@ def world() -> list[Trace]:
         return [*draw.integers(3, 512, n - 1), 2]
 
     traces = [
-        group(draw.integers(3, 512, 20), [write(n) for n in (30, 61, 12, 44)], [1.0, 0.0, 0.0, 1.0]),
-        group(draw.integers(3, 512, 9), [write(n) for n in (25, 70)], [0.0, 1.0]),
-        group(draw.integers(3, 512, 33), [write(n) for n in (5, 80, 3)], [0.3, 0.2, 0.9]),
+        trace_group(draw.integers(3, 512, 20), [write(n) for n in (30, 61, 12, 44)], [1.0, 0.0, 0.0, 1.0]),
+        trace_group(draw.integers(3, 512, 9), [write(n) for n in (25, 70)], [0.0, 1.0]),
+        trace_group(draw.integers(3, 512, 33), [write(n) for n in (5, 80, 3)], [0.3, 0.2, 0.9]),
     ]
     GRPO().credit(traces, "wanted", {})
     for trace in traces:
@@ -99,7 +99,7 @@ def world() -> list[Trace]:
 
 
 def net(device: str, dtype: torch.dtype = torch.float32) -> Decoder:
-    made = initialise(CONFIG, 0)
+    made = init_decoder(CONFIG, 0)
     draw = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for p in made.parameters():
@@ -126,7 +126,7 @@ def test_the_gradient_is_the_processors(objective: GRPO | GSPO, dtype: torch.dty
 def test_real_out_of_memory_halves_the_micro_batch_and_goes_on() -> None:
     draw = np.random.default_rng(0)
     rewards = np.linspace(0, 1, 8).tolist()
-    traces = [group(draw.integers(3, 512, 8), [draw.integers(3, 512, 3000) for _ in rewards], rewards) for _ in "ab"]
+    traces = [trace_group(draw.integers(3, 512, 8), [draw.integers(3, 512, 3000) for _ in rewards], rewards) for _ in "ab"]
     GRPO().credit(traces, "wanted", {})
     plain = Learner(net("cuda"), GRPO(kl=NO_KL), AdamW(lr=0.0001), micro_tokens=10**6)
     expected = plain.gradient(traces)

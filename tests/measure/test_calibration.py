@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ponder.errors import UsageError
-from ponder.measure import auroc, brier, control, ece, fit_temperature, performance, reliability, scaling
+from ponder.measure import auroc, brier, budget_control, ece, fit_temperature, budget_performance, reliability, budget_scaling
 
-SAMPLES = st.lists(st.tuples(st.integers(0, 8).map(lambda x: x / 8), st.integers(0, 1)), min_size=2, max_size=40)
+SAMPLES = st.lists(st.tuples(st.integers(0, 8).map_problems(lambda x: x / 8), st.integers(0, 1)), min_size=2, max_size=40)
 
 
 @given(SAMPLES)
@@ -65,7 +65,7 @@ def test_ece_by_a_loop_over_bins(samples: list[tuple[float, int]], bins: int) ->
     assert ece(scores, right, bins) == pytest.approx(gap)
     assert brier(scores, right) == pytest.approx(sum((s - r) ** 2 for s, r in samples) / len(samples))
     mass = reliability(scores, right, bins, "mass")
-    assert mass.count.sum() == len(samples) and (np.diff(mass.promised) > 0).all()
+    assert mass.count.sum() == len(samples) and (np.diff(mass.confidence) > 0).all()
     assert mass.ece >= abs(np.mean(np.subtract(right, scores))) - 1e-12
 
 
@@ -104,21 +104,21 @@ def test_refuses_scores_that_are_missing_or_no_probabilities() -> None:
 
 
 def test_control_scaling_performance() -> None:
-    assert control([500, 1000, 2100, 4000], 2048) == 0.5
-    assert control([500, 1000, 2100], [600, 900, 2100], [0, 0, 2000]) == pytest.approx(2 / 3)
+    assert budget_control([500, 1000, 2100, 4000], 2048) == 0.5
+    assert budget_control([500, 1000, 2100], [600, 900, 2100], [0, 0, 2000]) == pytest.approx(2 / 3)
     budgets, accuracies = [1000, 2000, 4000], [0.2, 0.3, 0.6]
-    assert scaling(budgets, accuracies) == pytest.approx((0.1 / 1000 + 0.4 / 3000 + 0.3 / 2000) / 3)
-    assert scaling(budgets[::-1], accuracies[::-1]) == scaling(budgets, accuracies)
-    assert performance(accuracies) == 0.6
-    for bad in (lambda: scaling([1], [0.5]), lambda: scaling([1, 1], [0.5, 0.6]), lambda: performance([])):
+    assert budget_scaling(budgets, accuracies) == pytest.approx((0.1 / 1000 + 0.4 / 3000 + 0.3 / 2000) / 3)
+    assert budget_scaling(budgets[::-1], accuracies[::-1]) == budget_scaling(budgets, accuracies)
+    assert budget_performance(accuracies) == 0.6
+    for bad in (lambda: budget_scaling([1], [0.5]), lambda: budget_scaling([1, 1], [0.5, 0.6]), lambda: budget_performance([])):
         with pytest.raises(UsageError):
             bad()
     with pytest.raises(UsageError, match="one for each"):
-        control([5, 6], [1, 2, 3])
+        budget_control([5, 6], [1, 2, 3])
     with pytest.raises(UsageError, match="least"):
-        control([5], 1, 2)
+        budget_control([5], 1, 2)
     with pytest.raises(UsageError, match="no number"):
-        performance([0.5, math.nan])
+        budget_performance([0.5, math.nan])
 
 
 def test_a_perfect_ranking_of_few_problems_is_not_certain() -> None:
@@ -131,5 +131,5 @@ def test_a_perfect_ranking_of_few_problems_is_not_certain() -> None:
 
 
 def test_arrays_are_sequences() -> None:
-    assert scaling(np.array([1.0, 2.0]), np.array([0.1, 0.3])) == pytest.approx(0.2)
-    assert performance(np.array([0.1, 0.3])) == 0.3
+    assert budget_scaling(np.array([1.0, 2.0]), np.array([0.1, 0.3])) == pytest.approx(0.2)
+    assert budget_performance(np.array([0.1, 0.3])) == 0.3

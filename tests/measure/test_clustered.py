@@ -11,7 +11,7 @@ from scipy import stats
 
 from ponder.errors import UsageError
 from ponder.measure import (
-    bootstrap,
+    hierarchical_bootstrap,
     clustered_mean,
     difference_seen,
     paired_difference,
@@ -36,7 +36,7 @@ def test_interval_over_problems_covers_the_truth(samples: int, a: float, b: floa
     for trial in range(trials):
         groups = draw(rng, 60, samples, a, b)
         exact = clustered_mean(groups)
-        again = bootstrap(groups, resamples=200, seed=trial)
+        again = hierarchical_bootstrap(groups, resamples=200, seed=trial)
         analytic += exact.low <= 0.4 <= exact.high
         drawn += again.low <= 0.4 <= again.high
     assert 0.92 <= analytic / trials <= 0.98 and 0.92 <= drawn / trials <= 0.98  # 93-97 %, and the luck of 200 trials
@@ -48,10 +48,10 @@ def test_interval_over_samples_is_for_these_problems() -> None:
     held = trials = 0
     for trial in range(200):
         groups = (rng.random((40, 12)) < rate[:, None]).astype(float).tolist()
-        found = bootstrap(groups, over="samples", resamples=300, seed=trial)
+        found = hierarchical_bootstrap(groups, level_to_resample="samples", resamples=300, seed=trial)
         held += found.low <= rate.mean() <= found.high
         trials += 1
-        assert found.from_problems == 0
+        assert found.problem_standard_error == 0
     assert 0.92 <= held / trials <= 0.98
 
 
@@ -59,12 +59,12 @@ def test_where_the_error_comes_from() -> None:
     rng = np.random.default_rng(1)
     alike = [[float(x)] * 8 for x in rng.integers(0, 2, 200)]  # samples of a problem never differ
     found = clustered_mean(alike)
-    assert found.from_samples == 0 and found.from_problems == pytest.approx(0.5 / math.sqrt(200), rel=0.05)
+    assert found.sample_standard_error == 0 and found.problem_standard_error == pytest.approx(0.5 / math.sqrt(200), rel=0.05)
     coin = rng.integers(0, 2, (200, 8)).astype(float).tolist()  # problems never differ
     found = clustered_mean(coin)
-    assert found.from_samples == pytest.approx(0.5 / math.sqrt(1600), rel=0.05)
-    assert found.from_problems < found.from_samples
-    assert clustered_mean([[1.0], [0.0]]).from_samples is None
+    assert found.sample_standard_error == pytest.approx(0.5 / math.sqrt(1600), rel=0.05)
+    assert found.problem_standard_error < found.sample_standard_error
+    assert clustered_mean([[1.0], [0.0]]).sample_standard_error is None
     naive = math.sqrt(0.25 / 1600)
     assert (clustered_mean(alike).high - clustered_mean(alike).low) / 2 > 2 * 1.96 * naive
 
@@ -83,25 +83,25 @@ def test_bootstrap_takes_any_statistic() -> None:
     def pass4(x: np.ndarray) -> np.ndarray:
         return pass_at_k(x.shape[-1], x.sum(axis=-1), 4)
 
-    both, problems = bootstrap(groups, pass4), bootstrap(groups, pass4, over="problems")
+    both, problems = hierarchical_bootstrap(groups, pass4), hierarchical_bootstrap(groups, pass4, level_to_resample="problems")
     assert both.mean == problems.mean == pytest.approx(pass_at_k(10, [sum(g) for g in groups], 4).mean())
     assert both.high - both.low == pytest.approx(problems.high - problems.low, rel=0.15)
-    assert both.from_samples and both.from_samples > 0 and problems.from_samples is None
+    assert both.sample_standard_error and both.sample_standard_error > 0 and problems.sample_standard_error is None
 
 
 def test_missing_verdicts_are_counted() -> None:
     found = clustered_mean([[1, None], [0, 0], [None, None]])
-    assert (found.mean, found.problems, found.samples, found.undecided, found.empty) == (0.5, 2, 3, 3, 1)
+    assert (found.mean, found.problems, found.samples, found.undecided, found.problems_without_verdict) == (0.5, 2, 3, 3, 1)
     assert clustered_mean([[1, 1], [1, 1], [1]]).low < 0.7, "all right is not certain"
-    assert bootstrap([[1, 1], [1, 1], [1]]).low < 0.7
+    assert hierarchical_bootstrap([[1, 1], [1, 1], [1]]).low < 0.7
     with pytest.raises(UsageError, match="two problems"):
         clustered_mean([[1, 0, 1]])
     with pytest.raises(UsageError, match="no problem has a sample"):
-        bootstrap([[None], []])
+        hierarchical_bootstrap([[None], []])
     with pytest.raises(UsageError, match="no number"):
-        bootstrap([["right"], [1.0]])  # type: ignore[list-item]
+        hierarchical_bootstrap([["right"], [1.0]])  # type: ignore[list-item]
     with pytest.raises(UsageError, match=r"no level to draw again named 'sample'. Did you mean 'samples'"):
-        bootstrap([[1.0], [0.0]], over="sample")  # type: ignore[arg-type]
+        hierarchical_bootstrap([[1.0], [0.0]], level_to_resample="sample")  # type: ignore[arg-type]
 
 
 def test_paired_means_is_the_paired_t_test() -> None:
@@ -200,7 +200,7 @@ def test_difference_seen_turns_it_round() -> None:
 
 def test_problems_that_are_all_alike_are_not_certain() -> None:
     groups = [[0, 1], [1, 0], [0, 1]]
-    for found in (clustered_mean(groups), bootstrap(groups, over="problems")):
+    for found in (clustered_mean(groups), hierarchical_bootstrap(groups, level_to_resample="problems")):
         assert found.mean == 0.5
         assert 0.1 < found.low < 0.2 and 0.8 < found.high < 0.9
     gaps = paired_means(groups, [[0, 0]] * 3)

@@ -11,72 +11,72 @@ from hypothesis import strategies as st
 
 from ponder.cli import main
 from ponder.errors import UsageError
-from ponder.measure.contamination import SHORTEST, contamination, words
+from ponder.measure.contamination import SHORTEST, find_contamination, normalized_words
 
 LONG = "A farmer has seven red hens and nine white ones and sells four of them at the market on Monday"
 
 
 def test_a_shared_run_flags_and_a_shorter_one_does_not() -> None:
     train = [("t", f"Once upon a time, {LONG.upper()}!!! The end.")]
-    found = contamination(
+    found = find_contamination(
         train, [("same run", f"{LONG}. How many are left?"), ("other", "The farmer has seven red hens")]
     )
     assert [o.problem for o in found.flagged] == ["same run"]
     assert found.flagged[0].seen_in == "t"
     assert not found.flagged[0].exact
-    twelve = " ".join(words(LONG)[:12])
-    assert not contamination([("t", twelve)], [("p", f"{twelve} and then something else happens to the hens")]).flagged
+    twelve = " ".join(normalized_words(LONG)[:12])
+    assert not find_contamination([("t", twelve)], [("p", f"{twelve} and then something else happens to the hens")]).flagged
 
 
 def test_an_equal_text_is_exact_whatever_its_case_and_points() -> None:
-    found = contamination([("t", "  what's the SUM, of two\nand two? ")], [("p", "What's the sum of two and two?")])
+    found = find_contamination([("t", "  what's the SUM, of two\nand two? ")], [("p", "What's the sum of two and two?")])
     (one,) = found.flagged
     assert one.exact and one.share == 1.0
-    assert found.short == 1
+    assert found.short_problems == 1
 
 
 def test_a_short_problem_is_looked_for_as_a_whole() -> None:
-    found = contamination(
+    found = find_contamination(
         [("t", "so then: how many hens are left now, he asked")], [("p", "How many hens are left now?")]
     )
     assert found.flagged[0].share == 1.0 and not found.flagged[0].exact
-    assert not contamination([("t", "how many hens are right now")], [("p", "How many hens are left now?")]).flagged
+    assert not find_contamination([("t", "how many hens are right now")], [("p", "How many hens are left now?")]).flagged
 
 
 def test_very_few_words_count_only_where_they_are_all() -> None:
     train = [("a", "we know that 2 + 2 is four"), ("b", "2 + 3")]
-    found = contamination(train, [("p", "2 + 2"), ("q", "2 + 3")])
+    found = find_contamination(train, [("p", "2 + 2"), ("q", "2 + 3")])
     assert [o.problem for o in found.flagged] == ["q"]
-    assert found.tiny == 2
+    assert found.tiny_problems == 2
 
 
 def test_what_stands_in_many_texts_is_boilerplate() -> None:
     asked = "think step by step and then put the final answer in a box at the end"
     train = [(f"t{i}", f"{i} question number {i}: {asked}") for i in range(20)]
-    found = contamination(train, [("p", f"quite another question: {asked}")])
-    assert not found.flagged and found.common > 0
-    assert contamination(train[:5], [("p", f"quite another question: {asked}")]).flagged
-    copied = contamination([*train, *[(f"c{i}", LONG) for i in range(20)]], [("p", LONG)])
+    found = find_contamination(train, [("p", f"quite another question: {asked}")])
+    assert not found.flagged and found.common_ngrams > 0
+    assert find_contamination(train[:5], [("p", f"quite another question: {asked}")]).flagged
+    copied = find_contamination([*train, *[(f"c{i}", LONG) for i in range(20)]], [("p", LONG)])
     assert copied.flagged[0].exact, "the whole problem counts however often it was copied"
 
 
 def test_nothing_to_compare_is_an_error() -> None:
     with pytest.raises(UsageError, match="no problems"):
-        contamination([("t", "x")], [])
+        find_contamination([("t", "x")], [])
     with pytest.raises(UsageError, match="no texts"):
-        contamination([], [("p", LONG)])
+        find_contamination([], [("p", LONG)])
     with pytest.raises(UsageError, match="has no words"):
-        contamination([("t", "x")], [("p", "...")])
+        find_contamination([("t", "x")], [("p", "...")])
     with pytest.raises(UsageError, match="n is 1"):
-        contamination([("t", "x")], [("p", LONG)], n=1)
+        find_contamination([("t", "x")], [("p", LONG)], n=1)
 
 
-TEXT = st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=12).map(" ".join)
+TEXT = st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=12).map_problems(" ".join)
 
 
 @given(st.lists(TEXT, min_size=1, max_size=5), st.lists(TEXT, min_size=1, max_size=4), st.integers(SHORTEST, 7))
 def test_it_finds_what_a_search_through_everything_finds(train: list[str], asked: list[str], n: int) -> None:
-    found = contamination(enumerated(train), enumerated(asked), n, common=len(train))
+    found = find_contamination(enumerated(train), enumerated(asked), n, common=len(train))
     flagged = {o.problem for o in found.flagged}
     for name, text in enumerated(asked):
         w = text.split()
@@ -122,6 +122,6 @@ def test_gsm8ks_sides_share_no_problem(data: Path, capsys: pytest.CaptureFixture
 def test_texts_without_spaces_are_compared_by_their_signs() -> None:
     asked = "小明有十二个苹果,他给了小红三个,还剩多少个?"
     train = [("t", "旧题:小明有十二个苹果,他给了小红三个,还剩多少个?答案是九。")]
-    found = contamination(train, [("q", asked)])
-    assert [o.problem for o in found.flagged] == ["q"] and not found.tiny
-    assert not contamination([("t", "小红有三只猫和两只狗,一共有多少只动物?")], [("q", asked)]).flagged
+    found = find_contamination(train, [("q", asked)])
+    assert [o.problem for o in found.flagged] == ["q"] and not found.tiny_problems
+    assert not find_contamination([("t", "小红有三只猫和两只狗,一共有多少只动物?")], [("q", asked)]).flagged

@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 from ponder.errors import UnknownName, UsageError
 from ponder.measure import (
     Price,
-    Shape,
-    frontier,
+    ModelShape,
+    pareto_frontier,
     frontier_with_intervals,
     group_flops,
     read_prices,
     seconds_for,
     trace_flops,
 )
-from ponder.types import Cost, Problem, Step, Trace, ids, user
+from ponder.types import Cost, Problem, Step, Trace, ids, user_messages
 
 # Each as its matrices, rows x columns, per layer and once; published sizes beside them.
-GPT2 = Shape.decoder(layers=12, width=768, hidden=3072, heads=12, vocab=50257, gated=False)  # 124 M
-LLAMA3 = Shape.decoder(layers=32, width=4096, hidden=14336, heads=32, kv_heads=8, vocab=128256)  # 8.03 B
-QWEN3 = Shape.decoder(layers=28, width=1024, hidden=3072, heads=16, kv_heads=8, head_dim=128, vocab=151936)  # 0.6 B
+GPT2 = ModelShape.from_decoder_config(layers=12, width=768, hidden=3072, heads=12, vocab=50257, gated=False)  # 124 M
+LLAMA3 = ModelShape.from_decoder_config(layers=32, width=4096, hidden=14336, heads=32, kv_heads=8, vocab=128256)  # 8.03 B
+QWEN3 = ModelShape.from_decoder_config(layers=28, width=1024, hidden=3072, heads=16, kv_heads=8, head_dim=128, vocab=151936)  # 0.6 B
 HAND = [
     (GPT2, 12, [(768, 2304), (768, 768), (768, 3072), (3072, 768)], (768, 50257), 12 * 64),
     (LLAMA3, 32, [*[(4096, 4096)] * 2, *[(4096, 1024)] * 2, *[(4096, 14336)] * 3], (4096, 128256), 32 * 128),
@@ -36,7 +36,7 @@ HAND = [
 
 @pytest.mark.parametrize(("shape", "layers", "matrices", "head", "attention"), HAND, ids=["gpt2", "llama3", "qwen3"])
 def test_flops_by_hand(
-    shape: Shape, layers: int, matrices: list[tuple[int, int]], head: tuple[int, int], attention: int
+    shape: ModelShape, layers: int, matrices: list[tuple[int, int]], head: tuple[int, int], attention: int
 ) -> None:
     """Token by token: each entry of a matrix multiplies and adds; queries meet keys, weights meet values."""
     total = 0
@@ -65,11 +65,11 @@ def test_groups_and_trees_share_prefixes() -> None:
         written = None if parent is None else np.zeros(tokens, np.float32)
         return Step(parent, "", ids(range(tokens)), written)
 
-    flat = Trace(Problem("p", user("?")), [step(None, 500), step(0, 100), step(0, 50)])
+    flat = Trace(Problem("p", user_messages("?")), [step(None, 500), step(0, 100), step(0, 50)])
     assert trace_flops(shape, flat) == pytest.approx(shared)
     assert trace_flops(shape, flat, shared=False) == pytest.approx(group_flops(shape, 500, [100, 50], shared=False))
     tree = Trace(
-        Problem("p", user("?")), [step(None, 10), step(0, 4), step(1, 3), step(1, 5), step(0, 2), step(None, 7)]
+        Problem("p", user_messages("?")), [step(None, 10), step(0, 4), step(1, 3), step(1, 5), step(0, 2), step(None, 7)]
     )
     by_hand = [(10, 0), (4, 10), (3, 14), (5, 14), (2, 10), (7, 0)]
     assert trace_flops(shape, tree) == pytest.approx(sum(shape.flops(n, before) for n, before in by_hand))
@@ -78,7 +78,7 @@ def test_groups_and_trees_share_prefixes() -> None:
     with pytest.raises(UsageError):
         shape.flops(-1)
     with pytest.raises(UsageError, match="no shape"):
-        Shape(0, 1, 1)
+        ModelShape(0, 1, 1)
 
 
 def test_prices(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_frontier_by_all_pairs(points: list[tuple[int, int]]) -> None:
     def beaten(cost: int, quality: int) -> bool:
         return any(c <= cost and q >= quality and (c, q) != (cost, quality) for c, q in points)
 
-    found = frontier([c for c, _ in points], [q for _, q in points])
+    found = pareto_frontier([c for c, _ in points], [q for _, q in points])
     assert found.tolist() == [not beaten(c, q) for c, q in points]
 
 
@@ -119,14 +119,14 @@ def test_frontier_with_intervals() -> None:
     right = (rng.random((3, 400)) < np.array([[0.5], [0.52], [0.9]])).astype(float)
     cost = np.array([[1.0], [5.0], [2.0]]) * rng.gamma(4, 0.25, size=(3, 400))
     cheap, beaten, good = frontier_with_intervals(["cheap", "beaten", "good"], cost.tolist(), right.tolist())
-    assert cheap.on and good.on and not beaten.on
-    assert cheap.chance == good.chance == 1.0 and beaten.chance == 0.0
+    assert cheap.on_frontier and good.on_frontier and not beaten.on_frontier
+    assert cheap.frontier_probability == good.frontier_probability == 1.0 and beaten.frontier_probability == 0.0
     assert good.quality_interval[0] < good.quality < good.quality_interval[1]
     assert good.cost_interval[0] < good.cost < good.cost_interval[1]
     close = frontier_with_intervals(["a", "b"], [[1.0] * 50, [2.0] * 50], [[1.0, 0.0] * 25, [0.0, 1.0] * 25])
-    assert close[1].on is False and 0.3 < close[1].chance < 0.7
+    assert close[1].on_frontier is False and 0.3 < close[1].frontier_probability < 0.7
     with pytest.raises(UsageError, match="not free"):
-        frontier([1.0, np.nan], [0.5, 0.6])
+        pareto_frontier([1.0, np.nan], [0.5, 0.6])
     with pytest.raises(UsageError, match="same problems"):
         frontier_with_intervals(["a", "b"], [[1.0, 2.0], [1.0]], [[0.5, 0.6], [0.5]])
     with pytest.raises(UsageError, match="same problems"):

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from ponder.errors import UsageError
 from ponder.measure import (
-    Option,
+    StrategyOption,
     TrainOrThink,
-    allocate,
+    allocate_samples,
     believed_coverage,
-    choose,
+    choose_strategies,
     cost_at,
     frontier_with_intervals,
     known_coverage,
     pass_at_k,
-    replay,
+    replay_allocation,
     replayed_coverage,
     routing_curve,
     train_or_think,
@@ -29,10 +29,10 @@ from ponder.measure import (
 )
 
 
-@given(st.lists(st.integers(0, 10).map(lambda x: x / 10), min_size=1, max_size=4), st.integers(0, 9))
+@given(st.lists(st.integers(0, 10).map_problems(lambda x: x / 10), min_size=1, max_size=4), st.integers(0, 9))
 def test_greedy_allocation_is_optimal(rates: list[float], budget: int) -> None:
     rows = known_coverage(rates, 9)
-    split = allocate(rows, budget)
+    split = allocate_samples(rows, budget)
     assert split.sum() == budget
     found = sum(rows[i, m] for i, m in enumerate(split))
     every = itertools.product(range(budget + 1), repeat=len(rates))
@@ -44,7 +44,7 @@ def test_greedy_allocation_is_optimal(rates: list[float], budget: int) -> None:
 def test_greedy_is_optimal_for_beliefs_and_logs(beliefs: list[tuple[int, int]], budget: int) -> None:
     a, b = [x for x, _ in beliefs], [y for _, y in beliefs]
     for rows in (believed_coverage(a, b, 8), replayed_coverage([x + y + 6 for x, y in beliefs], a, 8)):
-        split = allocate(rows, budget)
+        split = allocate_samples(rows, budget)
         every = itertools.product(range(budget + 1), repeat=len(a))
         best = max(sum(rows[i, m] for i, m in enumerate(way)) for way in every if sum(way) == budget)
         assert sum(rows[i, m] for i, m in enumerate(split)) == pytest.approx(best, abs=1e-12)
@@ -63,31 +63,31 @@ def test_allocation_beats_equal_shares_on_replayed_samples() -> None:
     rate = rng.beta(0.5, 1.0, size=300)
     seen = rng.binomial(8, rate)  # eight samples to judge difficulty on
     right = rng.binomial(64, rate)  # others to try it on
-    split = allocate(believed_coverage(seen + 0.5, 8 - seen + 1.0, 64), 300 * 8)
-    found = replay(split, 64, right)
-    assert found.budget == 2400 and found.best >= found.chosen > found.uniform
-    assert found.gain == found.chosen - found.uniform > 0.02 and found.regret == found.best - found.chosen > 0
-    assert found.uniform == pytest.approx(pass_at_k(64, right, 8).mean())
-    knowing = replay(allocate(replayed_coverage(64, right, 64), 2400), 64, right)
+    split = allocate_samples(believed_coverage(seen + 0.5, 8 - seen + 1.0, 64), 300 * 8)
+    found = replay_allocation(split, 64, right)
+    assert found.budget == 2400 and found.best_coverage >= found.allocated_coverage > found.uniform_coverage
+    assert found.gain == found.allocated_coverage - found.uniform_coverage > 0.02 and found.regret == found.best_coverage - found.allocated_coverage > 0
+    assert found.uniform_coverage == pytest.approx(pass_at_k(64, right, 8).mean())
+    knowing = replay_allocation(allocate_samples(replayed_coverage(64, right, 64), 2400), 64, right)
     assert knowing.regret == pytest.approx(0, abs=1e-12)
 
 
 def test_equal_shares_of_a_budget_that_does_not_divide() -> None:
-    found = replay([3, 0], 4, [2, 1])  # one of two gets 2, the other 1, drawn at random
+    found = replay_allocation([3, 0], 4, [2, 1])  # one of two gets 2, the other 1, drawn at random
     each = pass_at_k(4, [2, 1], [1, 2])
-    assert found.uniform == pytest.approx(each.mean())
+    assert found.uniform_coverage == pytest.approx(each.mean())
 
 
 def test_a_million_samples_are_allocated_quickly() -> None:
-    split = allocate(known_coverage(np.random.default_rng(0).random(2000), 500), 500_000)
+    split = allocate_samples(known_coverage(np.random.default_rng(0).random(2000), 500), 500_000)
     assert split.sum() == 500_000
 
 
 def test_allocation_refuses() -> None:
     with pytest.raises(UsageError, match="use choose"):
-        allocate([[0.0, 0.1, 0.5]], 1)
+        allocate_samples([[0.0, 0.1, 0.5]], 1)
     with pytest.raises(UsageError, match="does not fit"):
-        allocate([[0.0, 0.1]], 2)
+        allocate_samples([[0.0, 0.1]], 2)
     with pytest.raises(UsageError, match=r"in \[0, 1\]"):
         known_coverage([1.2], 4)
     with pytest.raises(UsageError, match="add 1"):
@@ -95,11 +95,11 @@ def test_allocation_refuses() -> None:
     with pytest.raises(UsageError, match="cannot be replayed"):
         replayed_coverage([3, 9], [1, 1], 4)
     with pytest.raises(UsageError, match="more samples than were logged"):
-        replay([5], 4, [1])
+        replay_allocation([5], 4, [1])
 
 
 OPTIONS = st.lists(
-    st.tuples(st.integers(0, 6), st.integers(0, 8)).map(lambda o: Option("o", float(o[0]), o[1] / 8)),
+    st.tuples(st.integers(0, 6), st.integers(0, 8)).map_problems(lambda o: StrategyOption("o", float(o[0]), o[1] / 8)),
     min_size=1,
     max_size=4,
 )
@@ -107,16 +107,16 @@ OPTIONS = st.lists(
 
 @given(st.lists(OPTIONS, min_size=1, max_size=4), st.integers(0, 14))
 @settings(max_examples=150)
-def test_choosing_options_against_all_choices(problems: list[list[Option]], budget: int) -> None:
+def test_choosing_options_against_all_choices(problems: list[list[StrategyOption]], budget: int) -> None:
     ways = [w for w in itertools.product(*problems) if sum(o.cost for o in w) <= budget]
     if not ways:
         with pytest.raises(UsageError, match="cheapest options"):
-            choose(problems, budget)
+            choose_strategies(problems, budget)
         return
-    best = max(sum(o.success for o in w) for w in ways)
-    exact, quick = choose(problems, budget, exact=True), choose(problems, budget)
+    best = max(sum(o.success_probability for o in w) for w in ways)
+    exact, quick = choose_strategies(problems, budget, exact=True), choose_strategies(problems, budget)
     assert exact.success == pytest.approx(best) and exact.cost <= budget
-    assert quick.cost <= budget and quick.success <= best + 1e-9 <= quick.bound + 2e-9
+    assert quick.cost <= budget and quick.success <= best + 1e-9 <= quick.upper_bound + 2e-9
     assert all(o in options for o, options in zip(quick.options, problems, strict=True))
 
 
@@ -126,30 +126,30 @@ def test_many_problems_are_near_the_bound() -> None:
     problems = []
     for p in rng.random(200):
         ways = itertools.product((1, 2, 4, 8), (1.0, 2.0), (0, 1))
-        problems.append([Option("skip", 0.0, 0.0)] + [
-            Option(f"{m} samples, {length:g} long, {checks} checks", m * length + checks,
+        problems.append([StrategyOption("skip", 0.0, 0.0)] + [
+            StrategyOption(f"{m} samples, {length:g} long, {checks} checks", m * length + checks,
                    (1 - (1 - p * (0.7 + 0.15 * length)) ** m) * (0.9 + 0.1 * checks))
             for m, length, checks in ways
         ])  # fmt: skip
-    found = choose(problems, 700.0)
-    assert 699 <= found.cost <= 700 and 0 <= found.bound - found.success < 0.1
-    equal = sum(max(o.success for o in options if o.cost <= 3.5) for options in problems)
+    found = choose_strategies(problems, 700.0)
+    assert 699 <= found.cost <= 700 and 0 <= found.upper_bound - found.success < 0.1
+    equal = sum(max(o.success_probability for o in options if o.cost <= 3.5) for options in problems)
     assert found.success > equal
     with pytest.raises(UsageError, match="at least one option"):
-        choose([[]], 1)
+        choose_strategies([[]], 1)
     with pytest.raises(UsageError, match="known success"):
-        Option("x", 1.0, math.nan)
+        StrategyOption("x", 1.0, math.nan)
 
 
 def test_train_or_think() -> None:
-    both = TrainOrThink(training=1000.0, trained=0.001, thinking=0.011)
-    assert both.break_even == pytest.approx(100_000)
-    assert [both.side(v) for v in (0, 99_000, 101_000)] == ["think", "think", "train"]
+    both = TrainOrThink(training_cost=1000.0, trained_query_cost=0.001, thinking_query_cost=0.011)
+    assert both.break_even_queries == pytest.approx(100_000)
+    assert [both.cheaper_side(v) for v in (0, 99_000, 101_000)] == ["think", "think", "train"]
     assert both.cost(200_000) == pytest.approx((1200.0, 2200.0))
-    assert TrainOrThink(1000, 0.02, 0.01).break_even == math.inf
-    assert TrainOrThink(1000, None, 0.01).side(10**9) == "think"
-    assert TrainOrThink(1000, 0.01, None).side(1) == "train" and TrainOrThink(1000, 0.01, None).break_even == 0
-    assert TrainOrThink(1000, None, None).side(5) == "neither"
+    assert TrainOrThink(1000, 0.02, 0.01).break_even_queries == math.inf
+    assert TrainOrThink(1000, None, 0.01).cheaper_side(10**9) == "think"
+    assert TrainOrThink(1000, 0.01, None).cheaper_side(1) == "train" and TrainOrThink(1000, 0.01, None).break_even_queries == 0
+    assert TrainOrThink(1000, None, None).cheaper_side(5) == "neither"
     with pytest.raises(UsageError):
         TrainOrThink(-1, 0.1, 0.1)
     with pytest.raises(UsageError):
@@ -162,7 +162,7 @@ def test_equal_quality_is_read_from_curves() -> None:
     assert cost_at(0.7, [1, 100], [0.4, 0.6]) is None
     assert cost_at(0.5, [1, 10, 100], [0.4, 0.3, 0.6]) == pytest.approx(10)  # the dip need not be bought
     found = train_or_think(0.5, 99.0, ([1, 10], [0.5, 0.9]), ([1, 100], [0.4, 0.6]))
-    assert (found.trained, found.thinking) == pytest.approx((1, 10)) and found.break_even == pytest.approx(11)
+    assert (found.trained_query_cost, found.thinking_query_cost) == pytest.approx((1, 10)) and found.break_even_queries == pytest.approx(11)
     with pytest.raises(UsageError, match="qualities known"):
         cost_at(math.nan, [1, 2], [0.1, 0.6])
     with pytest.raises(UsageError, match="above 0"):
@@ -184,8 +184,8 @@ def test_routing_over_all_orders(queries: list[tuple[int, int, int]], cascade: b
         areas[order] = sum((a + b) / 2 for a, b in itertools.pairwise(quality)) / size**2
     sorted_ones = [a for order, a in areas.items() if all(signal[i] >= signal[j] for i, j in itertools.pairwise(order))]
     assert found.area == pytest.approx(np.mean(sorted_ones))
-    assert found.random == pytest.approx(np.mean(list(areas.values())))
-    assert found.oracle == pytest.approx(max(areas.values()))
+    assert found.random_area == pytest.approx(np.mean(list(areas.values())))
+    assert found.oracle_area == pytest.approx(max(areas.values()))
     assert (found.cost[0], found.cost[-1]) == pytest.approx((1.0, 6.0 if cascade else 5.0))
 
 
@@ -193,12 +193,12 @@ def test_routing_reads_well() -> None:
     gain = np.random.default_rng(0).random(100)
     perfect = routing_curve(gain.tolist(), [0.0] * 100, gain.tolist(), 1, 2)
     assert (
-        perfect.recovered == pytest.approx(1) and perfect.at(1.0) == 0 and perfect.at(2.0) == pytest.approx(gain.mean())
+        perfect.recovered_share == pytest.approx(1) and perfect.quality_at(1.0) == 0 and perfect.quality_at(2.0) == pytest.approx(gain.mean())
     )
-    assert routing_curve([0.0] * 100, [0.0] * 100, gain.tolist(), 1, 2).recovered == pytest.approx(0)
-    assert math.isnan(routing_curve([1, 2], [0, 0], [1, 1], 1, 2).recovered)
+    assert routing_curve([0.0] * 100, [0.0] * 100, gain.tolist(), 1, 2).recovered_share == pytest.approx(0)
+    assert math.isnan(routing_curve([1, 2], [0, 0], [1, 1], 1, 2).recovered_share)
     with pytest.raises(UsageError, match="outside the curve"):
-        perfect.at(3.0)
+        perfect.quality_at(3.0)
     with pytest.raises(UsageError, match="cost more"):
         routing_curve([1], [0], [1], 2, 1)
     with pytest.raises(UsageError, match="1 of 2 queries have no signal"):
@@ -209,9 +209,9 @@ def test_lists_that_do_not_belong_together_are_told() -> None:
     with pytest.raises(UsageError, match="one cost for all queries"):
         routing_curve([1, 2], [0, 1], [1, 1], [1, 2, 3], 5)
     with pytest.raises(UsageError, match="logs of those"):
-        replay([1, 1], [2, 2, 2], [1, 1, 1])
+        replay_allocation([1, 1], [2, 2, 2], [1, 1, 1])
     with pytest.raises(UsageError, match="does not fit"):
-        allocate([[0, 0.5], [0, 0.5]], math.nan)  # type: ignore[arg-type]
+        allocate_samples([[0, 0.5], [0, 0.5]], math.nan)  # type: ignore[arg-type]
     assert cost_at(0.5, np.array([1.0, 2.0]), np.array([0.5, 0.9])) == 1.0
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ponder.measure import Finding, diagnose
+from ponder.measure import TrainingFinding, diagnose
 from ponder.measure.diagnose import BEGIN, REACH
 
 GAP = "sampling/sampling_logp_difference/mean"
@@ -305,7 +305,7 @@ def test_the_budget_is_the_longest_answer() -> None:
 
 def test_finding_is_plain() -> None:
     assert diagnose(run(40, frac_undecided=0.1)) == [
-        Finding(
+        TrainingFinding(
             "undecided", "10 % of answers undecided: the grader fails; the run's traces.jsonl has the reasons", 2
         )
     ]  # fmt: skip

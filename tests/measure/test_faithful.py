@@ -19,15 +19,15 @@ import pytest
 
 from ponder.measure import (
     Accuracy,
-    Shape,
-    allocate,
+    ModelShape,
+    allocate_samples,
     auroc,
     believed_coverage,
     clustered_mean,
-    control,
+    budget_control,
     coverage_curve,
     coverage_law,
-    frontier,
+    pareto_frontier,
     g_pass_at_k,
     group_flops,
     majority_accuracy,
@@ -36,11 +36,11 @@ from ponder.measure import (
     paired_difference,
     pass_at_k,
     pass_hat_k,
-    performance,
+    budget_performance,
     plurality_accuracy,
     plurality_limit,
-    replay,
-    scaling,
+    replay_allocation,
+    budget_scaling,
     selection_curve,
 )
 
@@ -70,7 +70,7 @@ def test_faithful_game_of_24_trees(data: Path) -> None:
     """Breadth-first, 5 kept: 69 of 100 are solved, and each of the 400 selections follows from its logged values."""
     puzzles = rows(data / "logs/tree_of_thoughts_game24/gpt-4_0.7_propose1_value3_greedy5_start900_end1000.json")
     assert sum(any(info["r"] for info in p["infos"]) for p in puzzles) == 69
-    assert Accuracy.of([any(info["r"] for info in p["infos"]) for p in puzzles]).right == 69
+    assert Accuracy.from_outcomes([any(info["r"] for info in p["infos"]) for p in puzzles]).correct == 69
     replayed = [
         [step["new_ys"][i] for i in np.argsort(-np.array(step["values"], float), kind="stable")[:5]]
         == step["select_new_ys"]
@@ -119,7 +119,7 @@ def test_faithful_gsm8k_verifier(data: Path) -> None:
     problems = rows(data / "logs/gsm8k_verifier/example_model_solutions.jsonl")
     published = {"6b_finetuning": 21.68, "6b_verification": 39.04, "175b_finetuning": 34.72, "175b_verification": 56.25}
     outcomes = {name: [bool(p[name]["is_correct"]) for p in problems] for name in published}
-    assert {name: round(100 * Accuracy.of(o).mean, 2) for name, o in outcomes.items()} == published
+    assert {name: round(100 * Accuracy.from_outcomes(o).mean, 2) for name, o in outcomes.items()} == published
     assert len(problems) == 1319
     gain = paired_difference(outcomes["175b_verification"], outcomes["175b_finetuning"])
     assert gain.mean == pytest.approx(0.5625 - 0.3472, abs=1e-4) and gain.low > 0.15 and gain.p_value < 1e-20
@@ -144,9 +144,9 @@ def test_faithful_laws_and_decisions_on_real_samples(data: Path) -> None:
     assert np.abs(law(k) - coverage_curve(100, outcomes.sum(axis=1), k).mean).max() < 0.02
     assert law.b_interval is not None and law.b_interval[1] < 0
     seen, kept = outcomes[:, ::2].sum(axis=1), outcomes[:, 1::2].sum(axis=1)
-    split = allocate(believed_coverage(seen + 0.1, 50 - seen + 1.0, 50), 500)
-    found = replay(split, 50, kept)
-    assert found.best >= found.chosen > found.uniform
+    split = allocate_samples(believed_coverage(seen + 0.1, 50 - seen + 1.0, 50), 500)
+    found = replay_allocation(split, 50, kept)
+    assert found.best_coverage >= found.allocated_coverage > found.uniform_coverage
 
 
 # The worked numbers
@@ -190,7 +190,7 @@ def test_faithful_steadiness() -> None:
 
 def test_faithful_flops() -> None:
     """2 (parameters + 2 layers width context) per token; the prompt once, then each completion."""
-    shape = Shape(parameters=1e9, layers=20, width=2000)
+    shape = ModelShape(parameters=1e9, layers=20, attention_width=2000)
     assert shape.flops(1, before=999) == 2 * (1e9 + 2 * 20 * 2000 * 1000)
     per_token: Callable[[int], float] = lambda context: 2 * (1e9 + 2 * 20 * 2000 * context)  # noqa: E731
     by_hand = sum(map(per_token, range(1, 101))) + 4 * sum(map(per_token, range(101, 151)))
@@ -202,12 +202,12 @@ def test_faithful_control_scaling_performance() -> None:
     budgets: Sequence[int] = [512, 1024, 2048]
     accuracies = [0.20, 0.30, 0.45]
     slopes = [0.10 / 512, 0.25 / 1536, 0.15 / 1024]
-    assert scaling(budgets, accuracies) == pytest.approx(sum(slopes) / 3)
-    assert control([500, 600, 512], 512) == pytest.approx(2 / 3) and performance(accuracies) == 0.45
+    assert budget_scaling(budgets, accuracies) == pytest.approx(sum(slopes) / 3)
+    assert budget_control([500, 600, 512], 512) == pytest.approx(2 / 3) and budget_performance(accuracies) == 0.45
 
 
 def test_faithful_frontier() -> None:
-    assert frontier([1, 2, 3, 4], [0.3, 0.5, 0.4, 0.6]).tolist() == [True, True, False, True]
+    assert pareto_frontier([1, 2, 3, 4], [0.3, 0.5, 0.4, 0.6]).tolist() == [True, True, False, True]
 
 
 def test_faithful_few_problems_are_said() -> None:

@@ -14,15 +14,15 @@ import pytest
 
 from ponder.cli import main
 from ponder.errors import UsageError
-from ponder.measure.decide import decide
-from ponder.measure.figures import KINDS, draw
-from ponder.measure.figures.drawn import _apart, _cell, spaced
+from ponder.measure.decide import apply_rule
+from ponder.measure.figures import FIGURE_KINDS, draw_figure
+from ponder.measure.figures.drawn import spread_labels, csv_cell, log_spaced_ints
 from ponder.measure.passk import pass_at_k
 from ponder.measure.plots import COLOURS
-from ponder.measure.readers import read
+from ponder.measure.readers import read_log
 from ponder.runs import Run
 from ponder.types import Cost, Step, ids, prompt_trace
-from stored import TASK, Stored, judge, right, stored, wrong
+from stored import TASK, StoredJob, judge, right_answer, write_run, wrong_answer
 
 
 def log(path: Path, problems: int = 12, samples: int = 16, seed: int = 0, **more: Any) -> Path:
@@ -41,15 +41,15 @@ def log(path: Path, problems: int = 12, samples: int = 16, seed: int = 0, **more
 
 
 def training(folder: Path, steps: int = 30) -> Path:
-    with Run(folder, Stored(TASK)) as run:
+    with Run(folder, StoredJob(TASK)) as run:
         for step in range(1, steps + 1):
             trace = prompt_trace(TASK.test[0], ids([1]))
-            for i, text in enumerate((right(0), wrong(0))):
+            for i, text in enumerate((right_answer(0), wrong_answer(0))):
                 n = 10 + step + 5 * i
                 trace.add(Step(0, text, ids(range(n)), np.full(n, -0.2, np.float32), "eos"))
             judge(trace, TASK.verifier)
-            run.traces(step, [trace])
-            run.metrics(step, {"reward": step / steps, "completions/mean_length": 12.5 + step, "entropy": math.nan})
+            run.write_traces(step, [trace])
+            run.write_metrics(step, {"reward": step / steps, "completions/mean_length": 12.5 + step, "entropy": math.nan})
     return folder
 
 
@@ -58,8 +58,8 @@ def table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def saved(tmp_path: Path, kind: Any, *sources: Path, **more: Any) -> list[dict[str, str]]:
-    drawn, _ = draw(kind, [str(s) for s in sources], **more)
+def save_and_read_rows(tmp_path: Path, kind: Any, *sources: Path, **more: Any) -> list[dict[str, str]]:
+    drawn, _ = draw_figure(kind, [str(s) for s in sources], **more)
     files = drawn.save(tmp_path / "out" / "picture.png")
     assert [f.suffix for f in files] == [".png", ".svg", ".csv"]
     assert files[0].read_bytes()[:4] == b"\x89PNG" and b"<svg" in files[1].read_bytes()[:600]
@@ -68,12 +68,12 @@ def saved(tmp_path: Path, kind: Any, *sources: Path, **more: Any) -> list[dict[s
 
 def numbers(kind: Any, *sources: Path, **more: Any) -> list[dict[str, str]]:
     """As the CSV file has them, without drawing the picture itself, which takes a second."""
-    return [{k: str(_cell(v)) for k, v in row.items()} for row in draw(kind, [str(s) for s in sources], **more)[0].rows]
+    return [{k: str(csv_cell(v)) for k, v in row.items()} for row in draw_figure(kind, [str(s) for s in sources], **more)[0].rows]
 
 
 def test_files_hold_the_numbers(tmp_path: Path) -> None:
     path = log(tmp_path / "a.jsonl")
-    rows = saved(tmp_path, "coverage", path)
+    rows = save_and_read_rows(tmp_path, "coverage", path)
     assert rows == numbers("coverage", path)
 
 
@@ -94,14 +94,14 @@ def test_systems_without_answers_share_one_panel(tmp_path: Path) -> None:
     for name in ("a", "b"):
         rows = [{"id": i, "correct": [bool(i % 2), True, False, True]} for i in range(6)]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    drawn, _ = draw("coverage", [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")])
+    drawn, _ = draw_figure("coverage", [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")])
     assert len(drawn.figure.axes) == 1
-    drawn, _ = draw("coverage", [str(log(tmp_path / "c.jsonl")), str(log(tmp_path / "d.jsonl", seed=1))])
+    drawn, _ = draw_figure("coverage", [str(log(tmp_path / "c.jsonl")), str(log(tmp_path / "d.jsonl", seed=1))])
     assert len(drawn.figure.axes) == 2
 
 
 def test_labels_at_the_ends_do_not_overlap(tmp_path: Path) -> None:
-    drawn, _ = draw("coverage", [str(log(tmp_path / "a.jsonl")), str(log(tmp_path / "b.jsonl", problems=3))])
+    drawn, _ = draw_figure("coverage", [str(log(tmp_path / "a.jsonl")), str(log(tmp_path / "b.jsonl", problems=3))])
     drawn.figure.canvas.draw()
     for axes in drawn.figure.axes:
         named = [t for t in axes.texts if t.get_color() in COLOURS]
@@ -111,9 +111,9 @@ def test_labels_at_the_ends_do_not_overlap(tmp_path: Path) -> None:
 
 
 def test_labels_move_no_further_than_they_must() -> None:
-    assert _apart([1.0, 2.0, 5.0], 1.0) == [1.0, 2.0, 5.0]
-    assert _apart([1.0, 1.0, 1.0], 1.0) == [0.0, 1.0, 2.0]
-    placed = _apart([0.0, 0.1, 0.9, 3.0], 1.0)
+    assert spread_labels([1.0, 2.0, 5.0], 1.0) == [1.0, 2.0, 5.0]
+    assert spread_labels([1.0, 1.0, 1.0], 1.0) == [0.0, 1.0, 2.0]
+    placed = spread_labels([0.0, 0.1, 0.9, 3.0], 1.0)
     assert all(b - a >= 1 - 1e-9 for a, b in itertools.pairwise(placed))
     assert sum(placed[:3]) == pytest.approx(1.0) and placed[3] == 3.0
 
@@ -125,7 +125,7 @@ def test_selection_spreads_over_subsets(tmp_path: Path) -> None:
     bare = tmp_path / "bare.jsonl"
     bare.write_text("".join(json.dumps({"id": i, "correct": [True, False]}) + "\n" for i in range(3)))
     with pytest.raises(UsageError, match="neither answers nor scores"):
-        draw("selection", [str(bare)])
+        draw_figure("selection", [str(bare)])
 
 
 def test_the_law_is_told_with_its_doubt(tmp_path: Path) -> None:
@@ -156,8 +156,8 @@ def test_two_axes_cut_what_is_longer(tmp_path: Path) -> None:
 
 def test_pareto_marks_the_frontier(tmp_path: Path) -> None:
     def run(name: str, ok: int, tokens: int) -> Path:
-        said = [[right(p) if p < ok else wrong(p)] for p in range(8)]
-        return stored(tmp_path / name, said, cost=Cost(generated_tokens=tokens, dollars=tokens / 1e5))
+        said = [[right_answer(p) if p < ok else wrong_answer(p)] for p in range(8)]
+        return write_run(tmp_path / name, said, cost=Cost(generated_tokens=tokens, dollars=tokens / 1e5))
 
     paths = [run("cheap", 3, 100), run("dear", 7, 1000), run("wasteful", 2, 2000)]
     rows = numbers("pareto", *paths)
@@ -166,7 +166,7 @@ def test_pareto_marks_the_frontier(tmp_path: Path) -> None:
     assert float(rows[1]["accuracy"]) == 7 / 8
     assert numbers("pareto", *paths, currency="dollars")[0]["in"] == "dollars"
     with pytest.raises(UsageError, match="does not tell its seconds"):
-        draw("pareto", [str(p) for p in paths], currency="seconds")
+        draw_figure("pareto", [str(p) for p in paths], currency="seconds")
 
 
 def test_training_and_length_are_drawn_from_a_run(tmp_path: Path) -> None:
@@ -177,18 +177,18 @@ def test_training_and_length_are_drawn_from_a_run(tmp_path: Path) -> None:
     lengths = numbers("length", run)
     assert (float(lengths[0]["right"]), float(lengths[0]["wrong"])) == (11, 16)
     with pytest.raises(UsageError, match="no run has the metric 'rewrd'"):
-        draw("training", [str(run)], metrics=["rewrd"])
+        draw_figure("training", [str(run)], metrics=["rewrd"])
     with pytest.raises(UsageError, match="has no metrics"):
-        draw("training", [str(stored(tmp_path / "eval", [[right(0)]]))])
+        draw_figure("training", [str(write_run(tmp_path / "eval", [[right_answer(0)]]))])
     with pytest.raises(UsageError, match="traces of 1 steps"):
-        draw("length", [str(tmp_path / "eval")])
+        draw_figure("length", [str(tmp_path / "eval")])
 
 
 @pytest.mark.parametrize("kind", ["coverage", "selection", "law", "two-axis"])
 def test_one_sample_each_makes_no_curve(tmp_path: Path, kind: Any) -> None:
-    path = stored(tmp_path / "run", [[right(p)] for p in range(3)])
+    path = write_run(tmp_path / "run", [[right_answer(p)] for p in range(3)])
     with pytest.raises(UsageError, match="needs 2 or more of each"):
-        draw(kind, [str(path)])
+        draw_figure(kind, [str(path)])
 
 
 def test_counts_alone_give_coverage_and_law(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_counts_alone_give_coverage_and_law(tmp_path: Path) -> None:
 
 def test_the_same_picture_is_the_same_file(tmp_path: Path) -> None:
     path = log(tmp_path / "a.jsonl")
-    first, second = (draw("coverage", [str(path)])[0].save(tmp_path / name)[1].read_bytes() for name in ("x", "y"))
+    first, second = (draw_figure("coverage", [str(path)])[0].save(tmp_path / name)[1].read_bytes() for name in ("x", "y"))
     assert first == second
 
 
@@ -210,7 +210,7 @@ def test_every_kind_is_a_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit):
         main(["plot", "--help"])
     out = capsys.readouterr().out
-    assert all(kind in out for kind in KINDS)
+    assert all(kind in out for kind in FIGURE_KINDS)
     path = log(tmp_path / "a.jsonl")
     assert main(["plot", "coverage", str(path), "--out", str(tmp_path / "pictures" / "cov"), "--json"]) == 0
     files = json.loads(capsys.readouterr().out)["files"]
@@ -224,9 +224,9 @@ def test_a_plot_needs_something_to_draw(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_k_is_even_on_a_log_scale_and_holds_powers_of_two() -> None:
-    assert spaced(1) == [1]
-    assert spaced(10) == list(range(1, 11))
-    far = spaced(10_000)
+    assert log_spaced_ints(1) == [1]
+    assert log_spaced_ints(10) == list(range(1, 11))
+    far = log_spaced_ints(10_000)
     assert {1, 2, 4, 1024, 8192, 10_000} <= set(far) and len(far) < 50
 
 
@@ -234,12 +234,12 @@ def test_choices_that_nobody_judged_make_no_curve(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     row = {"correct": [1, None, 0, 1], "answers": ["7", "8", "9", "7"], "gold": "7"}
     path.write_text("".join(json.dumps({"id": i, **row}) + "\n" for i in range(4)))
-    drawn, _ = draw("coverage", [str(path)])
+    drawn, _ = draw_figure("coverage", [str(path)])
     drawn.save(tmp_path / "out")
     assert {r["curve"] for r in drawn.rows} == {"coverage"}
     assert "no majority" in drawn.notes[0]
     with pytest.raises(UsageError, match="without a verdict"):
-        draw("selection", [str(path)])
+        draw_figure("selection", [str(path)])
 
 
 @pytest.mark.filterwarnings("error")
@@ -248,7 +248,7 @@ def test_one_problem_and_odd_names_are_drawn(tmp_path: Path, kind: Any) -> None:
     name = "a very long name of a system, with letters that few fonts have \u6027\u80fd"
     row = {"id": 1, "correct": [1, 0, 1, 0], "answers": ["7", "8", "7", "9"], "completion_tokens": [5, 6, 7, 8]}
     (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
-    drawn, _ = draw(kind, [str(tmp_path / f"{name}.jsonl")])
+    drawn, _ = draw_figure(kind, [str(tmp_path / f"{name}.jsonl")])
     assert all(f.stat().st_size > 100 for f in drawn.save(tmp_path / "out"))
 
 
@@ -261,15 +261,15 @@ def test_the_best_of_all_is_what_compare_says(tmp_path: Path) -> None:
     ]
     path = tmp_path / "log.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (system,) = read(path)
-    drawn, _ = draw("coverage", [str(path)])
+    (system,) = read_log(path)
+    drawn, _ = draw_figure("coverage", [str(path)])
     (last,) = [r["mean"] for r in drawn.rows if (r["curve"], r["k"]) == ("best", 3)]
-    assert decide(system, "best") == [1.0, 0.0]
+    assert apply_rule(system, "best") == [1.0, 0.0]
     assert last == pytest.approx(0.5)
 
 
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    drawn, _ = draw("coverage", [str(log(tmp_path / "a.jsonl"))])
+    drawn, _ = draw_figure("coverage", [str(log(tmp_path / "a.jsonl"))])
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match=r"cannot write .*file/out\.png"):
         drawn.save(tmp_path / "file" / "out.png")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from ponder.errors import UsageError
-from ponder.measure import Accuracy, Difference, Mean, mean_of, paired_difference, wilson
+from ponder.measure import Accuracy, Difference, MeanInterval, bootstrap_mean, paired_difference, wilson
 from ponder.measure.intervals import over_all
 
 
@@ -47,29 +47,29 @@ def test_accuracy_reads_well() -> None:
 
 
 def test_unknown_is_not_zero() -> None:
-    found = Accuracy.of([True, 1.0, 0, False, None, math.nan])
-    assert (found.right, found.total, found.undecided) == (2, 6, 2) and found.mean == 2 / 6
+    found = Accuracy.from_outcomes([True, 1.0, 0, False, None, math.nan])
+    assert (found.correct, found.total, found.undecided) == (2, 6, 2) and found.mean == 2 / 6
     assert (found.low, found.high) == (wilson(2, 6)[0], wilson(4, 6)[1]), "all of them wrong, to all of them right"
     assert "2 of 6; 2 undecided, not right as far as is known" in str(found)
-    nothing = Accuracy.of([None, None])
+    nothing = Accuracy.from_outcomes([None, None])
     assert (nothing.low, nothing.high) == (0.0, 1.0)
     with pytest.raises(UsageError, match="more than all"):
         Accuracy(2, 3, 2)
     with pytest.raises(UsageError, match="mean_of"):
-        Accuracy.of([0.5])
+        Accuracy.from_outcomes([0.5])
 
 
 def test_every_problem_is_in_the_denominator() -> None:
     found = over_all([1.0, 0.5, None, 0.0])
-    assert isinstance(found, Mean) and (found.mean, found.total, found.undecided) == (1.5 / 4, 4, 1)
-    assert (found.low, found.high) == (mean_of([1.0, 0.5, 0.0, 0.0]).low, mean_of([1.0, 0.5, 1.0, 0.0]).high)
+    assert isinstance(found, MeanInterval) and (found.mean, found.total, found.undecided) == (1.5 / 4, 4, 1)
+    assert (found.low, found.high) == (bootstrap_mean([1.0, 0.5, 0.0, 0.0]).low, bootstrap_mean([1.0, 0.5, 1.0, 0.0]).high)
     assert "over 4 problems; 1 undecided, not right as far as is known" in str(found)
     assert isinstance(over_all([1.0, None, 0.0]), Accuracy) and over_all([1.0, None, 0.0]).mean == 1 / 3
     graded = over_all([1.0, None, 0.0], graded=True)
-    assert isinstance(graded, Mean) and graded.mean == 1 / 3
+    assert isinstance(graded, MeanInterval) and graded.mean == 1 / 3
     beyond = over_all([2.0, None, -1.0])  # no ends between which the unknown one lies
     assert (
-        isinstance(beyond, Mean) and (beyond.mean, beyond.total) == (0.5, 2) and "1 undecided, left out" in str(beyond)
+        isinstance(beyond, MeanInterval) and (beyond.mean, beyond.total) == (0.5, 2) and "1 undecided, left out" in str(beyond)
     )
 
 
@@ -88,7 +88,7 @@ def test_swapping_the_systems_mirrors_the_interval(pairs: list[tuple[bool, bool]
     there, back = paired_difference(first, second), paired_difference(second, first)
     assert (there.low, there.high) == pytest.approx((-back.high, -back.low))
     assert -1 <= there.low <= there.mean <= there.high <= 1
-    assert (there.won, there.lost, there.p_value) == (back.lost, back.won, back.p_value)
+    assert (there.wins, there.losses, there.p_value) == (back.losses, back.wins, back.p_value)
 
 
 @given(st.integers(0, 60), st.integers(0, 60))
@@ -112,7 +112,7 @@ def test_paired_interval_covers_the_truth(cells: tuple[float, float, float, floa
 
 def test_undecided_problems_leave_both_systems() -> None:
     found = paired_difference([1, 0, None, 1], [1, 1, 1, None])
-    assert (found.total, found.won, found.lost, found.undecided) == (2, 0, 1, 2)
+    assert (found.total, found.wins, found.losses, found.undecided) == (2, 0, 1, 2)
     assert "paired, Newcombe" in str(found)
     with pytest.raises(UsageError, match="same problems"):
         paired_difference([1], [1, 0])
@@ -122,14 +122,14 @@ def test_undecided_problems_leave_both_systems() -> None:
 
 def test_bootstrap_agrees_with_scipy_and_repeats() -> None:
     values = np.random.default_rng(1).beta(0.5, 0.5, size=300)
-    ours = mean_of(values)
+    ours = bootstrap_mean(values)
     theirs = stats.bootstrap((values,), np.mean, n_resamples=10_000, method="percentile", rng=2).confidence_interval
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=0.003)
-    assert ours == mean_of(values)
-    assert mean_of([1.0, None, 3.0]).undecided == 1
+    assert ours == bootstrap_mean(values)
+    assert bootstrap_mean([1.0, None, 3.0]).undecided == 1
     assert "fewer than 500" in str(ours)
     with pytest.raises(UsageError):
-        mean_of([None])
+        bootstrap_mean([None])
 
 
 def test_wilson_covers_the_truth() -> None:
@@ -145,14 +145,14 @@ def test_wilson_covers_the_truth() -> None:
 
 def test_bootstrap_covers_the_truth() -> None:
     rng = np.random.default_rng(0)
-    held = sum((m := mean_of(rng.beta(0.5, 1.5, 120), resamples=400)).low <= 0.25 <= m.high for _ in range(800))
+    held = sum((m := bootstrap_mean(rng.beta(0.5, 1.5, 120), resamples=400)).low <= 0.25 <= m.high for _ in range(800))
     assert 0.93 <= held / 800 <= 0.97
 
 
 def test_bootstrap_in_slices_draws_as_many() -> None:
     """More problems than fit in one slice of resamples: the interval is still that of the central limit."""
     values = np.random.default_rng(3).normal(size=50_000)
-    found = mean_of(values, resamples=400)
+    found = bootstrap_mean(values, resamples=400)
     half = 1.96 / math.sqrt(values.size)
     assert (found.high - found.low) / 2 == pytest.approx(half, rel=0.15)
 
@@ -160,20 +160,20 @@ def test_bootstrap_in_slices_draws_as_many() -> None:
 def test_few_problems_are_covered_too() -> None:
     """Redrawing ten problems varies less than drawing them: the plain percentile interval holds the truth 91 times."""
     rng = np.random.default_rng(2)
-    held = sum((m := mean_of(rng.beta(2, 2, 10), resamples=1000)).low <= 0.5 <= m.high for _ in range(600))
+    held = sum((m := bootstrap_mean(rng.beta(2, 2, 10), resamples=1000)).low <= 0.5 <= m.high for _ in range(600))
     assert 0.93 <= held / 600 <= 0.97
 
 
 def test_equal_values_are_not_certain() -> None:
-    one, five = mean_of([0.5]), mean_of([0.5] * 5)
+    one, five = bootstrap_mean([0.5]), bootstrap_mean([0.5] * 5)
     assert one.low == pytest.approx(0.0125) and one.high == pytest.approx(0.9875)
     assert one.low < five.low < 0.5 < five.high < one.high
     # a set in which a share q of problems is all wrong gives five problems of 0.5 once in forty times
     q = 1 - 0.025 ** (1 / 5)
     assert five.low == pytest.approx(0.5 * (1 - q))
-    assert math.isnan(mean_of([3.0, 3.0]).low), "no bound is known for values that are no shares"
+    assert math.isnan(bootstrap_mean([3.0, 3.0]).low), "no bound is known for values that are no shares"
     with pytest.raises(UsageError, match="infinite"):
-        mean_of([1.0, math.inf])
+        bootstrap_mean([1.0, math.inf])
 
 
 @pytest.mark.parametrize(("won", "lost"), [(0, 0), (1, 0), (3, 9), (40, 60), (600, 650)])

@@ -12,7 +12,7 @@ from ponder.errors import UsageError
 from ponder.measure import (
     LossLaw,
     coverage_law,
-    extrapolate,
+    extrapolate_coverage,
     fit_coverage_law,
     fit_log_linear,
     fit_loss_law,
@@ -57,13 +57,13 @@ def test_coverage_law_intervals_cover_the_truth() -> None:
 def test_extrapolation_says_its_error() -> None:
     rng = np.random.default_rng(2)
     c = rng.binomial(2000, rng.beta(0.3, 3, size=300))
-    far = extrapolate(2000, c, [1, 2, 4, 8, 16, 32], [64, 256, 1024])
-    assert far.error == pytest.approx(np.abs(far.law(far.k) - far.found).mean())
+    far = extrapolate_coverage(2000, c, [1, 2, 4, 8, 16, 32], [64, 256, 1024])
+    assert far.error == pytest.approx(np.abs(far.law(far.k) - far.observed).mean())
     assert 0.003 < far.error < 0.15, "a power law is no Beta mixture, but near one"
-    low, high = far.law.band([16])
+    low, high = far.law.confidence_band([16])
     assert low[0] < far.law(16) < high[0]
     with pytest.raises(UsageError, match="predict k above"):
-        extrapolate(100, [5], [1, 10], [10, 20])
+        extrapolate_coverage(100, [5], [1, 10], [10, 20])
 
 
 def test_coverage_laws_that_cannot_be() -> None:
@@ -85,7 +85,7 @@ def test_coverage_laws_that_cannot_be() -> None:
         fit_coverage_law([1, 2], [0.5, 0.8], "logs")  # type: ignore[arg-type]
     assert coverage_law(10, [3], [1, 2, 5]).b_interval is None  # one problem says nothing of others
     with pytest.raises(UsageError, match="fit it to problems"):
-        fit_coverage_law([1, 2], [0.5, 0.8]).band([1])
+        fit_coverage_law([1, 2], [0.5, 0.8]).confidence_band([1])
 
 
 CHINCHILLA = LossLaw(1.69, 406.4, 0.34, 410.7, 0.28)  # as published
@@ -115,13 +115,13 @@ def test_loss_law_withstands_outliers() -> None:
 
 def test_best_split_of_a_training_budget() -> None:
     flops = 5.76e23
-    n, d = CHINCHILLA.best(flops)
+    n, d = CHINCHILLA.compute_optimal(flops)
     assert 6 * n * d == pytest.approx(flops)
     around = np.geomspace(n / 4, n * 4, 2001)
     losses = CHINCHILLA(around, flops / 6 / around)
     assert around[losses.argmin()] == pytest.approx(n, rel=2e-3)
     with pytest.raises(UsageError):
-        CHINCHILLA.best(0)
+        CHINCHILLA.compute_optimal(0)
     with pytest.raises(UsageError, match="5 runs"):
         fit_loss_law([1e8] * 6, [1e9] * 6, [3.0] * 6)
     with pytest.raises(UsageError, match="diverged"):
@@ -154,17 +154,17 @@ def test_shift_is_found(factor: float) -> None:
     x1, x2 = np.geomspace(1, 1e5, 60), np.geomspace(3, 3e3, 50)
     found = horizontal_shift((x1, curve(x1 / factor)), (x2, curve(x2)))
     assert found.factor == pytest.approx(factor, rel=0.01)
-    assert found.least == pytest.approx(factor, rel=0.03) and found.most == pytest.approx(factor, rel=0.03)
+    assert found.min_factor == pytest.approx(factor, rel=0.03) and found.max_factor == pytest.approx(factor, rel=0.03)
     back = horizontal_shift((x2, curve(x2)), (x1, curve(x1 / factor)))
-    assert back.factor * found.factor == pytest.approx(1) and back.accuracies == found.accuracies
+    assert back.factor * found.factor == pytest.approx(1) and back.accuracy_range == found.accuracy_range
 
 
 def test_shift_of_curves_that_part() -> None:
     """One gains .1 per tenfold compute and the other .2: no single factor, and the result says so."""
     x = np.geomspace(1, 1e4, 9)
     found = horizontal_shift((x, 0.1 * np.log10(x)), (x, 0.2 * np.log10(x)))
-    assert found.accuracies == pytest.approx((0, 0.4))
-    assert (found.least, found.factor, found.most) == pytest.approx((1, 10, 100))
+    assert found.accuracy_range == pytest.approx((0, 0.4))
+    assert (found.min_factor, found.factor, found.max_factor) == pytest.approx((1, 10, 100))
     dip = horizontal_shift(([1, 10, 100], [0.1, 0.05, 0.3]), ([1, 100], [0.1, 0.3]))
     assert dip.factor == pytest.approx(1)  # what falls need not be bought
     with pytest.raises(UsageError, match="share no range"):

@@ -10,7 +10,7 @@ import pytest
 from scipy.optimize import minimize
 
 from ponder.errors import UsageError
-from ponder.measure import elo
+from ponder.measure import elo_ratings
 
 Games = list[tuple[str, str, float]]
 
@@ -35,13 +35,13 @@ def test_is_the_likeliest() -> None:
         return sum(each) + sum((1 - s) * math.log1p(10 ** ((at[a] - at[b]) / 400)) for a, b, s in games)
 
     theirs = minimize(worse, np.full(4, 1500.0), method="BFGS").x
-    ours = {r.player: r.rating for r in elo(games)}
+    ours = {r.player: r.rating for r in elo_ratings(games)}
     assert np.mean(list(ours.values())) == pytest.approx(1500)
     assert [ours[p] for p in "abcd"] == pytest.approx((theirs - theirs.mean() + 1500).tolist(), abs=0.5)
 
 
 def test_three_wins_in_four_are_190_points() -> None:
-    first, second = elo([("a", "b", 1), ("b", "a", 0), ("a", "b", 1), ("a", "b", 0)])
+    first, second = elo_ratings([("a", "b", 1), ("b", "a", 0), ("a", "b", 1), ("a", "b", 0)])
     assert (first.player, first.games, second.games) == ("a", 4, 4)
     assert first.rating - second.rating == pytest.approx(400 * math.log10(3))
 
@@ -54,7 +54,7 @@ def test_intervals_cover_the_truth(draws: float) -> None:
     rng = np.random.default_rng(4)
     held = trials = 0
     for _ in range(250):
-        for r in elo(play(truth, 25, rng, draws)):
+        for r in elo_ratings(play(truth, 25, rng, draws)):
             held += r.low <= truth[r.player] <= r.high
             trials += 1
     assert 0.93 <= held / trials <= 0.97
@@ -62,26 +62,26 @@ def test_intervals_cover_the_truth(draws: float) -> None:
 
 def test_anchors_keep_their_ratings() -> None:
     games = play({"a": 1700, "b": 1500, "c": 1400}, 40, np.random.default_rng(1))
-    free = {r.player: r for r in elo(games)}
-    held = {r.player: r for r in elo(games, anchors={"b": 2000})}
+    free = {r.player: r for r in elo_ratings(games)}
+    held = {r.player: r for r in elo_ratings(games, anchors={"b": 2000})}
     assert (held["b"].rating, held["b"].low, held["b"].high) == (2000, 2000, 2000)
     assert held["a"].rating - 2000 == pytest.approx(free["a"].rating - free["b"].rating, abs=1e-6)
-    two = {r.player: r for r in elo(games, anchors={"a": 1800, "c": 1500})}
+    two = {r.player: r for r in elo_ratings(games, anchors={"a": 1800, "c": 1500})}
     assert (two["a"].rating, two["c"].rating) == (1800, 1500) and two["b"].low < two["b"].rating < two["b"].high
 
 
 def test_ratings_without_end_are_told() -> None:
     with pytest.raises(UsageError, match=r"'b' got no point from 'a'.*prior=1"):
-        elo([("a", "b", 1), ("a", "b", 1)])
+        elo_ratings([("a", "b", 1), ("a", "b", 1)])
     with pytest.raises(UsageError, match="'a' got no point from 'c', directly or over others, and 'c' none from 'a'"):
-        elo([("a", "b", 1), ("b", "a", 1), ("c", "d", 1), ("d", "c", 1)])
+        elo_ratings([("a", "b", 1), ("b", "a", 1), ("c", "d", 1), ("d", "c", 1)])
     with pytest.raises(UsageError, match="no finite gap"):
-        elo([("a", "b", 1), ("b", "a", 1), ("a", "c", 1), ("b", "c", 1)])
-    assert elo([("a", "b", 1), ("b", "a", 1), ("c", "b", 0.5)], anchors={"a": 1500})[0].games
-    with_prior = elo([("a", "b", 1), ("a", "b", 1)], prior=1)
+        elo_ratings([("a", "b", 1), ("b", "a", 1), ("a", "c", 1), ("b", "c", 1)])
+    assert elo_ratings([("a", "b", 1), ("b", "a", 1), ("c", "b", 0.5)], anchors={"a": 1500})[0].games
+    with_prior = elo_ratings([("a", "b", 1), ("a", "b", 1)], prior=1)
     assert 0 < with_prior[0].rating - with_prior[1].rating < 1000
     # Anchors are tied to each other, so winning against one and losing against the other is a rating.
-    assert len(elo([("a", "x", 1), ("b", "x", 0)], anchors={"a": 1400, "b": 1600})) == 3
+    assert len(elo_ratings([("a", "x", 1), ("b", "x", 0)], anchors={"a": 1400, "b": 1600})) == 3
 
 
 def test_refuses() -> None:
@@ -91,19 +91,19 @@ def test_refuses() -> None:
         ([("a", "b", 2.0)], "1, 0.5 or 0"),
     ]:
         with pytest.raises(UsageError, match=said):
-            elo(bad)
+            elo_ratings(bad)
     with pytest.raises(UsageError, match="three things"):
-        elo([("a", "b")])  # type: ignore[list-item]
+        elo_ratings([("a", "b")])  # type: ignore[list-item]
     with pytest.raises(UsageError, match="must be a number"):
-        elo([("a", "b", 0.5)], anchors={"a": math.nan})
+        elo_ratings([("a", "b", 0.5)], anchors={"a": math.nan})
     with pytest.raises(UsageError, match="played no game"):
-        elo([("a", "b", 0.5)], anchors={"z": 1500})
+        elo_ratings([("a", "b", 0.5)], anchors={"z": 1500})
 
 
 def test_drawn_games_alone_are_not_certain() -> None:
     """Five draws: all went as expected, which is no proof that the two are equally strong."""
-    first, second = elo([("a", "b", 0.5)] * 5)
+    first, second = elo_ratings([("a", "b", 0.5)] * 5)
     assert first.rating == pytest.approx(second.rating)
     assert first.high - first.low > 100
-    more, _ = elo([("a", "b", 0.5)] * 50)
+    more, _ = elo_ratings([("a", "b", 0.5)] * 50)
     assert 0 < more.high - more.low < first.high - first.low

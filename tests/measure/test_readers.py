@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ponder.errors import UnknownName, UsageError
-from ponder.measure.readers import Attempts, Columns, Group, labels, read, read_all, same_problems
+from ponder.measure.readers import Attempts, ColumnMap, ProblemAttempts, short_labels, read_log, read_logs, same_problems
 
 Matrix = list[list[int]]
 MATRIX: Matrix = [[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]]
@@ -131,17 +131,17 @@ LAYOUTS: dict[str, Callable[[Path, Matrix], Path]] = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_gives_the_same_counts(tmp_path: Path, layout: str) -> None:
-    (found,) = read(LAYOUTS[layout](tmp_path, MATRIX))
+    (found,) = read_log(LAYOUTS[layout](tmp_path, MATRIX))
     n, c = found.counts
     assert n.tolist() == [3, 3, 3, 3]
     assert c.tolist() == [2, 0, 3, 1]
     assert len(found.problems) == 4
-    assert any(line.startswith("columns: ") for line in found.how), "what was read as what is shown"
+    assert any(line.startswith("columns: ") for line in found.reading_notes), "what was read as what is shown"
 
 
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if not name.startswith(("counts", "a rate"))])
 def test_attempts_keep_their_order(tmp_path: Path, layout: str) -> None:
-    (found,) = read(LAYOUTS[layout](tmp_path, MATRIX))
+    (found,) = read_log(LAYOUTS[layout](tmp_path, MATRIX))
     assert [list(g.correct) for g in found.groups] == MATRIX
 
 
@@ -157,7 +157,7 @@ def test_any_verdicts_survive_any_layout(tmp_path: Path, matrix: Matrix, layout:
     for old in tmp_path.iterdir():
         old.unlink()
     try:
-        (found,) = read(LAYOUTS[layout](tmp_path, matrix))
+        (found,) = read_log(LAYOUTS[layout](tmp_path, matrix))
     except UsageError:  # asked, not guessed: a lone column of one value may be anything
         assert len(matrix[0]) == 1
         return
@@ -168,7 +168,7 @@ def test_any_verdicts_survive_any_layout(tmp_path: Path, matrix: Matrix, layout:
 def test_packed_and_marked_text_is_read(tmp_path: Path) -> None:
     packed = tmp_path / "a.jsonl.gz"
     packed.write_bytes(gzip.compress(b"\xef\xbb\xbf" + "".join(json.dumps(r) + "\n" for r in wide(MATRIX)).encode()))
-    (found,) = read(packed)
+    (found,) = read_log(packed)
     assert found.counts[1].tolist() == [2, 0, 3, 1]
     assert found.name == "a"
 
@@ -177,23 +177,23 @@ def test_a_folder_of_shards_is_one_log(tmp_path: Path) -> None:
     rows = wide(MATRIX)
     write_parquet(tmp_path / "train-00000.parquet", rows[:2])
     write_parquet(tmp_path / "train-00001.parquet", rows[2:])
-    (found,) = read(tmp_path)
+    (found,) = read_log(tmp_path)
     assert found.problems == ["p0", "p1", "p2", "p3"]
 
 
 def test_texts_of_a_large_file_can_stay_on_the_disk(tmp_path: Path) -> None:
     rows = [{**r, "response": ["x"] * 3, "samples": ["y"] * 3} for r in wide(MATRIX)]
     path = write_parquet(tmp_path / "a.parquet", rows)
-    assert read(path)[0].groups[0].texts == ("x", "x", "x")
-    assert read(path, texts=False)[0].groups[0].texts is None
-    assert read(path, Columns(text="samples"), texts=False)[0].groups[0].texts == ("y", "y", "y"), "unless asked for"
-    assert read(path, texts=False)[0].counts[1].tolist() == [2, 0, 3, 1]
+    assert read_log(path)[0].groups[0].texts == ("x", "x", "x")
+    assert read_log(path, texts=False)[0].groups[0].texts is None
+    assert read_log(path, ColumnMap(text="samples"), texts=False)[0].groups[0].texts == ("y", "y", "y"), "unless asked for"
+    assert read_log(path, texts=False)[0].counts[1].tolist() == [2, 0, 3, 1]
     bare = write_parquet(tmp_path / "b.parquet", [{"id": 1, "response": ["\\boxed{4}"], "gold": "4"}])
-    assert read(bare, texts=False)[0].counts[1].tolist() == [1], "without verdicts they are needed"
+    assert read_log(bare, texts=False)[0].counts[1].tolist() == [1], "without verdicts they are needed"
 
 
 def test_one_verdict_by_id_is_enough(tmp_path: Path) -> None:
-    (found,) = read(write_json(tmp_path / "a.json", {"p1": True, "p2": False, "p3": True}))
+    (found,) = read_log(write_json(tmp_path / "a.json", {"p1": True, "p2": False, "p3": True}))
     assert found.counts[1].tolist() == [1, 0, 1]
 
 
@@ -201,37 +201,37 @@ def test_parquet_without_its_library_says_what_to_install(tmp_path: Path, monkey
     path = write_parquet(tmp_path / "a.parquet", wide(MATRIX))
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
     with pytest.raises(Exception, match=r"pip install 'ponder\[hf\]'"):
-        read(path)
+        read_log(path)
 
 
 # Verdicts, scores and answers
 
 
 def test_an_empty_verdict_is_undecided_not_wrong(tmp_path: Path) -> None:
-    (found,) = read(
+    (found,) = read_log(
         write_lines(tmp_path / "a.jsonl", [{"id": 1, "correct": [True, None, False]}, {"id": 2, "correct": []}])
     )
     assert found.groups[0].correct == (1.0, None, 0.0)
     assert found.counts[0].tolist() == [2, 0]
-    assert found.empty == ["2"]
-    assert any("1 attempts have no verdict" in line for line in found.how)
-    assert any("1 problems have no attempts" in line for line in found.how)
+    assert found.problems_without_verdict == ["2"]
+    assert any("1 attempts have no verdict" in line for line in found.reading_notes)
+    assert any("1 problems have no attempts" in line for line in found.reading_notes)
 
 
 def test_other_words_for_right_must_be_said(tmp_path: Path) -> None:
     rows = [{"id": i, "result": "timed out" if i else "passed"} for i in range(4)]
     path = write_lines(tmp_path / "a.jsonl", rows)
     with pytest.raises(UsageError, match="right=VALUE"):
-        read(path, Columns(correct="result"))
-    (found,) = read(path, Columns(correct="result", right="passed"))
+        read_log(path, ColumnMap(correct="result"))
+    (found,) = read_log(path, ColumnMap(correct="result", right="passed"))
     assert found.counts[1].tolist() == [1, 0, 0, 0]
 
 
 def test_minus_one_is_no_verdict(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", [{"id": i, "label": x} for i, x in enumerate([1, -1, 1])])
     with pytest.raises(UsageError, match="no column says which attempts are right"):
-        read(path)
-    (found,) = read(path, Columns(correct="label", right="1"))
+        read_log(path)
+    (found,) = read_log(path, ColumnMap(correct="label", right="1"))
     assert found.counts[1].tolist() == [1, 0, 1]
 
 
@@ -243,34 +243,34 @@ def test_scores_answers_tokens_and_texts_are_found(tmp_path: Path) -> None:
         }
         for i in range(2)
     ]  # fmt: skip
-    (found,) = read(write_lines(tmp_path / "a.jsonl", rows))
+    (found,) = read_log(write_lines(tmp_path / "a.jsonl", rows))
     first = found.groups[0]
     assert first.correct == (1.0, 0.0)
     assert first.answers == ("7", "8")
     assert first.scores == {"score": (0.9, 0.4)}, "step scores count by the lowest"
     assert (first.tokens, first.texts, first.gold, first.question) == ((5, 6), ("a", "b"), "7", "q0")
-    (last,) = read(tmp_path / "a.jsonl", Columns(scoring="last"))
+    (last,) = read_log(tmp_path / "a.jsonl", ColumnMap(step_score_reduction="last"))
     assert last.groups[0].scores == {"score": (0.9, 0.8)}
 
 
 def test_a_missing_score_is_counted(tmp_path: Path) -> None:
     rows = [{"id": i, "correct": [1, 0], "rm_score": [0.5, None if i else 0.1]} for i in range(2)]
-    (found,) = read(write_lines(tmp_path / "a.jsonl", rows))
+    (found,) = read_log(write_lines(tmp_path / "a.jsonl", rows))
     assert found.groups[1].scores["score"] == (0.5, None)
-    assert any("1 attempts have no score" in line for line in found.how)
+    assert any("1 attempts have no score" in line for line in found.reading_notes)
 
 
 def test_without_verdicts_answers_are_compared_with_gold(tmp_path: Path) -> None:
     rows = [{"id": i, "answer": "1/2", "preds": ["0.5", "\\frac{1}{2}", "2", None]} for i in range(2)]
-    (found,) = read(write_lines(tmp_path / "a.jsonl", rows))
+    (found,) = read_log(write_lines(tmp_path / "a.jsonl", rows))
     assert found.groups[0].correct == (1.0, 1.0, 0.0, 0.0)
-    assert any("no verdicts" in line for line in found.how)
+    assert any("no verdicts" in line for line in found.reading_notes)
 
 
 def test_more_answers_than_verdicts_is_an_error(tmp_path: Path) -> None:
     rows = [{"id": 1, "correct": [1, 0], "pred": ["a", "b", "c"]}]
     with pytest.raises(UsageError, match=r"2 verdicts and 3 answers"):
-        read(write_lines(tmp_path / "a.jsonl", rows))
+        read_log(write_lines(tmp_path / "a.jsonl", rows))
 
 
 # Which column is what
@@ -278,32 +278,32 @@ def test_more_answers_than_verdicts_is_an_error(tmp_path: Path) -> None:
 
 def test_a_row_number_is_not_the_problem_where_a_question_repeats(tmp_path: Path) -> None:
     rows = [{"index": 2 * i + j, "question": f"what is {i}?", "correct": j} for i in range(3) for j in range(2)]
-    (found,) = read(write_csv(tmp_path / "a.csv", rows))
+    (found,) = read_log(write_csv(tmp_path / "a.csv", rows))
     assert found.counts[0].tolist() == [2, 2, 2]
 
 
 def test_an_attempts_number_is_no_verdict(tmp_path: Path) -> None:
     rows = [{"id": f"p{i}", "attempt": j, "ok": i == j} for i in range(3) for j in range(2)]
-    (found,) = read(write_csv(tmp_path / "a.csv", rows))
+    (found,) = read_log(write_csv(tmp_path / "a.csv", rows))
     assert found.counts[1].tolist() == [1, 1, 0]
 
 
 def test_counts_of_0_and_1_beside_n_are_counts(tmp_path: Path) -> None:
-    (found,) = read(write_csv(tmp_path / "a.csv", [{"id": i, "n": 100, "correct": i % 2} for i in range(4)]))
+    (found,) = read_log(write_csv(tmp_path / "a.csv", [{"id": i, "n": 100, "correct": i % 2} for i in range(4)]))
     assert found.counts[0].tolist() == [100] * 4
     assert found.counts[1].tolist() == [0, 1, 0, 1]
 
 
 def test_n_beside_one_row_per_attempt_is_no_count(tmp_path: Path) -> None:
     rows = [{"problem_id": i, "n": 2, "correct": j} for i in range(3) for j in range(2)]
-    (found,) = read(write_csv(tmp_path / "a.csv", rows))
+    (found,) = read_log(write_csv(tmp_path / "a.csv", rows))
     assert found.counts[0].tolist() == [2, 2, 2]
     assert found.counts[1].tolist() == [1, 1, 1]
 
 
 def test_a_number_of_samples_can_be_given(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "a.csv", [{"name": f"x{i}", "hits": i} for i in range(3)])
-    (found,) = read(path, Columns(id="name", n="10", c="hits"))
+    (found,) = read_log(path, ColumnMap(id="name", n="10", c="hits"))
     assert found.counts[0].tolist() == [10, 10, 10]
     assert found.counts[1].tolist() == [0, 1, 2]
 
@@ -311,33 +311,33 @@ def test_a_number_of_samples_can_be_given(tmp_path: Path) -> None:
 def test_a_rate_that_is_no_whole_number_of_samples_is_refused(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "a.csv", [{"id": 0, "n": 10, "solve_rate": 0.25}])
     with pytest.raises(UsageError, match="row 1"):
-        read(path)
+        read_log(path)
 
 
 def test_more_right_than_samples_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="5 right of 4 samples"):
-        read(write_csv(tmp_path / "a.csv", [{"id": 0, "n": 4, "c": 5}]))
+        read_log(write_csv(tmp_path / "a.csv", [{"id": 0, "n": 4, "c": 5}]))
 
 
 def test_two_columns_that_fit_equally_well_are_asked_about(tmp_path: Path) -> None:
     rows = [{"id": i, "gpt": i % 2, "llama": 1 - i % 2} for i in range(4)]
     path = write_csv(tmp_path / "a.csv", rows)
     with pytest.raises(UsageError, match="systems=gpt,llama"):
-        read(path)
-    one, other = read(path, Columns(systems="gpt,llama"))
+        read_log(path)
+    one, other = read_log(path, ColumnMap(systems="gpt,llama"))
     assert (one.name, other.name) == ("a: gpt", "a: llama")
     assert one.counts[1].tolist() == [0, 1, 0, 1]
     assert other.counts[1].tolist() == [1, 0, 1, 0]
-    (joined,) = read(path, Columns(correct="gpt,llama"))
+    (joined,) = read_log(path, ColumnMap(correct="gpt,llama"))
     assert joined.counts[0].tolist() == [2] * 4
 
 
 def test_a_column_of_any_name_is_asked_about(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "a.csv", [{"id": i, "truncated": i % 2} for i in range(4)])
     with pytest.raises(UsageError, match="is truncated the verdict"):
-        read(path)
-    assert read(path, Columns(correct="truncated"))[0].counts[1].sum() == 2
-    (found,) = read(
+        read_log(path)
+    assert read_log(path, ColumnMap(correct="truncated"))[0].counts[1].sum() == 2
+    (found,) = read_log(
         write_csv(tmp_path / "b.csv", [{"id": i, "math_match": i % 2, "truncated": 1 - i % 2} for i in range(4)])
     )
     assert found.counts[1].tolist() == [0, 1, 0, 1], "a telling word in its name is enough"
@@ -346,64 +346,64 @@ def test_a_column_of_any_name_is_asked_about(tmp_path: Path) -> None:
 def test_a_label_beside_predictions_is_gold(tmp_path: Path) -> None:
     rows = [{"id": i, "label": i % 2, "prediction": 1} for i in range(4)]
     with pytest.raises(UsageError, match=r"no column says|the verdict"):
-        read(write_csv(tmp_path / "a.csv", rows))
+        read_log(write_csv(tmp_path / "a.csv", rows))
 
 
 def test_verdicts_beside_a_total_of_anything_are_asked_about(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "a.csv", [{"id": i, "correct": i % 2, "total": 512} for i in range(4)])
     with pytest.raises(UsageError, match="correct may be verdicts, or counts of total"):
-        read(path)
-    assert read(path, Columns(correct="correct"))[0].counts[0].tolist() == [1] * 4
-    assert read(path, Columns(n="total", c="correct"))[0].counts[0].tolist() == [512] * 4
+        read_log(path)
+    assert read_log(path, ColumnMap(correct="correct"))[0].counts[0].tolist() == [1] * 4
+    assert read_log(path, ColumnMap(n="total", c="correct"))[0].counts[0].tolist() == [512] * 4
 
 
 def test_unequal_numbers_of_attempts_are_shown(tmp_path: Path) -> None:
     rows = [{"task_id": i, "passed": True} for i in (0, 0, 0, 1, 1, 1, 2, 2)]
-    (found,) = read(write_csv(tmp_path / "a.csv", rows))
-    assert any("problems have 2 to 3 attempts, the fewest at '2'" in line for line in found.how)
+    (found,) = read_log(write_csv(tmp_path / "a.csv", rows))
+    assert any("problems have 2 to 3 attempts, the fewest at '2'" in line for line in found.reading_notes)
 
 
 def test_a_second_choice_is_shown(tmp_path: Path) -> None:
     rows = [{"id": i, "base_status": "pass", "plus_status": "fail" if i else "pass"} for i in range(3)]
-    (found,) = read(write_csv(tmp_path / "a.csv", rows))
+    (found,) = read_log(write_csv(tmp_path / "a.csv", rows))
     assert found.counts[1].tolist() == [1, 0, 0]
-    assert any("could also be base_status" in line for line in found.how)
+    assert any("could also be base_status" in line for line in found.reading_notes)
 
 
 def test_a_column_that_is_passed_over_is_shown(tmp_path: Path) -> None:
     """EvalPlus's results: a status may be pass, fail or timeout."""
     tried = [{"base_status": "pass", "plus_status": s} for s in ("pass", "fail", "timeout")]
     path = write_json(tmp_path / "a.json", {"date": "x", "eval": {f"HumanEval/{i}": tried for i in range(3)}})
-    (found,) = read(path)
+    (found,) = read_log(path)
     assert found.counts[1].tolist() == [3, 3, 3]
-    assert any("plus_status was passed over: 'timeout'" in line for line in found.how)
-    (plus,) = read(path, Columns(correct="values.plus_status", right="pass"))
+    assert any("plus_status was passed over: 'timeout'" in line for line in found.reading_notes)
+    (plus,) = read_log(path, ColumnMap(correct="values.plus_status", right="pass"))
     assert plus.counts[1].tolist() == [1, 1, 1]
 
 
 def test_a_column_that_is_not_there_is_named_with_its_likes(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.jsonl", wide(MATRIX))
     with pytest.raises(UnknownName, match="Did you mean 'is_correct'"):
-        read(path, Columns(correct="is_corect"))
+        read_log(path, ColumnMap(correct="is_corect"))
     with pytest.raises(UnknownName, match="role of a column"):
-        Columns.of(["corect=x"])
+        ColumnMap.from_flags(["corect=x"])
 
 
 def test_models_in_one_log_are_systems(tmp_path: Path) -> None:
     rows = [{"model": m, "task_id": i, "passed": i % k == 0} for m, k in (("a", 1), ("b", 2)) for i in range(4)]
-    one, other = read(write_csv(tmp_path / "log.csv", rows))
+    one, other = read_log(write_csv(tmp_path / "log.csv", rows))
     assert [one.name, other.name] == ["log: a", "log: b"]
     assert one.counts[1].sum() == 4
     assert other.counts[1].sum() == 2
-    (only,) = read_all([f"{tmp_path}/log.csv::b"])
+    (only,) = read_logs([f"{tmp_path}/log.csv::b"])
     assert only.counts[1].sum() == 2
     with pytest.raises(UnknownName, match="system in"):
-        read_all([f"{tmp_path}/log.csv::c"])
+        read_logs([f"{tmp_path}/log.csv::c"])
 
 
 def test_ids_of_several_tasks_do_not_collide(tmp_path: Path) -> None:
     rows = [{"task": t, "doc": "x", "idx": i, "acc": 1.0} for t in ("add", "sort") for i in range(2)]
-    (found,) = read(write_lines(tmp_path / "a.jsonl", rows))
+    (found,) = read_log(write_lines(tmp_path / "a.jsonl", rows))
     assert found.problems == ["add/0", "add/1", "sort/0", "sort/1"]
 
 
@@ -411,7 +411,7 @@ def test_what_a_column_called_answer_is(tmp_path: Path) -> None:
     rows = [{"id": i, "answer": "5", "correct": bool(j)} for i in range(2) for j in range(2)]
 
     def of(*rows: dict[str, Any], **named: str) -> tuple[Any, Any, Attempts]:
-        (found,) = read(write_lines(tmp_path / "a.jsonl", rows), Columns(**named))
+        (found,) = read_log(write_lines(tmp_path / "a.jsonl", rows), ColumnMap(**named))
         return found.groups[0].gold, found.groups[0].answers, found
 
     assert of(*rows)[:2] == ("5", None), "the same for all attempts: gold"
@@ -420,7 +420,7 @@ def test_what_a_column_called_answer_is(tmp_path: Path) -> None:
     assert of(*({**r, "pred": "6"} for r in rows))[:2] == ("5", ("6", "6"))
     gold, answers, found = of(*rows[::2])
     assert (gold, answers) == (None, None), "one row each: nothing tells"
-    assert any("answer was left out" in line for line in found.how)
+    assert any("answer was left out" in line for line in found.reading_notes)
     assert of(*rows[::2], gold="answer")[0] == "5"
     assert of(*rows[::2], answer="answer")[1] == ("5",)
 
@@ -428,7 +428,7 @@ def test_what_a_column_called_answer_is(tmp_path: Path) -> None:
 def test_two_gold_answers_of_one_problem_are_refused(tmp_path: Path) -> None:
     rows = [{"id": 1, "gold": str(j), "correct": True} for j in range(2)]
     with pytest.raises(UsageError, match="one gold in row 1 and another in row 2"):
-        read(write_lines(tmp_path / "a.jsonl", rows))
+        read_log(write_lines(tmp_path / "a.jsonl", rows))
 
 
 # Duplicates, versions, nothing
@@ -436,27 +436,27 @@ def test_two_gold_answers_of_one_problem_are_refused(tmp_path: Path) -> None:
 
 def test_a_problem_twice_in_a_wide_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"'p0' stands in rows 1 and 5"):
-        read(write_lines(tmp_path / "a.jsonl", [*wide(MATRIX), wide(MATRIX)[0]]))
+        read_log(write_lines(tmp_path / "a.jsonl", [*wide(MATRIX), wide(MATRIX)[0]]))
 
 
 def test_an_attempt_twice_in_a_long_log_is_refused(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "a.csv", [*long(MATRIX), long(MATRIX)[0]])
     with pytest.raises(UsageError, match=r"attempt 0 at 'p0' stands in rows 1 and 13"):
-        read(path)
-    (found,) = read(path, Columns(duplicates="attempts"))
+        read_log(path)
+    (found,) = read_log(path, ColumnMap(duplicates="attempts"))
     assert found.counts[0].tolist() == [4, 3, 3, 3]
 
 
 def test_a_few_problems_with_two_rows_are_asked_about(tmp_path: Path) -> None:
     rows = [{"task_id": i, "passed": True} for i in (0, 1, 2, 3, 1)]
     with pytest.raises(UsageError, match="most problems have one row, but 1 have more"):
-        read(write_csv(tmp_path / "a.csv", rows))
+        read_log(write_csv(tmp_path / "a.csv", rows))
 
 
 def test_mixed_versions_in_one_log_are_refused(tmp_path: Path) -> None:
     rows = [{"id": i, "correct": True, "task_version": i // 2} for i in range(4)]
     with pytest.raises(UsageError, match="mixes versions of a task"):
-        read(write_csv(tmp_path / "a.csv", rows))
+        read_log(write_csv(tmp_path / "a.csv", rows))
 
 
 @pytest.mark.parametrize(
@@ -478,26 +478,26 @@ def test_mixed_versions_in_one_log_are_refused(tmp_path: Path) -> None:
 def test_what_cannot_be_read_says_why(tmp_path: Path, name: str, text: str, why: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(UsageError, match=why):
-        read(tmp_path / name)
+        read_log(tmp_path / name)
 
 
 def test_a_cut_parquet_file_says_so(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "a.parquet", wide(MATRIX))
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(UsageError, match="cannot read"):
-        read(path)
+        read_log(path)
 
 
 def test_no_file_says_so(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no run or log at"):
-        read(tmp_path / "none.jsonl")
+        read_log(tmp_path / "none.jsonl")
 
 
 # Systems together
 
 
 def system(name: str, correct: dict[str, float], gold: Any = None, task: Any = None) -> Attempts:
-    return Attempts(name, tuple(Group(p, (c,), gold=gold) for p, c in correct.items()), task=task)
+    return Attempts(name, tuple(ProblemAttempts(p, (c,), gold=gold) for p, c in correct.items()), task=task)
 
 
 def test_systems_are_put_in_one_order() -> None:
@@ -511,11 +511,11 @@ def test_different_problems_are_refused_or_cut_to_the_common_ones() -> None:
     pair = [system("a", {"x": 1, "y": 0}), system("b", {"y": 1, "z": 0})]
     with pytest.raises(UsageError, match=r"different problems \(a 2, b 2; 1 in common\).*--common"):
         same_problems(pair)
-    (a, b), said = same_problems(pair, common=True)
+    (a, b), said = same_problems(pair, common_only=True)
     assert a.problems == b.problems == ["y"]
     assert "compared on the 1 problems that all have" in said[0]
     with pytest.raises(UsageError, match="no problem in common"):
-        same_problems([system("a", {"x": 1}), system("b", {"y": 1})], common=True)
+        same_problems([system("a", {"x": 1}), system("b", {"y": 1})], common_only=True)
 
 
 def test_another_gold_answer_or_version_is_another_task() -> None:
@@ -526,27 +526,27 @@ def test_another_gold_answer_or_version_is_another_task() -> None:
 
 
 def test_names_are_told_by_what_differs() -> None:
-    assert labels(["run_a_seed1", "run_b_seed1"]) == ["a", "b"]
-    assert labels(["log: x", "log: y y"]) == ["x", "y y"]
-    assert labels(["one"]) == ["one"]
-    assert labels(["run_1", "run_1_2"]) == ["run_1", "run_1_2"]
+    assert short_labels(["run_a_seed1", "run_b_seed1"]) == ["a", "b"]
+    assert short_labels(["log: x", "log: y y"]) == ["x", "y y"]
+    assert short_labels(["one"]) == ["one"]
+    assert short_labels(["run_1", "run_1_2"]) == ["run_1", "run_1_2"]
 
 
 def test_two_logs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     for folder in ("first", "second"):
         (tmp_path / folder).mkdir()
         write_lines(tmp_path / folder / "a.jsonl", wide(MATRIX))
-    found = read_all([tmp_path / "first" / "a.jsonl", tmp_path / "second" / "a.jsonl"])
+    found = read_logs([tmp_path / "first" / "a.jsonl", tmp_path / "second" / "a.jsonl"])
     assert len({s.name for s in found}) == 2
     assert "first" in found[0].name
 
 
 def test_a_table_under_any_one_name_is_a_table(tmp_path: Path) -> None:
     rows = [{"name": f"case {i}", "success": bool(line[0])} for i, line in enumerate(MATRIX)]
-    (found,) = read(write_json(tmp_path / "log.json", {"test_results": rows}))
+    (found,) = read_log(write_json(tmp_path / "log.json", {"test_results": rows}))
     assert found.means == [1.0, 0.0, 1.0, 0.0], "not one problem with four attempts"
-    assert any("each row is one" in line for line in found.how), "that no column names the problem is told"
-    (matrix,) = read(write_json(tmp_path / "matrix.json", {"outcomes of runs": MATRIX}))
+    assert any("each row is one" in line for line in found.reading_notes), "that no column names the problem is told"
+    (matrix,) = read_log(write_json(tmp_path / "matrix.json", {"outcomes of runs": MATRIX}))
     assert matrix.counts[1].tolist() == [2, 0, 3, 1]
 
 
@@ -555,21 +555,21 @@ def test_systems_by_name_are_told_from_problems_by_id(tmp_path: Path) -> None:
         name: [{"problem_id": f"p{i}", "correct": line[at]} for i, line in enumerate(MATRIX)]
         for at, name in enumerate(("small", "large"))
     }
-    found = read(write_json(tmp_path / "log.json", by_system))
+    found = read_log(write_json(tmp_path / "log.json", by_system))
     assert [(s.name, s.means) for s in found] == [
         ("log: small", [1.0, 0.0, 1.0, 0.0]), ("log: large", [0.0, 0.0, 1.0, 1.0]),
     ]  # fmt: skip
     by_problem = {f"p{i}": [{"id": j, "correct": c} for j, c in enumerate(line)] for i, line in enumerate(MATRIX)}
-    (one,) = read(write_json(tmp_path / "other.json", by_problem))
+    (one,) = read_log(write_json(tmp_path / "other.json", by_problem))
     assert one.counts[1].tolist() == [2, 0, 3, 1], "ids that only count the attempts tell no problem"
     same_id = {f"p{i}": [{"task_id": f"p{i}", "correct": c} for c in line] for i, line in enumerate(MATRIX)}
-    (one,) = read(write_json(tmp_path / "third.json", same_id))
+    (one,) = read_log(write_json(tmp_path / "third.json", same_id))
     assert one.counts[1].tolist() == [2, 0, 3, 1]
 
 
 def test_the_id_of_something_else_is_no_problem(tmp_path: Path) -> None:
     rows = [{"success": bool(line[0]), "provider": {"id": "m"}, "case": i} for i, line in enumerate(MATRIX)]
-    (found,) = read(write_lines(tmp_path / "log.jsonl", rows))
+    (found,) = read_log(write_lines(tmp_path / "log.jsonl", rows))
     assert found.means == [1.0, 0.0, 1.0, 0.0]
 
 
@@ -577,16 +577,16 @@ def test_the_id_of_something_else_is_no_problem(tmp_path: Path) -> None:
 def test_a_table_may_be_parted_by_another_mark(tmp_path: Path, mark: str) -> None:
     path = tmp_path / "log.csv"
     path.write_text(f"id{mark}correct\na{mark}1\nb{mark}0\n")
-    assert read(path)[0].means == [1.0, 0.0]
+    assert read_log(path)[0].means == [1.0, 0.0]
 
 
 def test_decimals_and_infinite_answers_are_read(tmp_path: Path) -> None:
     pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     rows = [{"problem_id": "a", "correct": Decimal(1)}, {"problem_id": "b", "correct": Decimal(0)}]
     parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "log.parquet")
-    assert read(tmp_path / "log.parquet")[0].means == [1.0, 0.0]
+    assert read_log(tmp_path / "log.parquet")[0].means == [1.0, 0.0]
     path = write_lines(tmp_path / "log.jsonl", [{"id": i, "pred": math.inf, "correct": i} for i in (0, 1)])
-    assert read(path)[0].groups[0].answers == ("inf",)
+    assert read_log(path)[0].groups[0].answers == ("inf",)
 
 
 def test_logs_of_two_versions_are_not_compared(tmp_path: Path) -> None:
@@ -596,44 +596,44 @@ def test_logs_of_two_versions_are_not_compared(tmp_path: Path) -> None:
 
     old, new, same = log("old", 1), log("new", 2), log("same", 1)
     with pytest.raises(UsageError, match="different versions of a task: version 1 and version 2"):
-        same_problems(read_all([old, new]))
-    same_problems(read_all([old, same]))
-    same_problems(read_all([old, new], Columns(version="none")))  # a version of something else
+        same_problems(read_logs([old, new]))
+    same_problems(read_logs([old, same]))
+    same_problems(read_logs([old, new], ColumnMap(version="none")))  # a version of something else
 
 
 def test_words_that_are_no_verdicts_are_told_with_the_way_out(tmp_path: Path) -> None:
     rows = [{"problem_id": i, "verdict": v} for i, v in enumerate(("Accepted", "Wrong Answer", "Time Limit Exceeded"))]
     path = write_lines(tmp_path / "log.jsonl", rows)
     with pytest.raises(UsageError, match="--column correct=verdict --column right=accepted"):
-        read(path)
-    assert read(path, Columns(correct="verdict", right="accepted"))[0].means == [1.0, 0.0, 0.0]
+        read_log(path)
+    assert read_log(path, ColumnMap(correct="verdict", right="accepted"))[0].means == [1.0, 0.0, 0.0]
 
 
 def test_numbered_columns_can_be_named(tmp_path: Path) -> None:
     rows = [{"id": i, "gold": "7", "model_1": a, "model_2": b} for i, (a, b, _) in enumerate(MATRIX)]
     path = write_csv(tmp_path / "log.csv", rows)
-    found = read(path, Columns(systems="model_1,model_2"))
+    found = read_log(path, ColumnMap(systems="model_1,model_2"))
     assert [s.means for s in found] == [[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, 1.0]]
-    (second,) = read(path, Columns(correct="model_2"))
+    (second,) = read_log(path, ColumnMap(correct="model_2"))
     assert second.means == [0.0, 0.0, 1.0, 1.0]
-    (both,) = read(path, Columns(correct="model_1,model_2"))
+    (both,) = read_log(path, ColumnMap(correct="model_1,model_2"))
     assert both.counts[1].tolist() == [1, 0, 2, 1]
 
 
 def test_a_number_alone_names_no_system() -> None:
-    assert labels(["log: model_1", "log: model_2"]) == ["model_1", "model_2"]
-    assert labels(["log (1)", "log (2)"]) == ["log (1)", "log (2)"]
-    assert labels(["run 7b chat", "run 70b chat"]) == ["7b", "70b"]
+    assert short_labels(["log: model_1", "log: model_2"]) == ["model_1", "model_2"]
+    assert short_labels(["log (1)", "log (2)"]) == ["log (1)", "log (2)"]
+    assert short_labels(["run 7b chat", "run 70b chat"]) == ["7b", "70b"]
 
 
 def test_a_few_long_lists_are_systems_or_problems(tmp_path: Path) -> None:
     verdicts = {"gpt-4": [1, 0, 1, 1, 0, 1], "llama-3-8b": [0, 0, 1, 1, 0, 0]}
     path = write_json(tmp_path / "log.json", verdicts)
     with pytest.raises(UsageError, match=r"--column systems=gpt-4,llama-3-8b, or --column id=id"):
-        read(path)
-    found = read(path, Columns(systems="gpt-4,llama-3-8b"))
+        read_log(path)
+    found = read_log(path, ColumnMap(systems="gpt-4,llama-3-8b"))
     assert [s.means for s in found] == [[float(c) for c in v] for v in verdicts.values()]
-    (one,) = read(path, Columns(id="id"))
+    (one,) = read_log(path, ColumnMap(id="id"))
     assert one.counts[1].tolist() == [4, 2]
-    (counted,) = read(write_json(tmp_path / "ids.json", {f"p{i}": [1, 0, 1, 1, 0, 1] for i in range(2)}))
+    (counted,) = read_log(write_json(tmp_path / "ids.json", {f"p{i}": [1, 0, 1, 1, 0, 1] for i in range(2)}))
     assert len(counted.groups) == 2, "ids that count are ids"

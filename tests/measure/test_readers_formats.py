@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from ponder.errors import UnknownName, UsageError
-from ponder.measure.decide import decide
+from ponder.measure.decide import apply_rule
 from ponder.measure.passk import pass_at_k
-from ponder.measure.readers import LOGPROB, Columns, read, read_all, to_traces
-from ponder.measure.readers.traces import tree_of_thoughts
+from ponder.measure.readers import LOGPROB, ColumnMap, read_log, read_logs, to_traces
+from ponder.measure.readers.traces import read_tree_of_thoughts_traces
 from ponder.types import Cost
-from stored import right, stored, wrong
+from stored import right_answer, write_run, wrong_answer
 
 LOGS = "logs"
 
@@ -31,7 +31,7 @@ def write_lines(path: Path, rows: Sequence[Any]) -> Path:
 
 @pytest.mark.parametrize(("part", "one", "five"), [("input", 35.95, 44.99), ("output", 34.21, 40.29)])
 def test_faithful_cruxeval(data: Path, part: str, one: float, five: float) -> None:
-    (found,) = read(data / LOGS / "cruxeval" / f"scored_codellama7b_t0.2_{part}.json")
+    (found,) = read_log(data / LOGS / "cruxeval" / f"scored_codellama7b_t0.2_{part}.json")
     n, c = found.counts
     assert len(n) == 800 and set(n) == {10}
     assert 100 * pass_at_k(n, c, 1).mean() == pytest.approx(one, abs=0.005)
@@ -43,11 +43,11 @@ def test_faithful_cruxeval(data: Path, part: str, one: float, five: float) -> No
 
 def test_faithful_cruxeval_without_verdicts_is_refused(data: Path) -> None:
     with pytest.raises(UsageError, match="no column says which attempts are right"):
-        read(data / LOGS / "cruxeval" / "gen_codellama7b_t0.2_input.json")
+        read_log(data / LOGS / "cruxeval" / "gen_codellama7b_t0.2_input.json")
 
 
 def test_faithful_gsm8k_verifier(data: Path) -> None:
-    found = read(data / LOGS / "gsm8k_verifier" / "example_model_solutions.jsonl")
+    found = read_log(data / LOGS / "gsm8k_verifier" / "example_model_solutions.jsonl")
     means = [100 * np.mean([m for m in s.means if m is not None]) for s in found]
     assert [s.name.rpartition(": ")[2] for s in found] == [
         "6b_finetuning", "6b_verification", "175b_finetuning", "175b_verification"
@@ -57,11 +57,11 @@ def test_faithful_gsm8k_verifier(data: Path) -> None:
 
 
 def test_faithful_qwen_math_rm(data: Path) -> None:
-    (found,) = read(data / LOGS / "qwen_math_rm" / "math_cot_100.jsonl")
-    first = [found.map(lambda g, k=k: g.first(k)) for k in (1, 2, 4, 8)]  # type: ignore[misc]
+    (found,) = read_log(data / LOGS / "qwen_math_rm" / "math_cot_100.jsonl")
+    first = [found.map_problems(lambda g, k=k: g.first(k)) for k in (1, 2, 4, 8)]  # type: ignore[misc]
 
     def right(method: Any) -> list[float]:
-        return [sum(w or 0 for w in decide(a, method)) for a in first]
+        return [sum(w or 0 for w in apply_rule(a, method)) for a in first]
 
     assert right("majority") == [90, 90, 93, 93]
     assert right("best") == [90, 93, 93, 94]
@@ -71,15 +71,15 @@ def test_faithful_qwen_math_rm(data: Path) -> None:
 def test_faithful_tree_of_thoughts_samples(data: Path) -> None:
     folder = data / LOGS / "tree_of_thoughts_game24"
     for part, mean, some in (("standard", 7.34, 33), ("cot", 4.03, 49)):
-        (found,) = read(folder / f"gpt-4_0.7_naive_{part}_sample_100_start900_end1000.json")
+        (found,) = read_log(folder / f"gpt-4_0.7_naive_{part}_sample_100_start900_end1000.json")
         assert 100 * np.mean([m for m in found.means if m is not None]) == pytest.approx(mean, abs=0.005)
-        assert sum(w or 0 for w in decide(found, "any")) == some
+        assert sum(w or 0 for w in apply_rule(found, "any")) == some
 
 
 def test_faithful_tree_of_thoughts_trees(data: Path) -> None:
     path = data / LOGS / "tree_of_thoughts_game24" / "gpt-4_0.7_propose1_value3_greedy5_start900_end1000.json"
-    (found,) = read(path)
-    assert sum(w or 0 for w in decide(found, "any")) == 69
+    (found,) = read_log(path)
+    assert sum(w or 0 for w in apply_rule(found, "any")) == 69
     assert found.cost is not None
     assert found.cost.dollars == pytest.approx(74.50962, abs=1e-6), "what the log says at its end"
     rows = json.loads(path.read_text())
@@ -90,7 +90,7 @@ def test_faithful_tree_of_thoughts_trees(data: Path) -> None:
 
 def test_faithful_tree_of_thoughts_as_traces(data: Path) -> None:
     path = data / LOGS / "tree_of_thoughts_game24" / "gpt-4_0.7_propose1_value3_greedy5_start900_end1000.json"
-    rows, traces = json.loads(path.read_text()), tree_of_thoughts(path)
+    rows, traces = json.loads(path.read_text()), read_tree_of_thoughts_traces(path)
     assert len(traces) == 100
     for row, trace in zip(rows, traces, strict=True):
         answers = trace.answers()
@@ -127,14 +127,14 @@ def lm_eval_rows(filter: str, flags: Sequence[float]) -> list[dict[str, Any]]:
 
 def test_lm_eval_filters_are_systems(tmp_path: Path) -> None:
     rows = lm_eval_rows("strict-match", [1.0, 0.0, 0.0]) + lm_eval_rows("flexible-extract", [1.0, 1.0, 0.0])
-    strict, flexible = read(write_lines(tmp_path / "samples_gsm8k_2025-01-01.jsonl", rows))
+    strict, flexible = read_log(write_lines(tmp_path / "samples_gsm8k_2025-01-01.jsonl", rows))
     assert strict.name.endswith("strict-match") and flexible.name.endswith("flexible-extract")
     assert strict.counts[1].tolist() == [1, 0, 0]
     assert flexible.counts[1].tolist() == [1, 1, 0]
     assert strict.groups[0].answers == ("0",)
     assert strict.groups[1].texts == ("so 1",)
     assert strict.groups[1].question == "q1"
-    assert "lm-eval samples" in strict.how[0]
+    assert "lm-eval samples" in strict.reading_notes[0]
 
 
 def test_lm_eval_by_log_likelihood(tmp_path: Path) -> None:
@@ -146,9 +146,9 @@ def test_lm_eval_by_log_likelihood(tmp_path: Path) -> None:
         }
         for i in range(4)
     ]  # fmt: skip
-    (found,) = read(write_lines(tmp_path / "samples_arc.jsonl", rows))
+    (found,) = read_log(write_lines(tmp_path / "samples_arc.jsonl", rows))
     assert found.counts[1].tolist() == [0, 1, 0, 1]
-    (other,) = read(tmp_path / "samples_arc.jsonl", Columns(correct="acc_norm"))
+    (other,) = read_log(tmp_path / "samples_arc.jsonl", ColumnMap(correct="acc_norm"))
     assert other.counts[1].sum() == 4
 
 
@@ -161,7 +161,7 @@ def test_s1_samples_have_a_verdict_each(tmp_path: Path) -> None:
         }
         for i in range(2)
     ]  # fmt: skip
-    (found,) = read(write_lines(tmp_path / "samples_aime.jsonl", rows))
+    (found,) = read_log(write_lines(tmp_path / "samples_aime.jsonl", rows))
     assert found.counts[0].tolist() == [3, 3]
     assert found.counts[1].tolist() == [1, 2]
     assert found.groups[0].answers == ("7", "8", "7")
@@ -182,7 +182,7 @@ def test_trl_completions_by_step_and_prompt(tmp_path: Path) -> None:
     for step in (1, 2):
         table = pyarrow.Table.from_pylist([r for r in rows if r["step"] == step])
         parquet.write_table(table, tmp_path / f"completions_{step:05d}.parquet")
-    (found,) = read(tmp_path)
+    (found,) = read_log(tmp_path)
     assert found.problems == ["step 1: a", "step 1: b", "step 2: a", "step 2: b"]
     assert found.counts[1].tolist() == [1, 1, 1, 1]
     assert found.groups[0].scores == {"accuracy_reward": (0.0, 1.0), "length_reward": (0.0, -0.5)}
@@ -200,15 +200,15 @@ def test_search_and_learn_is_judged_and_its_choices_are_systems(tmp_path: Path) 
         for i in range(3)
     ]  # fmt: skip
     path = write_lines(tmp_path / "best_of_n_completions.jsonl", rows)
-    main, *chosen = read(path)
+    main, *chosen = read_log(path)
     assert main.groups[0].correct == (1.0, 0.0, 0.0, 0.0)
     assert main.groups[0].scores["score"] == (0.2, 0.8, 0.5, 0.4), "by the last step, as the tool does"
     assert main.groups[0].tokens == (5, 6, 7, 8)
     assert main.groups[0].answers == ("12", "3", None, "3")
     assert [s.name.rpartition(": ")[2] for s in chosen] == ["pred_naive@2", "pred_maj@1", "pred_maj@4"]
     assert [s.counts[1].tolist() for s in chosen] == [[0, 0, 0], [1, 1, 1], [0, 0, 0]]
-    assert [s.name for s in read_all([path])] == [main.name], "what was chosen is shown where it is asked for"
-    (level,) = read_all([f"{path}::pred_maj@1"])
+    assert [s.name for s in read_logs([path])] == [main.name], "what was chosen is shown where it is asked for"
+    (level,) = read_logs([f"{path}::pred_maj@1"])
     assert level.counts[1].tolist() == [1, 1, 1]
 
 
@@ -216,9 +216,9 @@ def test_search_and_learn_is_judged_and_its_choices_are_systems(tmp_path: Path) 
 
 
 def test_a_run_is_read_as_it_was_judged(tmp_path: Path) -> None:
-    said = [[right(0), wrong(0)], [wrong(1), wrong(1, 2)], [right(2), right(2)]]
-    path = stored(tmp_path / "run", said, scores=[[0.1, 0.9]] * 3, logprobs=[[-0.1, -0.2]] * 3, chosen=[1, 0, 1])
-    (found,) = read(path)
+    said = [[right_answer(0), wrong_answer(0)], [wrong_answer(1), wrong_answer(1, 2)], [right_answer(2), right_answer(2)]]
+    path = write_run(tmp_path / "run", said, scores=[[0.1, 0.9]] * 3, logprobs=[[-0.1, -0.2]] * 3, chosen=[1, 0, 1])
+    (found,) = read_log(path)
     assert [g.correct for g in found.groups] == [(1.0, 0.0), (0.0, 0.0), (1.0, 1.0)]
     assert found.groups[0].answers is not None and found.groups[0].answers[0] != found.groups[0].answers[1]
     assert found.groups[0].scores["rm"] == (0.1, 0.9)
@@ -226,14 +226,14 @@ def test_a_run_is_read_as_it_was_judged(tmp_path: Path) -> None:
     assert found.groups[0].tokens == (3, 4)
     assert [g.chosen for g in found.groups] == [1, 0, 1]
     assert found.cost == Cost(prompt_tokens=12, generated_tokens=90, flops=6e12, seconds=1.5)
-    (other,) = read(path, Columns(correct="rm"))
+    (other,) = read_log(path, ColumnMap(correct="rm"))
     assert other.groups[0].correct == (0.1, 0.9)
     with pytest.raises(UsageError, match="no scores of 'prm'"):
-        read(path, Columns(correct="prm"))
+        read_log(path, ColumnMap(correct="prm"))
 
 
 def test_a_training_runs_groups_are_by_step(tmp_path: Path) -> None:
-    (found,) = read(stored(tmp_path / "run", [[right(0)], [wrong(0)], [right(0)]][:2] * 3, steps=[1, 1, 2, 2, 2, 2]))
+    (found,) = read_log(write_run(tmp_path / "run", [[right_answer(0)], [wrong_answer(0)], [right_answer(0)]][:2] * 3, steps=[1, 1, 2, 2, 2, 2]))
     assert len(found.groups) == 6 and len(set(found.problems)) == 6
     assert found.problems[0].startswith("step 1: ")
 
@@ -249,12 +249,12 @@ def test_attempts_of_any_log_become_traces(tmp_path: Path) -> None:
             "reward": [0.9, 0.1],
         }
     ]
-    (trace,) = to_traces(read(write_lines(tmp_path / "a.jsonl", rows))[0])
+    (trace,) = to_traces(read_log(write_lines(tmp_path / "a.jsonl", rows))[0])
     assert trace.problem.question == "2+2?" and trace.problem.answer == "4"
     assert [trace.text(i) for i in trace.answers()] == ["4", "5"]
     assert [trace.score(i, "accuracy") for i in trace.answers()] == [1.0, 0.0]
     assert [trace.score(i, "score") for i in trace.answers()] == [0.9, 0.1]
-    (bare,) = read(write_lines(tmp_path / "b.jsonl", [{"id": 1, "correct": [True, False]}]))
+    (bare,) = read_log(write_lines(tmp_path / "b.jsonl", [{"id": 1, "correct": [True, False]}]))
     with pytest.raises(UsageError, match="no texts"):
         to_traces(bare)
 
@@ -270,12 +270,12 @@ def test_inspect_logs_are_judged_by_their_scorer(tmp_path: Path) -> None:
     log = {"version": 2, "status": "success", "eval": {"task_version": 3}, "stats": {"x": [{"a": 1}]}, "samples": rows}
     path = tmp_path / "log.json"
     path.write_text(json.dumps(log))
-    (found,) = read(path)
+    (found,) = read_log(path)
     assert [g.correct for g in found.groups] == [(1.0, 0.0), (0.0, None)]
     assert found.groups[0].tokens == (11, 12) and found.groups[0].question == "q1"
     assert found.task == "task_version 3"
-    assert "judged by match (it also has model_graded" in found.how[0]
-    (other,) = read(path, Columns(correct="model_graded"))
+    assert "judged by match (it also has model_graded" in found.reading_notes[0]
+    (other,) = read_log(path, ColumnMap(correct="model_graded"))
     assert other.means == [0.0, 0.0]
     with pytest.raises(UnknownName, match="model_graded"):
-        read(path, Columns(correct="model_grade"))
+        read_log(path, ColumnMap(correct="model_grade"))

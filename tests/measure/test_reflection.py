@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fakes import group
-from ponder.measure.reflection import correction, corrections, reflections
-from ponder.reason.reading import read
+from fakes import trace_group
+from ponder.measure.reflection import find_correction, find_corrections, find_reflections
+from ponder.reason.reading import extract_answer
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from ponder.reason.reading import read
     ],
 )
 def test_words(text: str, words: list[str]) -> None:
-    assert reflections(text) == words
+    assert find_reflections(text) == words
 
 
 @pytest.mark.parametrize(
@@ -33,20 +33,20 @@ def test_words(text: str, words: list[str]) -> None:
     ],
 )
 def test_a_correction_takes_something_back(text: str, found: tuple[str, str, str] | None) -> None:
-    assert correction(text, read) == found
+    assert find_correction(text, extract_answer) == found
 
 
 def test_only_right_answers_count() -> None:
-    trace = group([5], [[1]] * 2, [1.0, 0.0])
+    trace = trace_group([5], [[1]] * 2, [1.0, 0.0])
     for step in trace.steps[1:]:
         step.text = "= 51\nWait.\n#### 52"
-    (only,) = corrections([(7, trace)], "wanted", read)
+    (only,) = find_corrections([(7, trace)], "wanted", extract_answer)
     assert (only.step, only.before, only.after) == (7, "51", "52")
 
 
 def test_it_does_not_hang() -> None:
-    assert correction("7 " + "wait " * 100_000 + "#### 1", read) is None
-    assert len(reflections("hmm" + "m" * 500_000)) <= 1
+    assert find_correction("7 " + "wait " * 100_000 + "#### 1", extract_answer) is None
+    assert len(find_reflections("hmm" + "m" * 500_000)) <= 1
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_it_does_not_hang() -> None:
     ],
 )
 def test_the_same_number_in_other_clothes_is_not_taken_back(text: str) -> None:
-    assert correction(text, read) is None
+    assert find_correction(text, extract_answer) is None
 
 
 def test_a_difference_is_no_negative_number() -> None:
-    found = correction("10-7. Wait: \\boxed{3}", read)
+    found = find_correction("10-7. Wait: \\boxed{3}", extract_answer)
     assert found is not None and found[1] == "7"

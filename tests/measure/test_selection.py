@@ -14,28 +14,28 @@ from hypothesis import strategies as st
 
 from ponder.errors import UsageError
 from ponder.measure import best_at_k, pass_at_k, plurality_accuracy, plurality_limit, selection_curve
-from ponder.measure.selection import Rule
+from ponder.measure.selection import SampleSelectionRule
 from ponder.reason.operators import vote
 
 SAMPLE = st.tuples(st.sampled_from(["a", "b", "c", None]), st.sampled_from([0.0, 0.25, 0.5, -1.0, None]))
 RIGHT = {"a": 1.0, "b": 0.0, "c": 0.0, None: 0.0}
 
 
-def chosen(rule: str, answers: Sequence[Any], scores: Sequence[float | None]) -> Any:
-    return vote.majority(answers) if rule == "majority" else getattr(vote, rule)(answers, scores)
+def select_by_rule(rule: str, answers: Sequence[Any], scores: Sequence[float | None]) -> Any:
+    return vote.majority_answer(answers) if rule == "majority" else getattr(vote, rule)(answers, scores)
 
 
 def over_all_orders(rule: str, answers: Sequence[Any], scores: Sequence[float | None], k: int) -> float:
     """What the vote rule chooses, over every order of every subset of k."""
     orders = list(itertools.permutations(range(len(answers)), k))
-    picked = (chosen(rule, [answers[i] for i in order], [scores[i] for i in order]) for order in orders)
+    picked = (select_by_rule(rule, [answers[i] for i in order], [scores[i] for i in order]) for order in orders)
     return sum(RIGHT[p] for p in picked) / len(orders)
 
 
 @pytest.mark.parametrize("rule", ["majority", "best"])
 @given(samples=st.lists(SAMPLE, min_size=1, max_size=6))
 @settings(max_examples=40)
-def test_exact_is_the_mean_over_all_orders(rule: Rule, samples: list[tuple[str | None, float | None]]) -> None:
+def test_exact_is_the_mean_over_all_orders(rule: SampleSelectionRule, samples: list[tuple[str | None, float | None]]) -> None:
     answers, scores = [a for a, _ in samples], [s for _, s in samples]
     right = [RIGHT[a] for a in answers]
     ks = range(1, len(samples) + 1)
@@ -43,20 +43,20 @@ def test_exact_is_the_mean_over_all_orders(rule: Rule, samples: list[tuple[str |
     assert found.mean == pytest.approx([over_all_orders(rule, answers, scores, k) for k in ks], abs=1e-12)
 
 
-@pytest.mark.parametrize("rule", get_args(Rule))
+@pytest.mark.parametrize("rule", get_args(SampleSelectionRule))
 @given(samples=st.lists(SAMPLE, min_size=1, max_size=12))
 @settings(max_examples=60)
-def test_prefix_is_the_vote_rule(rule: Rule, samples: list[tuple[str | None, float | None]]) -> None:
+def test_prefix_is_the_vote_rule(rule: SampleSelectionRule, samples: list[tuple[str | None, float | None]]) -> None:
     answers, scores = [a for a, _ in samples], [s for _, s in samples]
     right = [RIGHT[a] for a in answers]
     ks = range(1, len(samples) + 1)
     found = selection_curve(rule, [answers], [right], list(ks), [scores], "prefix", missing="abstain")
-    assert found.mean.tolist() == [RIGHT[chosen(rule, answers[:k], scores[:k])] for k in ks]
+    assert found.mean.tolist() == [RIGHT[select_by_rule(rule, answers[:k], scores[:k])] for k in ks]
     assert found.sd is None
 
 
-@pytest.mark.parametrize("rule", get_args(Rule))
-def test_subsets_tend_to_the_mean_over_all_orders(rule: Rule) -> None:
+@pytest.mark.parametrize("rule", get_args(SampleSelectionRule))
+def test_subsets_tend_to_the_mean_over_all_orders(rule: SampleSelectionRule) -> None:
     answers = ["b", "a", "a", None, "b", "c", "a"]
     scores = [0.75, 0.5, 0.25, 0.125, 0.25, 1.0, -0.5]
     right, ks = [RIGHT[a] for a in answers], [1, 2, 3, 5]
@@ -170,7 +170,7 @@ def test_plurality_by_enumeration() -> None:
     for p in ([0.5, 0.3, 0.2], [0.2, 0.2, 0.6], [0.25] * 4, [1.0, 0.0], [0.0, 1.0]):
         for n in range(1, 6):
             chance = sum(
-                math.prod(p[i] for i in drawn) * (vote.majority(drawn) == 0)
+                math.prod(p[i] for i in drawn) * (vote.majority_answer(drawn) == 0)
                 for drawn in itertools.product(range(len(p)), repeat=n)
             )
             assert plurality_accuracy(p, n) == pytest.approx(chance, abs=1e-12)

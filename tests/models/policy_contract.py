@@ -23,15 +23,15 @@ import tokenizers
 import torch
 from tokenizers import decoders, models, pre_tokenizers
 
-from fakes import LLAMA, plain_logits, wait, weights64
+from fakes import LLAMA, plain_logits, run_async, weights64
 from ponder.errors import UsageError
 from ponder.models.local import Local
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import gguf, hf
 from ponder.nets.config import DecoderConfig
-from ponder.nets.decoder import Decoder, initialise
+from ponder.nets.decoder import Decoder, init_decoder
 from ponder.protocols import Policy
-from ponder.types import Completion, Ids, Sampling, ids, user
+from ponder.types import Completion, Ids, Sampling, ids, user_messages
 
 Bias = tuple[tuple[int, float], ...]
 WORDS = (" the", " cat", " sat", " on", " a", " mat", "ing", "er")
@@ -61,7 +61,7 @@ def small_tokenizer() -> Tokenizer:
 TOKENIZER = small_tokenizer()
 (END,) = TOKENIZER.eos
 SIZE = TOKENIZER.vocab_size
-LETTERS = tuple(int(TOKENIZER.encode(c, special=False)[0]) for c in "abcdefghijkl")
+LETTERS = tuple(int(TOKENIZER.encode(c, add_special_tokens=False)[0]) for c in "abcdefghijkl")
 PIECES = tuple(t for t in range(SIZE) if "\ufffd" in TOKENIZER.decode([t]))  # of characters of several bytes
 
 
@@ -69,7 +69,7 @@ PIECES = tuple(t for t in range(SIZE) if "\ufffd" in TOKENIZER.decode([t]))  # o
 def small_net() -> Decoder:
     """Outputs differ from token to token: every weight is drawn, norms too."""
     shape = {"vocab": SIZE, "width": 64, "heads": 2, "kv_heads": 1, "head_dim": 32, "context": CONTEXT, "eos": (END,)}
-    net = initialise(DecoderConfig(**{**LLAMA, **shape}), 0)
+    net = init_decoder(DecoderConfig(**{**LLAMA, **shape}), 0)
     draw = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for p in net.parameters():
@@ -101,8 +101,8 @@ def plain_logprobs(prefix: Sequence[int], written: Sequence[int], sampling: Samp
     for token in written:
         logits = plain(path).copy()
         seen = list(set(path))
-        logits[seen] = np.where(logits[seen] > 0, logits[seen] / s.repetition, logits[seen] * s.repetition)
-        for biased, value in s.bias:
+        logits[seen] = np.where(logits[seen] > 0, logits[seen] / s.repetition_penalty, logits[seen] * s.repetition_penalty)
+        for biased, value in s.logit_bias:
             logits[biased] += value
         chances = _softmax(logits / (s.temperature or 1))
         if s.top_k:
@@ -161,7 +161,7 @@ def llama_server(path: Path, context: int = CONTEXT, slots: int = 8) -> Iterator
 
 
 @dataclass
-class Told:
+class TokenCounter:
     """Keeps what a policy's watch heard."""
 
     tokens: int = 0
@@ -177,21 +177,21 @@ def ask(policy: Local, prefixes: Sequence[Sequence[int] | Ids], n: int = 1, **ho
     async def all_of_them() -> list[list[Completion]]:
         return list(await asyncio.gather(*(policy.generate(ids(p), sampling, n) for p in prefixes)))
 
-    return wait(all_of_them(), 60)
+    return run_async(all_of_them(), 60)
 
 
 def tokens(groups: list[list[Completion]]) -> list[list[list[int]]]:
     return [[c.token_ids.tolist() for c in group] for group in groups]
 
 
-PROMPT = TOKENIZER.encode("the cat sat on a mat", special=False)
-PROMPTS = [TOKENIZER.encode(t, special=False) for t in ("a", "12+3=", "the cat", "Ünïcödé", " sat on the mat, sitting")]
+PROMPT = TOKENIZER.encode("the cat sat on a mat", add_special_tokens=False)
+PROMPTS = [TOKENIZER.encode(t, add_special_tokens=False) for t in ("a", "12+3=", "the cat", "Ünïcödé", " sat on the mat, sitting")]
 # Plain letters alone, or whole characters: what some tests need of a model that would write any byte.
 PLAIN: Bias = tuple((t, 90.0) for t in LETTERS)
 WHOLE: Bias = tuple((t, -90.0) for t in PIECES)
 
 
-class Contract:
+class PolicyContract:
     """Subclassed for each policy, with a fixture `policy` over the small model."""
 
     near: ClassVar[float] = 1e-4  # how far log-probabilities may be from the reference
@@ -200,7 +200,7 @@ class Contract:
 
     def test_it_is_a_policy(self, policy: Local) -> None:
         assert isinstance(policy, Policy)
-        prompt = policy.encode(user("hi"))
+        prompt = policy.encode(user_messages("hi"))
         assert prompt.dtype == np.int32 and policy.tokenizer.decode(prompt) == "user: hi\nanswer:"
 
     def test_completions_are_whole(self, policy: Local) -> None:
@@ -218,11 +218,11 @@ class Contract:
                 assert c.cost.prompt_tokens + c.cost.cached_tokens == len(prompt)
 
     def test_the_watch_hears_every_token(self, policy: Local) -> None:
-        heard = policy.watch = Told()
+        heard = policy.on_tokens = TokenCounter()
         try:
             groups = ask(policy, PROMPTS, n=2)
         finally:
-            policy.watch = lambda count: None
+            policy.on_tokens = lambda count: None
         assert heard.tokens == sum(len(c.token_ids) for g in groups for c in g)
 
     # what is drawn
@@ -241,7 +241,7 @@ class Contract:
     def test_logprobs_are_those_sampled_from(self, policy: Local, rule: dict[str, Any]) -> None:
         groups = ask(policy, PROMPTS, seed=4, bias=WHOLE, **rule)
         for prompt, (c,) in zip(PROMPTS, groups, strict=True):
-            self.agree(c.logprobs, plain_logprobs(prompt.tolist(), c.token_ids, Sampling(bias=WHOLE, **rule)))
+            self.agree(c.logprobs, plain_logprobs(prompt.tolist(), c.token_ids, Sampling(logit_bias=WHOLE, **rule)))
 
     def test_plain_sampling_has_the_models_logprobs(self, policy: Local) -> None:
         ((c,),) = ask(policy, [PROMPT], n=1, seed=9, max_tokens=1)
@@ -258,15 +258,15 @@ class Contract:
         assert alone == [group[0] for group in first], "nor do they depend on n, or on company"
 
     def test_without_a_seed_the_policys_stream_decides(self, policy: Local) -> None:
-        policy.stream(3)
+        policy.reseed(3)
         first, second = (tokens(ask(policy, [PROMPT], n=2)) for _ in range(2))
-        policy.stream(3)
+        policy.reseed(3)
         assert first != second and tokens(ask(policy, [PROMPT], n=2)) == first
 
     def test_alternatives(self, policy: Local) -> None:
         ((c,),) = ask(policy, [PROMPTS[1]], temperature=0, max_tokens=4, alternatives=3)
-        assert c.alternatives is not None
-        found, logprobs = c.alternatives
+        assert c.top_logprobs is not None
+        found, logprobs = c.top_logprobs
         assert found.shape == logprobs.shape == (len(c.token_ids), 3)
         path = PROMPTS[1].tolist()
         for token, best, said in zip(c.token_ids, found, logprobs, strict=True):
@@ -289,14 +289,14 @@ class Contract:
         rule: dict[str, Any] = {"bias": PLAIN, "seed": 11, "max_tokens": 12}
         ((whole,),) = ask(policy, [PROMPT], **rule)
         stop = whole.text[at : at + 3]
-        assert len(stop) == 3 == len(TOKENIZER.encode(stop, special=False)), "each letter is a token"
+        assert len(stop) == 3 == len(TOKENIZER.encode(stop, add_special_tokens=False)), "each letter is a token"
         end = whole.text.index(stop) + 3
         ((c,),) = ask(policy, [PROMPT], **rule, stop=("not written", stop))
         assert (c.text, c.stop) == (whole.text[:end], "stop"), "the text keeps it, since the tokens do"
         assert c.token_ids.tolist() == whole.token_ids.tolist()[:end]
 
     def test_a_stop_string_in_the_prompt_does_not_stop(self, policy: Local) -> None:
-        prompt = TOKENIZER.encode("a" * 8, special=False)
+        prompt = TOKENIZER.encode("a" * 8, add_special_tokens=False)
         ((c,),) = ask(policy, [prompt], bias=((LETTERS[0], 90.0),), stop=("aaaa",), temperature=0)
         assert (c.text, c.stop) == ("aaaa", "stop")
 
@@ -307,16 +307,16 @@ class Contract:
     # tokens are the truth
 
     def test_the_prefix_is_never_tokenised_again(self, policy: Local) -> None:
-        one, letters = TOKENIZER.encode(" the", special=False), [TOKENIZER.inner.token_to_id(c) for c in "Ġthe"]
+        one, letters = TOKENIZER.encode(" the", add_special_tokens=False), [TOKENIZER.inner.token_to_id(c) for c in "Ġthe"]
         assert len(one) == 1 and TOKENIZER.decode(letters) == " the"
-        half = TOKENIZER.encode("€", special=False)[:2]  # not a character yet
+        half = TOKENIZER.encode("€", add_special_tokens=False)[:2]  # not a character yet
         prefixes = [p.tolist() for p in (one, np.array(letters), half)]
         groups = ask(policy, prefixes, temperature=0, max_tokens=6)
         assert tokens(groups) == [[plain_greedy(p, len(g[0].token_ids))] for p, g in zip(prefixes, groups, strict=True)]
         assert tokens(groups)[0] != tokens(groups)[1]
 
     def test_tokens_inside_a_character_are_kept(self, policy: Local) -> None:
-        parts = TOKENIZER.encode("€é😀", special=False).tolist()
+        parts = TOKENIZER.encode("€é😀", add_special_tokens=False).tolist()
         ((c,),) = ask(policy, [PROMPT], seed=1, max_tokens=16, bias=tuple((t, 90.0) for t in set(parts)))
         assert len(c.token_ids) == 16 and set(c.token_ids.tolist()) <= set(parts)
         assert c.text == TOKENIZER.decode(c.token_ids)
@@ -345,7 +345,7 @@ class Contract:
             calls = [policy.generate(ids(p), rule) for p in (PROMPT, [], PROMPT)]
             return await asyncio.gather(*calls, return_exceptions=True)
 
-        first, bad, second = wait(both(), 60)
+        first, bad, second = run_async(both(), 60)
         assert isinstance(bad, UsageError)
         assert first[0].token_ids.tolist() == second[0].token_ids.tolist()
 
@@ -355,7 +355,7 @@ class Contract:
         assert together == [[plain_greedy(p, len(g[0]))] for p, g in zip(prefixes, together, strict=True)]
 
     def test_a_caller_that_gives_up_disturbs_no_other(self, policy: Local) -> None:
-        rule = Sampling(max_tokens=CONTEXT - len(PROMPT), bias=((END, -90.0),))
+        rule = Sampling(max_tokens=CONTEXT - len(PROMPT), logit_bias=((END, -90.0),))
 
         async def one_gives_up() -> list[Completion]:
             gone = asyncio.create_task(policy.generate(PROMPT, rule, 4))
@@ -366,5 +366,5 @@ class Contract:
                 await gone
             return await kept
 
-        found = wait(one_gives_up(), 60)
+        found = run_async(one_gives_up(), 60)
         assert tokens([found]) == tokens(ask(policy, [PROMPT], seed=6, bias=((END, -90.0),)))

@@ -11,7 +11,7 @@ from tokenizers import processors
 from ponder.errors import ModelError, UnknownName
 from ponder.models import chat
 from ponder.models.tokenizer import Tokenizer
-from ponder.types import user
+from ponder.types import user_messages
 
 CHATML = """\
 {% for message in messages %}
@@ -39,35 +39,35 @@ TALK = (
 )
 
 
-@pytest.mark.parametrize("template", [CHATML, LLAMA, *chat.TEMPLATES.values()])
+@pytest.mark.parametrize("template", [CHATML, LLAMA, *chat.CHAT_TEMPLATES.values()])
 @pytest.mark.parametrize("prompt", [True, False])
 def test_as_transformers_renders(template: str, prompt: bool) -> None:
     transformers = pytest.importorskip("transformers")
-    inner = Tokenizer.characters("ab").inner
+    inner = Tokenizer.from_alphabet("ab").inner
     theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<bos>", eos_token="<eos>")
     for talk in (TALK, TALK[1:], TALK[1:2]):
         expected = theirs.apply_chat_template(
             list(talk), chat_template=template, tokenize=False, add_generation_prompt=prompt
         )
-        assert chat.render(template, talk, prompt, bos_token="<bos>", eos_token="<eos>") == expected
+        assert chat.render_chat(template, talk, prompt, bos_token="<bos>", eos_token="<eos>") == expected
 
 
 def test_r1_thinks_first() -> None:
-    text = chat.render("r1", user("What is 2 + 2?"))
+    text = chat.render_chat("r1", user_messages("What is 2 + 2?"))
     assert text.endswith("User: What is 2 + 2?\nAssistant: <think>")
     assert "<answer> </answer>" in text
-    assert chat.render("r1", user("2 + 2?"), open_think=False).endswith("Assistant:")
-    assert "Answer in French.\nUser:" in chat.render("r1", user("2 + 2?", system="Answer in French."))
+    assert chat.render_chat("r1", user_messages("2 + 2?"), open_think=False).endswith("Assistant:")
+    assert "Answer in French.\nUser:" in chat.render_chat("r1", user_messages("2 + 2?", system="Answer in French."))
 
 
 def test_plain_is_what_a_model_without_template_gets() -> None:
-    assert chat.render(None, user("Hi", system="Be kind.")) == "System: Be kind.\n\nUser: Hi\n\nAssistant:"
-    assert chat.render(None, user("Hi")) == chat.render("plain", user("Hi"))
-    assert chat.render("plain", user("Hi"), add_generation_prompt=False) == "User: Hi\n\n"
+    assert chat.render_chat(None, user_messages("Hi", system="Be kind.")) == "System: Be kind.\n\nUser: Hi\n\nAssistant:"
+    assert chat.render_chat(None, user_messages("Hi")) == chat.render_chat("plain", user_messages("Hi"))
+    assert chat.render_chat("plain", user_messages("Hi"), add_generation_prompt=False) == "User: Hi\n\n"
 
 
 def test_dates() -> None:
-    assert chat.render("{{ strftime_now('%Y') }}", ()) == str(datetime.datetime.now().year)
+    assert chat.render_chat("{{ strftime_now('%Y') }}", ()) == str(datetime.datetime.now().year)
 
 
 @pytest.mark.parametrize(
@@ -86,27 +86,27 @@ def test_dates() -> None:
 )
 def test_a_template_that_fails_says_why(template: str, reason: str) -> None:
     with pytest.raises(ModelError, match="cannot render these messages") as error:
-        chat.render(template, user("Hi"))
+        chat.render_chat(template, user_messages("Hi"))
     assert reason in str(error.value)
 
 
 def test_a_template_by_name() -> None:
     with pytest.raises(UnknownName, match="Did you mean 'plain'"):
-        chat.render("plan", user("Hi"))
+        chat.render_chat("plan", user_messages("Hi"))
 
 
 def test_the_messages_are_left_as_they_were() -> None:
     talk = ({"role": "user", "content": "Hi"},)
     with pytest.raises(ModelError):
-        chat.render("{% set _ = messages[0].update({'x': 1}) %}", talk)
+        chat.render_chat("{% set _ = messages[0].update({'x': 1}) %}", talk)
     assert talk == ({"role": "user", "content": "Hi"},)
 
 
 def test_encode_leaves_the_first_token_to_whoever_writes_it() -> None:
-    plain = Tokenizer.characters("USERAsitant: Hser\n")
+    plain = Tokenizer.from_alphabet("USERAsitant: Hser\n")
     plain.inner.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 1)])
     own = replace(plain, chat_template="{{ bos_token }}{{ messages[0].content }}")
-    assert chat.encode(own, user("Hi")).tolist() == [1, *plain.encode("Hi", special=False)]
-    assert chat.encode(plain, user("Hi")).tolist() == plain.encode("User: Hi\n\nAssistant:").tolist()
-    assert chat.encode(chat.adopt(own, "plain"), user("Hi")).tolist() == chat.encode(plain, user("Hi")).tolist()
-    assert chat.adopt(own, "{{ bos_token }}x").chat_template == "{{ bos_token }}x"
+    assert chat.encode_chat(own, user_messages("Hi")).tolist() == [1, *plain.encode("Hi", add_special_tokens=False)]
+    assert chat.encode_chat(plain, user_messages("Hi")).tolist() == plain.encode("User: Hi\n\nAssistant:").tolist()
+    assert chat.encode_chat(chat.with_chat_template(own, "plain"), user_messages("Hi")).tolist() == chat.encode_chat(plain, user_messages("Hi")).tolist()
+    assert chat.with_chat_template(own, "{{ bos_token }}x").chat_template == "{{ bos_token }}x"

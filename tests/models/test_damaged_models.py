@@ -20,7 +20,7 @@ from ponder.models.load import Fresh, load_any, load_policy, tokenizer_of
 from ponder.models.reward import load_scorer, share_scorer
 from ponder.nets import hf, lora
 from ponder.nets.lora import LoRA
-from ponder.nets.valued import Head, Valued
+from ponder.nets.valued import ScoreHead, DecoderWithHead
 from ponder.pipelines import teachers
 from ponder.runs import Run
 from ponder.train.checkpoint import Saver
@@ -34,7 +34,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run directory as training leaves it, with a critic and an adapter."""
     policy = load_policy(FRESH, device="cpu", dtype="float32")
     net, tokenizer = policy.net, policy.tokenizer
-    judge, adapted = Valued.of(net, Head("outcome", "logit")), load_policy(FRESH, device="cpu", dtype="float32").net
+    judge, adapted = DecoderWithHead.from_decoder(net, ScoreHead("outcome", "logit")), load_policy(FRESH, device="cpu", dtype="float32").net
 
     def write(decoder: hf.Decoder) -> Callable[[Path], None]:
         def fill(folder: Path) -> None:
@@ -44,7 +44,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return fill
 
     lora.attach(adapted, LoRA(2), seed=0)
-    folders = {"model": write(net), "critic": write(Valued.of(net)), "judge": write(judge)}
+    folders = {"model": write(net), "critic": write(DecoderWithHead.from_decoder(net)), "judge": write(judge)}
     folders["adapter"] = lora.snapshot(adapted, LoRA(2), "base")
     folder = tmp_path_factory.mktemp("runs") / "run"
     with Run(folder, Job()) as kept, Saver(kept, background=False) as saver:
@@ -72,7 +72,7 @@ def test_every_flipped_bit_of_a_runs_model_is_found(copy: Path) -> None:
     draw = random.Random(0)
     load_policy(str(copy), device="cpu")
     for number in range(FLIPS):
-        path = files[number % len(files)] if number % 2 else checkpoint(copy) / "model" / hf.WHOLE
+        path = files[number % len(files)] if number % 2 else checkpoint(copy) / "model" / hf.WEIGHTS_FILE
         bit = draw.randrange(8 * path.stat().st_size)
         flip(path, bit)
         with pytest.raises(ModelError, match=rf"step-000001 is damaged \(model/{path.name}: its checksum differs\)"):
@@ -82,7 +82,7 @@ def test_every_flipped_bit_of_a_runs_model_is_found(copy: Path) -> None:
 
 
 def test_the_command_line_says_it_in_one_sentence(copy: Path) -> None:
-    flip(checkpoint(copy) / "model" / hf.WHOLE, 8 * 2000 + 3)
+    flip(checkpoint(copy) / "model" / hf.WEIGHTS_FILE, 8 * 2000 + 3)
     done = subprocess.run(
         [sys.executable, "-m", "ponder", "solve", "1+1=", "--model", str(copy)], capture_output=True, text=True
     )
@@ -91,7 +91,7 @@ def test_the_command_line_says_it_in_one_sentence(copy: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def last_bit(folder: Path, name: str = hf.WHOLE) -> None:
+def last_bit(folder: Path, name: str = hf.WEIGHTS_FILE) -> None:
     flip(folder / name, 8 * (folder / name).stat().st_size - 1)
 
 
@@ -100,7 +100,7 @@ def test_whoever_loads_it_checks(copy: Path) -> None:
     policy = load_policy(str(copy), device="cpu")
     last_bit(part / "model")
     last_bit(part / "judge")
-    last_bit(part / "adapter", lora.WEIGHTS)
+    last_bit(part / "adapter", lora.ADAPTER_WEIGHTS_FILE)
     shutil.copytree(part / "model", part.parent.parent / "elsewhere")  # without a manifest: anybody's folder
     uses: dict[str, Callable[[], object]] = {
         "a model folder": lambda: load_policy(str(part / "model"), device="cpu"),
@@ -108,9 +108,9 @@ def test_whoever_loads_it_checks(copy: Path) -> None:
         "a teacher": lambda: teachers.same_kind(str(copy), policy),
         "a judge": lambda: load_scorer(str(part / "judge"), device="cpu"),
         "a judge in the policy's engine": lambda: share_scorer(policy, str(part / "judge")),
-        "an adapter": lambda: lora.read(policy.net, part / "adapter"),
+        "an adapter": lambda: lora.read_adapter(policy.net, part / "adapter"),
         "an adapter of an engine": lambda: policy.engine.adapters.add("a", part / "adapter"),
-        "an export": lambda: export.write(str(copy), copy / "out"),
+        "an export": lambda: export.write_model(str(copy), copy / "out"),
     }
     for use, load in uses.items():
         with pytest.raises(ModelError, match="its checksum differs"):
@@ -123,7 +123,7 @@ def test_a_critic_is_checked(copy: Path) -> None:
     policy = load_policy(str(copy), device="cpu")
     last_bit(checkpoint(copy) / "critic")
     with pytest.raises(ModelError, match=r"critic/model.safetensors: its checksum differs"):
-        teachers.valued(str(copy), policy)
+        teachers.load_value_model(str(copy), policy)
 
 
 def test_transformers_policy_checks(copy: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_lost_file_and_a_lost_manifest(copy: Path) -> None:
     (checkpoint(copy) / "model" / "tokenizer_config.json").unlink()
     with pytest.raises(ModelError, match=r"model/tokenizer_config.json: No such file"):
         load_policy(str(copy), device="cpu")
-    (checkpoint(copy) / manifest.MANIFEST).unlink()
+    (checkpoint(copy) / manifest.MANIFEST_FILE).unlink()
     with pytest.raises(ModelError, match=r"manifest.json: No such file"):
         load_policy(str(copy), device="cpu")
 
@@ -152,20 +152,20 @@ def test_a_link_to_a_checkpoint_is_checked(copy: Path, tmp_path: Path) -> None:
 
 def test_an_exported_folder_is_checked(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    export.write(str(run), out)
-    assert (out / manifest.MANIFEST).is_file()
+    export.write_model(str(run), out)
+    assert (out / manifest.MANIFEST_FILE).is_file()
     load_policy(str(out), device="cpu")
     last_bit(out)
     with pytest.raises(ModelError, match=r"if you changed the file yourself, remove .*manifest.json"):
         load_policy(str(out), device="cpu")
-    (out / manifest.MANIFEST).unlink()
+    (out / manifest.MANIFEST_FILE).unlink()
     load_policy(str(out), device="cpu")
 
 
 def test_any_bit_of_an_exports_manifest(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    export.write(str(run), out)
-    path = out / manifest.MANIFEST
+    export.write_model(str(run), out)
+    path = out / manifest.MANIFEST_FILE
     for bit in random.Random(1).sample(range(8 * path.stat().st_size), FLIPS):
         flip(path, bit)
         with pytest.raises(ModelError, match="is damaged"):
@@ -175,8 +175,8 @@ def test_any_bit_of_an_exports_manifest(run: Path, tmp_path: Path) -> None:
 
 def test_anothers_manifest_says_nothing(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    export.write(str(run), out)
-    (out / manifest.MANIFEST).write_text('{"manifest_version": 3, "name": "an extension"}')
+    export.write_model(str(run), out)
+    (out / manifest.MANIFEST_FILE).write_text('{"manifest_version": 3, "name": "an extension"}')
     load_policy(str(out), device="cpu")
 
 
@@ -185,7 +185,7 @@ def test_an_older_manifest_has_sha256_alone(copy: Path) -> None:
     told = manifest.read(folder)
     for kept in told["files"].values():
         del kept["crc32"]
-    (folder / manifest.MANIFEST).write_text(manifest.sealed(told))
+    (folder / manifest.MANIFEST_FILE).write_text(manifest.to_checked_json(told))
     load_policy(str(copy), device="cpu")
     last_bit(folder / "model")
     with pytest.raises(ModelError, match="its checksum differs"):
@@ -196,10 +196,10 @@ def test_a_settled_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path = tmp_path / "data"
     path.write_bytes(b"12345678")
     os.utime(path, (1e9, 1e9))
-    first = manifest.measure(path)
+    first = manifest.file_checksums(path)
     monkeypatch.setattr(manifest.hashlib, "file_digest", lambda *_: pytest.fail("it was read again"))
     monkeypatch.setattr(manifest.zlib, "crc32", lambda *_: pytest.fail("it was read again"))
-    assert manifest.measure(path) == first
+    assert manifest.file_checksums(path) == first
     monkeypatch.undo()
     path.write_bytes(b"12345679")
-    assert manifest.measure(path) != first
+    assert manifest.file_checksums(path) != first

@@ -21,17 +21,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from fakes import apart, characters, plain_logits, wait, weights64
+from fakes import perturb, char_policy, plain_logits, run_async, weights64
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request
 from ponder.errors import MissingExtra, UsageError
 from ponder.models import vocabulary
-from ponder.models.guide import Guides, token_bytes
+from ponder.models.guide import GrammarCompiler, vocabulary_bytes
 from ponder.models.load import Fresh
 from ponder.models.native import Native
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets.config import DecoderConfig
-from ponder.nets.decoder import initialise
+from ponder.nets.decoder import init_decoder
 from ponder.types import Completion, Sampling, ids
 
 pytest.importorskip("llguidance")
@@ -44,7 +44,7 @@ PATTERNS = ["a|ab", "(a|b)*1?", "a{2,3}b", "[^a\n]*a", "é日+", "(ab|a日)(1|)"
 @functools.cache
 def toy(alphabet: str = LETTERS) -> Native:
     net, tokenizer = Fresh(alphabet, width=32, layers=2, context=64).build(torch.float32, torch.device("cpu"))
-    return Native(apart(net, 0.3), tokenizer)
+    return Native(perturb(net, 0.3), tokenizer)
 
 
 @functools.cache
@@ -70,13 +70,13 @@ def byte_level() -> Tokenizer:
 def bytes_policy() -> Native:
     tokenizer = byte_level()
     size = tokenizer.vocab_size + 5  # the embedding has rows without a token
-    config = DecoderConfig("llama", size, 32, 2, 4, 2, 8, hidden=64, context=256, eos=(2, 0))
-    return Native(apart(initialise(config, 0), 0.1), tokenizer)
+    config = DecoderConfig("llama", size, 32, 2, 4, 2, 8, mlp_width=64, context=256, eos=(2, 0))
+    return Native(perturb(init_decoder(config, 0), 0.1), tokenizer)
 
 
 def ask(policy: Native, n: int = 8, prompt: Sequence[int] = (5, 3, 4), **sampling: Any) -> list[Completion]:
     rule = Sampling(**{"max_tokens": 24, "temperature": 1.3, "seed": 1, **sampling})
-    return wait(policy.generate(ids(prompt), rule, n))
+    return run_async(policy.generate(ids(prompt), rule, n))
 
 
 @functools.cache
@@ -119,19 +119,19 @@ def test_each_token_has_the_exact_probability_among_those_that_may_come(pattern:
 def test_masks_over_bytes_against_all_texts(words: list[str], random: Any) -> None:
     """Any way to cut one of the words into tokens is allowed, half characters included, and nothing else."""
     tokenizer = byte_level()
-    written_by = token_bytes(tokenizer, tokenizer.vocab_size + 5)
+    written_by = vocabulary_bytes(tokenizer, tokenizer.vocab_size + 5)
     text_only = [b"" if i in (0, 1, 2) else t for i, t in enumerate(written_by)]
     texts = frozenset(w.encode() for w in words)
-    factory = Guides(tokenizer, len(text_only))(Sampling(pattern="|".join(map(re.escape, words))))
+    factory = GrammarCompiler(tokenizer, len(text_only))(Sampling(regex="|".join(map(re.escape, words))))
     assert factory is not None
     guide, written = factory(), b""
     while True:
-        mask = guide.allowed()
+        mask = guide.allowed_mask()
         assert np.array_equal(mask, may_follow(texts, written, text_only, tokenizer.eos))
         token = random.choice(np.flatnonzero(mask).tolist())
         if token in tokenizer.eos:
             break
-        guide.push(token)
+        guide.accept_token(token)
         written += text_only[token]
     assert written in texts
 
@@ -173,11 +173,11 @@ def test_one_form_leaves_others_alone() -> None:
     policy = toy()
 
     async def both(*patterns: str) -> list[list[Completion]]:
-        rules = [Sampling(max_tokens=12, seed=7, pattern=p) for p in patterns]
+        rules = [Sampling(max_tokens=12, seed=7, regex=p) for p in patterns]
         return list(await asyncio.gather(*(policy.generate(ids([5, 3]), r, 3) for r in rules)))
 
-    together = wait(both("", "[ab]+", "é*", ""))
-    alone = [wait(both(p))[0] for p in ("", "[ab]+", "é*", "")]
+    together = run_async(both("", "[ab]+", "é*", ""))
+    alone = [run_async(both(p))[0] for p in ("", "[ab]+", "é*", "")]
     for a, b in zip(together, alone, strict=True):
         assert [c.token_ids.tolist() for c in a] == [c.token_ids.tolist() for c in b]
 
@@ -283,7 +283,7 @@ def test_white_space_has_an_end() -> None:
 )
 def test_bad_forms_are_refused_at_once_and_alone(sampling: dict[str, Any], said: str) -> None:
     policy = toy()
-    policy._guides._tokens  # noqa: B018 - made once for a tokenizer
+    policy._grammars._tokens  # noqa: B018 - made once for a tokenizer
     began = time.perf_counter()
 
     async def both() -> list[Any]:
@@ -293,7 +293,7 @@ def test_bad_forms_are_refused_at_once_and_alone(sampling: dict[str, Any], said:
         good = policy.generate(ids([5]), Sampling(max_tokens=3, seed=0), 1)
         return await asyncio.gather(good, ask(), return_exceptions=True)
 
-    good, bad = wait(both())
+    good, bad = run_async(both())
     assert len(good) == 1
     if said:
         assert isinstance(bad, UsageError) and re.search(said, str(bad)), bad
@@ -307,37 +307,37 @@ def test_what_the_vocabulary_cannot_write_is_told() -> None:
         ask(policy, pattern="xyz")
 
     async def both() -> list[Any]:
-        rules = [Sampling(max_tokens=9, pattern=p, seed=1) for p in ("ax", "ab")]
+        rules = [Sampling(max_tokens=9, regex=p, seed=1) for p in ("ax", "ab")]
         return await asyncio.gather(*(policy.generate(ids([5]), r, 2) for r in rules), return_exceptions=True)
 
-    bad, good = wait(both())
+    bad, good = run_async(both())
     assert isinstance(bad, UsageError) and "this model's tokens" in str(bad), "found only on the way"
     assert [c.text for c in good] == ["ab", "ab"]
     assert [c.text for c in ask(policy, pattern="x|ab")] == ["ab"] * 8
 
 
 def test_a_tokenizer_without_an_end_or_without_pieces_is_refused() -> None:
-    inner = Tokenizer.characters("ab").inner
+    inner = Tokenizer.from_alphabet("ab").inner
     with pytest.raises(UsageError, match="ends a text"):
-        Guides(Tokenizer(inner), 5)(Sampling(pattern="a"))
+        GrammarCompiler(Tokenizer(inner), 5)(Sampling(regex="a"))
     spaced = tokenizers.Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
     with pytest.raises(UsageError, match="spaces between"):
-        Guides(Tokenizer(spaced, eos=(1,)), 2)(Sampling(pattern="a"))
+        GrammarCompiler(Tokenizer(spaced, eos=(1,)), 2)(Sampling(regex="a"))
     spaced.decoder = decoders.WordPiece()
     with pytest.raises(UsageError, match="WordPiece"):
-        Guides(Tokenizer(spaced, eos=(1,)), 2)(Sampling(pattern="a"))
+        GrammarCompiler(Tokenizer(spaced, eos=(1,)), 2)(Sampling(regex="a"))
 
 
 def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(MissingExtra, match=r"pip install 'ponder\[guide\]'"):
-        ask(characters(), pattern="a")
-    assert ask(characters(), max_tokens=2), "what needs no form goes on"
+        ask(char_policy(), pattern="a")
+    assert ask(char_policy(), max_tokens=2), "what needs no form goes on"
 
 
 def test_an_engine_without_a_guide_refuses_forms() -> None:
     with pytest.raises(UsageError, match="guide"):
-        wait(Engine(toy().net).generate(Request(ids([5]), Sampling(pattern="a"), 1, 0)))
+        run_async(Engine(toy().net).generate(Request(ids([5]), Sampling(regex="a"), 1, 0)))
 
 
 # what tokens write
@@ -347,16 +347,16 @@ def pieces() -> Tokenizer:
     tokens = ["<unk>", "<s>", "</s>", "<0x0A>", "<0xE6>", "<0x9D>", "<0xB1>", "▁a", "b", "▁▁", "é"]
     types = [2, 3, 3, 6, 6, 6, 6, 1, 1, 1, 1]
     told = {"model": "llama", "tokens": tokens, "token_type": types, "scores": [-float(i) for i in range(11)]}
-    return Tokenizer(vocabulary.parse({**told, "bos_token_id": 1}), bos=1, eos=(2,))
+    return Tokenizer(vocabulary.tokenizer_from_gguf({**told, "bos_token_id": 1}), bos=1, eos=(2,))
 
 
-@pytest.mark.parametrize("make", [byte_level, pieces, lambda: Tokenizer.characters("aé日\n ")])
+@pytest.mark.parametrize("make", [byte_level, pieces, lambda: Tokenizer.from_alphabet("aé日\n ")])
 def test_bytes_are_what_the_tokenizer_decodes(make: Callable[[], Tokenizer]) -> None:
     tokenizer = make()
-    written = token_bytes(tokenizer, tokenizer.vocab_size + 2)
+    written = vocabulary_bytes(tokenizer, tokenizer.vocab_size + 2)
     assert written[-2:] == [b"", b""] and len(written) == tokenizer.vocab_size + 2
     plain = tokenizer.encode(
-        "b" if make is pieces else "a", special=False
+        "b" if make is pieces else "a", add_special_tokens=False
     ).tolist()  # SentencePiece drops a first space
     start = tokenizer.decode(plain)
     draw = np.random.default_rng(0)

@@ -14,21 +14,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes import wait
+from fakes import run_async
 from models.hostile_server import MODELS, Send, body, hostile, stream
 from models.policy_contract import TOKENIZER
 from ponder.errors import ModelError, PonderError, UnknownName, UsageError
 from ponder.models import http as http_module
-from ponder.models.openai import OpenAI
-from ponder.types import Completion, Sampling, ids, user
+from ponder.models.openai import OpenAIPolicy
+from ponder.types import Completion, Sampling, ids, user_messages
 
 MIB = 1 << 20
 
 
 def ask(server: Any, by_tokens: bool = False, timeout: float = 30.0, **how: Any) -> Completion:
-    policy = OpenAI.connect(server.url, tokenizer=TOKENIZER if by_tokens else None, timeout=timeout, retries=0)
-    prefix = ids([1, 2, 3]) if by_tokens else policy.encode(user("?"))
-    (found,) = wait(policy.generate(prefix, Sampling(**{"max_tokens": 4, **how})), 30)
+    policy = OpenAIPolicy.connect(server.url, tokenizer=TOKENIZER if by_tokens else None, timeout=timeout, retries=0)
+    prefix = ids([1, 2, 3]) if by_tokens else policy.encode(user_messages("?"))
+    (found,) = run_async(policy.generate(prefix, Sampling(**{"max_tokens": 4, **how})), 30)
     return found
 
 
@@ -129,10 +129,10 @@ def test_a_list_of_models_without_end_is_refused() -> None:
 
 
 def test_limits_grow_with_what_is_asked_for() -> None:
-    small, large = (http_module.Limits.of(600, tokens=n) for n in (1, 100_000))
-    assert small.body < large.body == 4 * MIB + 100_000 * 1024 and small.line < large.line
-    assert http_module.Limits.of(600, tokens=2**31 - 1).body == 256 * MIB
-    assert large.seconds == 600 + 100_000 and http_module.Limits.of(0.5, tokens=4).seconds == 2.5
+    small, large = (http_module.ReplyLimits.for_answer(600, tokens=n) for n in (1, 100_000))
+    assert small.max_body_bytes < large.max_body_bytes == 4 * MIB + 100_000 * 1024 and small.max_line_bytes < large.max_line_bytes
+    assert http_module.ReplyLimits.for_answer(600, tokens=2**31 - 1).max_body_bytes == 256 * MIB
+    assert large.max_seconds == 600 + 100_000 and http_module.ReplyLimits.for_answer(0.5, tokens=4).max_seconds == 2.5
 
 
 # time
@@ -383,8 +383,8 @@ def test_names_without_number_or_end_are_listed_in_part() -> None:
     models = {"data": [{"id": f"{i:05}" + "x" * 300} for i in range(5_000)]}
     with hostile(body(b""), models) as server:
         with pytest.raises(UsageError, match="5000 models; name one") as caught:
-            OpenAI.connect(server.url)
+            OpenAIPolicy.connect(server.url)
         assert len(str(caught.value)) < 10_000
         with pytest.raises(UnknownName, match="and 4,800 more") as unknown:
-            OpenAI.connect(server.url, "y")
+            OpenAIPolicy.connect(server.url, "y")
         assert len(str(unknown.value)) < 60_000

@@ -15,18 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models
 
-from fakes import CONFIGS, characters, plain_logits, tiny, wait, weights64
+from fakes import CONFIGS, char_policy, plain_logits, tiny_decoder, run_async, weights64
 from ponder.engine import sampler
-from ponder.engine.draw import end
-from ponder.engine.request import Request, Row
+from ponder.engine.draw import finish_reason
+from ponder.engine.request import Request, SequenceState
 from ponder.engine.runner import Runner
 from ponder.errors import Interrupted, ModelError, UsageError
 from ponder.models import local
 from ponder.models.native import Native
 from ponder.models.tokenizer import Tokenizer
-from ponder.nets.decoder import initialise
+from ponder.nets.decoder import init_decoder
 from ponder.protocols import Policy
-from ponder.types import Completion, Sampling, ids, user
+from ponder.types import Completion, Sampling, ids, user_messages
 
 ASKED = [[5, 6], [7], [5, 6, 9, 12], [20, 3]]
 
@@ -41,11 +41,11 @@ def tokens(groups: list[list[Completion]]) -> list[list[list[int]]]:
 
 
 def test_it_is_a_policy_and_keeps_to_the_types() -> None:
-    policy = characters()
+    policy = char_policy()
     assert isinstance(policy, Policy)
-    prompt = policy.encode(user("12+3="))
+    prompt = policy.encode(user_messages("12+3="))
     assert prompt.dtype == np.int32 and policy.tokenizer.decode(prompt) == "12+3="
-    (group,) = wait(ask(policy, [prompt.tolist()], n=3))
+    (group,) = run_async(ask(policy, [prompt.tolist()], n=3))
     assert len(group) == 3
     for c in group:
         assert c.token_ids.dtype == np.int32 and c.logprobs.dtype == np.float32
@@ -64,7 +64,7 @@ def test_calls_that_wait_together_are_one_batch(monkeypatch: pytest.MonkeyPatch)
         return real(self, rows, parts)
 
     monkeypatch.setattr(Runner, "decode", spy)
-    policy = characters()
+    policy = char_policy()
 
     async def begin() -> None:
         with policy.engine.paused():  # so that all have come before the first pass
@@ -73,13 +73,13 @@ def test_calls_that_wait_together_are_one_batch(monkeypatch: pytest.MonkeyPatch)
                 await asyncio.sleep(0)
         await asking
 
-    wait(begin())
+    run_async(begin())
     assert max(sizes) == 8
 
 
 def test_new_weights_count_before_the_pause_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = characters()
-    wait(ask(policy, [[5, 6]]))
+    policy = char_policy()
+    run_async(ask(policy, [[5, 6]]))
     renewed: list[int] = []
     monkeypatch.setattr(policy.engine, "renew", lambda: renewed.append(policy.engine._paused))
     with policy.paused(), torch.no_grad():
@@ -89,77 +89,77 @@ def test_new_weights_count_before_the_pause_ends(monkeypatch: pytest.MonkeyPatch
 
 def test_a_network_loaded_for_inference_alone() -> None:
     with torch.inference_mode():
-        net = tiny()
-    made = [Native(n, characters().tokenizer) for n in (net, tiny())]
-    once, again = (tokens(wait(ask(policy, [[5, 6]]))) for policy in made)
+        net = tiny_decoder()
+    made = [Native(n, char_policy().tokenizer) for n in (net, tiny_decoder())]
+    once, again = (tokens(run_async(ask(policy, [[5, 6]]))) for policy in made)
     assert once == again
 
 
 def test_a_stop_string_before_the_least_number_of_tokens_ends_nothing() -> None:
-    policy = characters()
+    policy = char_policy()
     rule: Any = {"max_tokens": 10, "min_tokens": 4, "seed": 11}
-    ((free,),) = wait(ask(policy, [[5, 6]], n=1, **rule))
+    ((free,),) = run_async(ask(policy, [[5, 6]], n=1, **rule))
     early = free.text[2]
     assert free.text.count(early) == 1, "the test wants a character that is written once"
-    ((found,),) = wait(ask(policy, [[5, 6]], n=1, stop=(early,), **rule))
+    ((found,),) = run_async(ask(policy, [[5, 6]], n=1, stop=(early,), **rule))
     assert found.token_ids.tolist() == free.token_ids.tolist()
-    ((found,),) = wait(ask(policy, [[5, 6]], n=1, stop=(free.text[5],), **rule))
+    ((found,),) = run_async(ask(policy, [[5, 6]], n=1, stop=(free.text[5],), **rule))
     assert found.stop == "stop" and found.text == free.text[:6]
 
 
 def test_a_long_stream_is_not_remembered_whole_and_draws_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "_REMEMBERED", 10)
-    policy = characters()
-    seeds = [policy._seed(ids([i % 25])) for i in range(200)]
-    assert len(set(seeds)) == 200 and len(policy._asked) <= 10
+    policy = char_policy()
+    seeds = [policy._next_seed(ids([i % 25])) for i in range(200)]
+    assert len(set(seeds)) == 200 and len(policy._times_asked) <= 10
 
 
 def test_draws_depend_on_prefix_and_stream_alone() -> None:
-    together = tokens(wait(ask(characters(), ASKED)))
-    assert tokens(wait(ask(characters(), ASKED[::-1])))[::-1] == together
+    together = tokens(run_async(ask(char_policy(), ASKED)))
+    assert tokens(run_async(ask(char_policy(), ASKED[::-1])))[::-1] == together
 
     async def one_by_one() -> list[list[Completion]]:
-        policy = characters()
+        policy = char_policy()
         return [(await ask(policy, [p]))[0] for p in ASKED]
 
-    assert tokens(wait(one_by_one())) == together
-    policy = characters()
-    policy.stream(0, 1)
-    other = tokens(wait(ask(policy, ASKED)))
+    assert tokens(run_async(one_by_one())) == together
+    policy = char_policy()
+    policy.reseed(0, 1)
+    other = tokens(run_async(ask(policy, ASKED)))
     assert other != together
-    policy.stream(0, 2)
-    assert tokens(wait(ask(policy, ASKED))) != other
-    policy.stream(0, 1)
-    assert tokens(wait(ask(policy, ASKED))) == other
+    policy.reseed(0, 2)
+    assert tokens(run_async(ask(policy, ASKED))) != other
+    policy.reseed(0, 1)
+    assert tokens(run_async(ask(policy, ASKED))) == other
 
 
 def test_the_same_question_again_gets_another_answer() -> None:
-    first, second = tokens(wait(ask(characters(), [ASKED[0], ASKED[0]])))
+    first, second = tokens(run_async(ask(char_policy(), [ASKED[0], ASKED[0]])))
     assert first != second
-    policy = characters()
-    fixed = [tokens(wait(ask(policy, [ASKED[0]], seed=3))) for _ in range(2)]
+    policy = char_policy()
+    fixed = [tokens(run_async(ask(policy, [ASKED[0]], seed=3))) for _ in range(2)]
     assert fixed[0] == fixed[1], "unless the seed is given"
 
 
 def test_versions_and_new_weights() -> None:
     """Each completion records the weights that wrote it, and no state of older ones is used."""
-    net = tiny()
-    policy = Native(net, Tokenizer.characters("abc"))
-    (before,) = wait(ask(policy, [[7, 9]], n=1, temperature=0.0))
+    net = tiny_decoder()
+    policy = Native(net, Tokenizer.from_alphabet("abc"))
+    (before,) = run_async(ask(policy, [[7, 9]], n=1, temperature=0.0))
     with torch.no_grad():
-        for p, q in zip(net.parameters(), tiny(seed=4).parameters(), strict=True):
+        for p, q in zip(net.parameters(), tiny_decoder(seed=4).parameters(), strict=True):
             p.copy_(q)
     policy.version = 5
-    (after,) = wait(ask(policy, [[7, 9]], n=1, temperature=0.0))
+    (after,) = run_async(ask(policy, [[7, 9]], n=1, temperature=0.0))
     assert (before[0].version, after[0].version) == (0, 5)
-    w, path = weights64(tiny(seed=4)), [7, 9]
+    w, path = weights64(tiny_decoder(seed=4)), [7, 9]
     for _ in after[0].token_ids:
         path.append(int(plain_logits(w, net.config, path)[-1].argmax()))
     assert after[0].token_ids.tolist() == path[2:] != before[0].token_ids.tolist()
 
 
 def test_cost_counts_a_shared_prompt_once() -> None:
-    (group,) = wait(ask(characters(), [[5, 6, 7]], n=4))
+    (group,) = run_async(ask(char_policy(), [[5, 6, 7]], n=4))
     assert [c.cost.prompt_tokens for c in group] == [3, 0, 0, 0]
     assert [c.cost.cached_tokens for c in group] == [0, 3, 3, 3]
     assert [c.cost.generated_tokens for c in group] == [len(c.token_ids) for c in group]
@@ -170,8 +170,8 @@ def test_cost_counts_a_shared_prompt_once() -> None:
 
 
 def test_the_budget_ends_with_the_context() -> None:
-    policy = characters(context=8)
-    (group,) = wait(ask(policy, [[5] * 5], n=8, max_tokens=50))
+    policy = char_policy(context=8)
+    (group,) = run_async(ask(policy, [[5] * 5], n=8, max_tokens=50))
     assert max(len(c.token_ids) for c in group) == 3
     assert all(c.stop == "length" or len(c.token_ids) <= 3 for c in group)
 
@@ -183,27 +183,27 @@ def test_the_budget_ends_with_the_context() -> None:
 )  # fmt: skip
 def test_impossible_calls_are_refused(prefix: list[int], n: int, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        wait(ask(characters(), [prefix], n=n))
+        run_async(ask(char_policy(), [prefix], n=n))
 
 
 def test_a_tokenizer_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ModelError, match="does not fit"):
-        Native(tiny(), Tokenizer.characters("".join(map(chr, range(200, 400)))))
+        Native(tiny_decoder(), Tokenizer.from_alphabet("".join(map(chr, range(200, 400)))))
 
 
 def test_more_tokens_than_memory_are_refused() -> None:
-    policy = characters()
+    policy = char_policy()
     policy.engine.cache_bytes = 40 * 2 * 2 * 4 * 8 * 4  # tokens, keys and values, layers, heads, head size, bytes
-    wait(ask(policy, [[5] * 10], n=4, max_tokens=30))
+    run_async(ask(policy, [[5] * 10], n=4, max_tokens=30))
     with pytest.raises(UsageError, match=r"41 tokens, the cache holds 40.*lower max_tokens"):
-        wait(ask(policy, [[5] * 10], max_tokens=31))
+        run_async(ask(policy, [[5] * 10], max_tokens=31))
 
 
 # failures
 
 
 def broken() -> Native:
-    policy = characters()
+    policy = char_policy()
     with torch.no_grad():
         policy.net.layers[0].mlp.down_proj.weight.fill_(torch.nan)
     return policy
@@ -216,26 +216,26 @@ def test_every_waiter_hears_of_a_failure() -> None:
         calls = [policy.generate(ids(p), Sampling(max_tokens=3)) for p in ASKED * 3]
         return await asyncio.gather(*calls, return_exceptions=True)
 
-    found = wait(all_of_them())
+    found = run_async(all_of_them())
     assert len(found) == 12 and all(isinstance(f, ModelError) for f in found)
 
 
 def test_a_policy_works_on_after_a_failure() -> None:
-    policy = characters()
-    expected = tokens(wait(ask(characters(), ASKED, seed=1)))
+    policy = char_policy()
+    expected = tokens(run_async(ask(char_policy(), ASKED, seed=1)))
 
     def stop(count: int) -> None:
         raise Interrupted("stop")
 
-    policy.watch = stop
+    policy.on_tokens = stop
     with pytest.raises(Interrupted):
-        wait(ask(policy, ASKED))
-    policy.watch = lambda count: None
-    assert tokens(wait(ask(policy, ASKED, seed=1))) == expected
+        run_async(ask(policy, ASKED))
+    policy.on_tokens = lambda count: None
+    assert tokens(run_async(ask(policy, ASKED, seed=1))) == expected
 
 
 def test_calls_that_come_while_others_run_are_served() -> None:
-    policy = characters()
+    policy = char_policy()
 
     async def late() -> list[list[Completion]]:
         first = asyncio.create_task(ask(policy, ASKED[:2], max_tokens=30))
@@ -245,7 +245,7 @@ def test_calls_that_come_while_others_run_are_served() -> None:
         await first
         return await second
 
-    assert tokens(wait(late())) == tokens(wait(ask(characters(), ASKED[2:], seed=2)))
+    assert tokens(run_async(late())) == tokens(run_async(ask(char_policy(), ASKED[2:], seed=2)))
 
 
 def test_a_failure_does_not_strand_calls_that_came_later() -> None:
@@ -258,11 +258,11 @@ def test_a_failure_does_not_strand_calls_that_came_later() -> None:
         rest = [policy.generate(ids([6]), Sampling(max_tokens=3)) for _ in range(3)]
         return await asyncio.gather(first, *rest, return_exceptions=True)
 
-    assert all(isinstance(f, ModelError) for f in wait(late()))
+    assert all(isinstance(f, ModelError) for f in run_async(late()))
 
 
 def test_a_caller_that_gives_up_disturbs_no_other() -> None:
-    policy = characters()
+    policy = char_policy()
 
     async def one_gives_up() -> list[Completion]:
         gone = asyncio.create_task(policy.generate(ids([9]), Sampling(max_tokens=20)))
@@ -271,15 +271,15 @@ def test_a_caller_that_gives_up_disturbs_no_other() -> None:
         gone.cancel()
         return await kept
 
-    found = wait(one_gives_up())
-    (alone,) = wait(ask(characters(), [[5, 6]], n=1, max_tokens=20, seed=1))
+    found = run_async(one_gives_up())
+    (alone,) = run_async(ask(char_policy(), [[5, 6]], n=1, max_tokens=20, seed=1))
     assert found[0].token_ids.tolist() == alone[0].token_ids.tolist()
 
 
 def test_watch_hears_every_token() -> None:
-    policy, heard = characters(), []
-    policy.watch = heard.append
-    found = wait(ask(policy, ASKED, n=3))
+    policy, heard = char_policy(), []
+    policy.on_tokens = heard.append
+    found = run_async(ask(policy, ASKED, n=3))
     assert sum(heard) == sum(len(c.token_ids) for group in found for c in group)
 
 
@@ -309,9 +309,9 @@ def scripted(monkeypatch: pytest.MonkeyPatch, script: Sequence[int]) -> None:
     ],
 )
 def test_stop_strings(text: str, stop: tuple[str, ...], written: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = characters()
-    scripted(monkeypatch, [*policy.tokenizer.encode(text, special=False).tolist(), 2])
-    (found,) = wait(policy.generate(ids([5]), Sampling(stop=stop, max_tokens=20)))
+    policy = char_policy()
+    scripted(monkeypatch, [*policy.tokenizer.encode(text, add_special_tokens=False).tolist(), 2])
+    (found,) = run_async(policy.generate(ids([5]), Sampling(stop=stop, max_tokens=20)))
     assert found.text == written
     assert found.stop == ("stop" if any(s in text for s in stop) else "eos")
     assert len(found.token_ids) == len(found.logprobs) == len(written) + (found.stop == "eos"), "tokens are the truth"
@@ -325,14 +325,14 @@ PIECES = ["ab", "a=", "\n\n", "é", "→b", "b→", "aé"]  # beside all single 
 def test_stop_strings_against_a_search_in_bytes(data: st.DataObject) -> None:
     """Whatever tokens come, halves of characters too: the first that completes a stop string ends the text, unless it
     is forced or comes before `min_tokens`."""
-    policy = Native(initialise(replace(CONFIGS["llama"], vocab=256 + len(PIECES)), 0), bytewise(PIECES))
-    likely = [*policy.tokenizer.encode("ab=\né→", special=False).tolist(), *range(256, 256 + len(PIECES))]
+    policy = Native(init_decoder(replace(CONFIGS["llama"], vocab=256 + len(PIECES)), 0), bytewise(PIECES))
+    likely = [*policy.tokenizer.encode("ab=\né→", add_special_tokens=False).tolist(), *range(256, 256 + len(PIECES))]
     script = data.draw(st.lists(st.one_of(st.sampled_from(likely), st.integers(1, 255)), min_size=1, max_size=12))
     stop = tuple(data.draw(st.lists(st.text("ab=\né→", min_size=1, max_size=4), min_size=1, max_size=2)))
     forced = data.draw(st.integers(0, min(3, len(script) - 1)))
     least = data.draw(st.integers(0, len(script)))
-    rule = Sampling(stop=stop, forced=tuple(script[:forced]), min_tokens=least, max_tokens=len(script))
-    (row,) = Row.of(Request(ids([5]), rule, 1, 0))
+    rule = Sampling(stop=stop, forced_token_ids=tuple(script[:forced]), min_tokens=least, max_tokens=len(script))
+    (row,) = SequenceState.from_request(Request(ids([5]), rule, 1, 0))
     plain = [
         *range(33, 127),
         *range(161, 173),
@@ -349,31 +349,31 @@ def test_stop_strings_against_a_search_in_bytes(data: st.DataObject) -> None:
             said += piece
             if i + 1 >= least and any(said[:e].endswith(s.encode()) for s in stop for e in new):
                 expected = "stop"
-        found = end(row, frozenset({0}), policy._stopped)
+        found = finish_reason(row, frozenset({0}), policy._hit_stop_string)
         assert found == (expected or ("length" if i + 1 == len(script) else None)), (script, stop, i)
         if found:
             return
 
 
 def test_a_stop_token_that_is_none_harms_nobody_else() -> None:
-    policy = characters()
+    policy = char_policy()
 
     async def both() -> list[Any]:
-        wrong = Sampling(stop_tokens=(99,), min_tokens=3, max_tokens=6)
+        wrong = Sampling(stop_token_ids=(99,), min_tokens=3, max_tokens=6)
         asked = [policy.generate(ids([5, 6]), rule) for rule in (wrong, Sampling(max_tokens=6, temperature=0))]
         return await asyncio.gather(*asked, return_exceptions=True)
 
-    refused, good = wait(both())
+    refused, good = run_async(both())
     assert isinstance(refused, UsageError) and "token 99 is" in str(refused) and good[0].token_ids.size
     with pytest.raises(UsageError, match="at least one token"):
-        wait(policy.generate(ids(np.zeros((2, 2))), Sampling()))
+        run_async(policy.generate(ids(np.zeros((2, 2))), Sampling()))
 
 
 def test_a_stop_string_in_the_prompt_does_not_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = characters()
-    prompt = policy.tokenizer.encode("ab", special=False)
-    scripted(monkeypatch, [*policy.tokenizer.encode("bab", special=False).tolist(), 2])
-    (found,) = wait(policy.generate(prompt, Sampling(stop=("ab",), max_tokens=20)))
+    policy = char_policy()
+    prompt = policy.tokenizer.encode("ab", add_special_tokens=False)
+    scripted(monkeypatch, [*policy.tokenizer.encode("bab", add_special_tokens=False).tolist(), 2])
+    (found,) = run_async(policy.generate(prompt, Sampling(stop=("ab",), max_tokens=20)))
     assert found.text == "bab"
 
 
@@ -391,7 +391,7 @@ def bytewise(more: Sequence[str] = ()) -> Tokenizer:
 @pytest.mark.parametrize(("text", "stop"), [("aéb", "é"), ("xé→y", "é→"), ("日本語", "本"), ("a\nb\n\nc", "\n\n")])
 def test_stop_strings_over_halves_of_characters(text: str, stop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = bytewise()
-    policy = Native(initialise(replace(CONFIGS["llama"], vocab=256), 0), tokenizer)
-    scripted(monkeypatch, tokenizer.encode(text, special=False).tolist())
-    (found,) = wait(policy.generate(ids([5]), Sampling(stop=(stop,), max_tokens=len(text.encode()))))
+    policy = Native(init_decoder(replace(CONFIGS["llama"], vocab=256), 0), tokenizer)
+    scripted(monkeypatch, tokenizer.encode(text, add_special_tokens=False).tolist())
+    (found,) = run_async(policy.generate(ids([5]), Sampling(stop=(stop,), max_tokens=len(text.encode()))))
     assert found.stop == "stop" and found.text == text[: text.index(stop) + len(stop)]

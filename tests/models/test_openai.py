@@ -22,16 +22,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes import wait
+from fakes import run_async
 from models.policy_contract import TOKENIZER, llama_server, save_gguf
 from ponder.cli import main
 from ponder.errors import ModelError, PonderError, UnknownName, UsageError
 from ponder.models import dialects, heard, load, smollm2, spoken
 from ponder.models import http as http_module
 from ponder.models.load import load_any, load_policy, tokenizer_of
-from ponder.models.openai import OpenAI
+from ponder.models.openai import OpenAIPolicy
 from ponder.models.tokenizer import Tokenizer
-from ponder.types import Completion, Sampling, ids, user
+from ponder.types import Completion, Sampling, ids, user_messages
 
 # a server that is told what to do
 
@@ -135,14 +135,14 @@ def said(*pieces: str, reason: str = "stop", chat: bool = True) -> Reply:
 @contextmanager
 def policy_over(
     handler: Handler, owner: str = "vllm", by_tokens: bool = True, **how: Any
-) -> Iterator[tuple[OpenAI, Server]]:
+) -> Iterator[tuple[OpenAIPolicy, Server]]:
     with Server(handler, owner) as server:
         tokenizer = TOKENIZER if by_tokens else None
-        yield OpenAI.connect(server.url, tokenizer=tokenizer, **{"retries": 2, **how}), server
+        yield OpenAIPolicy.connect(server.url, tokenizer=tokenizer, **{"retries": 2, **how}), server
 
 
-def one(policy: OpenAI, prefix: Sequence[int] = (1, 2, 3), n: int = 1, **how: Any) -> list[Completion]:
-    return wait(policy.generate(ids(prefix), Sampling(**{"max_tokens": 4, **how}), n))
+def one(policy: OpenAIPolicy, prefix: Sequence[int] = (1, 2, 3), n: int = 1, **how: Any) -> list[Completion]:
+    return run_async(policy.generate(ids(prefix), Sampling(**{"max_tokens": 4, **how}), n))
 
 
 @pytest.fixture
@@ -170,11 +170,11 @@ def test_every_option_is_sent_or_refused() -> None:
     }  # fmt: skip
     assert set(other) == {f.name for f in fields(Sampling)}
     ways: dict[str, Callable[[Sampling], dict[str, Any]]] = {
-        "vllm": lambda s: dialects.over_tokens(s, "vllm", s.seed or 0, 64, ()),
-        "llama.cpp": lambda s: dialects.over_tokens(s, "llama.cpp", s.seed or 0, 64, ()),
-        "text vllm": lambda s: dialects.over_text(s, "vllm", s.seed or 0, 64, True),
-        "text llama.cpp": lambda s: dialects.over_text(s, "llama.cpp", s.seed or 0, 64, True),
-        "text other": lambda s: dialects.over_text(s, "other", s.seed or 0, 64, True),
+        "vllm": lambda s: dialects.token_request_fields(s, "vllm", s.seed or 0, 64, ()),
+        "llama.cpp": lambda s: dialects.token_request_fields(s, "llama.cpp", s.seed or 0, 64, ()),
+        "text vllm": lambda s: dialects.text_request_fields(s, "vllm", s.seed or 0, 64, True),
+        "text llama.cpp": lambda s: dialects.text_request_fields(s, "llama.cpp", s.seed or 0, 64, True),
+        "text other": lambda s: dialects.text_request_fields(s, "other", s.seed or 0, 64, True),
     }
     taken: dict[str, set[str]] = {who: set() for who in ways}
     for who, way in ways.items():
@@ -244,7 +244,7 @@ def test_what_is_not_told_is_not_made_up() -> None:
     ],
 )
 def test_logprobs_find_their_tokens(told: list[int], known: set[int]) -> None:
-    found = dict(heard.matched([1, 2, 3, 4], [{"id": t} for t in told], lambda t: True))
+    found = dict(heard.match_logprobs([1, 2, 3, 4], [{"id": t} for t in told], lambda t: True))
     assert set(found) == known and all(entry["id"] == at + 1 for at, entry in found.items())
 
 
@@ -254,7 +254,7 @@ def test_a_logprob_is_never_put_on_another_token(written: list[tuple[int, bool]]
     tokens = [t for t, _ in written]
     told = [{"id": t, "at": i} for i, (t, shown) in enumerate(written) if shown or t < 2]
     told = told[: max(0, len(told) - cut)]
-    found = list(heard.matched(tokens, told, lambda t: t < 2))
+    found = list(heard.match_logprobs(tokens, told, lambda t: t < 2))
     assert all(at == entry["at"] for at, entry in found)
     if all(t < 2 for t in tokens):
         assert len(found) == len(told)
@@ -265,13 +265,13 @@ def test_a_logprob_is_never_put_on_another_token(written: list[tuple[int, bool]]
 
 def test_text_without_a_tokenizer() -> None:
     with policy_over(lambda body: said("Hel", "lo 日", "本"), "openai", by_tokens=False) as (policy, server):
-        prompt = policy.encode(user("hi", system="be kind"))
+        prompt = policy.encode(user_messages("hi", system="be kind"))
         (c,) = one(policy, prompt.tolist())
     (sent,) = server.asked
     assert sent["path"] == "/v1/chat/completions" and "top_k" not in sent
     assert sent["messages"] == [{"role": "system", "content": "be kind"}, {"role": "user", "content": "hi"}]
     assert (c.text, c.stop) == ("Hello 日本", "eos")
-    assert c.token_ids.tolist() == [*"Hello 日本".encode(), spoken.END] and np.isnan(c.logprobs).all()
+    assert c.token_ids.tolist() == [*"Hello 日本".encode(), spoken.END_ID] and np.isnan(c.logprobs).all()
     assert (c.cost.prompt_tokens, c.cost.generated_tokens) == (7, 3)
     with pytest.raises(UsageError, match="nothing to go on with"):
         one(policy, [*prompt, *c.token_ids])
@@ -287,7 +287,7 @@ def test_text_without_a_tokenizer() -> None:
 )
 def test_an_effort_goes_with_every_request_of_a_chat(owner: str, sent: dict[str, Any]) -> None:
     with policy_over(lambda body: said("4"), owner, by_tokens=False, effort="max") as (policy, server):
-        one(policy, policy.encode(user("2+2?")).tolist(), n=3)
+        one(policy, policy.encode(user_messages("2+2?")).tolist(), n=3)
     assert len(server.asked) == 3 and all(sent.items() <= asked.items() for asked in server.asked)
 
 
@@ -311,9 +311,9 @@ def test_an_effort_that_cannot_arrive_is_said_or_refused(capsys: pytest.CaptureF
         assert main(["solve", "2+2?", "--model", f"openai:{server.url}", "--effort", "low"]) == 2
         assert "in place of an effort" in capsys.readouterr().err
         with pytest.raises(UsageError, match="is for a server's chat"):
-            OpenAI.connect(server.url, template="qa", effort="low")
+            OpenAIPolicy.connect(server.url, template="qa", effort="low")
         with pytest.raises(UsageError, match="no effort named"):
-            OpenAI.connect(server.url, effort="lots")
+            OpenAIPolicy.connect(server.url, effort="lots")
     with Server(lambda body: said("4", chat=False), "openai") as server:
         with pytest.warns(UserWarning, match="takes no reasoning effort"):
             assert (
@@ -325,8 +325,8 @@ def test_an_effort_that_cannot_arrive_is_said_or_refused(capsys: pytest.CaptureF
 def test_a_template_makes_a_prompt_of_text() -> None:
     handler = lambda body: said(" 4", reason="length", chat=False)  # noqa: E731
     with policy_over(handler, "openai", by_tokens=False, template="qa") as (policy, server):
-        (c,) = one(policy, policy.encode(user("2+2?")).tolist())
-        one(policy, [*policy.encode(user("2+2?")), *c.token_ids])
+        (c,) = one(policy, policy.encode(user_messages("2+2?")).tolist())
+        one(policy, [*policy.encode(user_messages("2+2?")), *c.token_ids])
     assert [(s["path"], s["prompt"]) for s in server.asked] == [
         ("/v1/completions", "Question: 2+2?\nAnswer:"), ("/v1/completions", "Question: 2+2?\nAnswer: 4"),
     ]  # fmt: skip
@@ -340,7 +340,7 @@ def test_a_template_makes_a_prompt_of_text() -> None:
 )  # fmt: skip
 def test_stop_strings_in_text(pieces: tuple[str, ...], stop: tuple[str, ...], text: str) -> None:
     with policy_over(lambda body: said(*pieces), "openai", by_tokens=False) as (policy, server):
-        (c,) = one(policy, policy.encode(user("?")).tolist(), stop=stop)
+        (c,) = one(policy, policy.encode(user_messages("?")).tolist(), stop=stop)
     assert (c.text, c.stop) == (text, "stop") and "stop" not in server.asked[0]
 
 
@@ -350,8 +350,8 @@ def test_a_streamed_text_stops_where_a_whole_one_would(text: str, stops: list[st
     ends = [i for i in range(1, len(text) + 1) if any(text[:i].endswith(s) for s in stops)]
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=4)))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    found = heard.reader(stops, 64)(iter([{"choices": [{"text": p, "finish_reason": None}]} for p in pieces]))
-    assert found.text == (text[: ends[0]] if ends else text) and (found.ended is None) == bool(ends)
+    found = heard.stream_reader(stops, 64)(iter([{"choices": [{"text": p, "finish_reason": None}]} for p in pieces]))
+    assert found.text == (text[: ends[0]] if ends else text) and (found.finish_reason is None) == bool(ends)
 
 
 def test_thoughts_stand_between_tags() -> None:
@@ -361,13 +361,13 @@ def test_thoughts_stand_between_tags() -> None:
     end = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
     reply = events(delta(reasoning_content="hm"), delta(reasoning_content=" so"), delta(content="4"), end)
     with policy_over(lambda body: reply, "openai", by_tokens=False) as (policy, _):
-        (c,) = one(policy, policy.encode(user("2+2?")).tolist())
+        (c,) = one(policy, policy.encode(user_messages("2+2?")).tolist())
     assert c.text == "<think>hm so</think>4"
 
 
 def test_a_half_written_answer() -> None:
     with policy_over(lambda body: said("re"), by_tokens=False) as (policy, server):
-        prompt = [*policy.encode(user("?")), *b"he"]
+        prompt = [*policy.encode(user_messages("?")), *b"he"]
         one(policy, prompt)
     assert server.asked[0]["messages"][-1] == {"role": "assistant", "content": "he"}
     assert server.asked[0]["continue_final_message"] is True and server.asked[0]["add_generation_prompt"] is False
@@ -378,33 +378,33 @@ def test_a_half_written_answer() -> None:
 
 
 roles = st.sampled_from(["system", "user", "assistant"])
-texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(["<|message|>", "<|end|>x"])
+texts = st.text(st.from_alphabet(exclude_categories=["Cs"]), max_size=12) | st.sampled_from(["<|message|>", "<|end|>x"])
 
 
 @given(st.lists(st.tuples(roles, texts), min_size=1, max_size=4), texts)
 def test_a_conversation_as_bytes_and_back(messages: list[tuple[str, str]], begun: str) -> None:
     asked = [{"role": role, "content": content} for role, content in messages]
-    prefix = np.append(spoken.encode(asked), ids(begun.encode()))
-    assert spoken.decode(prefix) == [*asked, {"role": "assistant", "content": begun}]
-    assert spoken.tokenizer().decode(ids(begun.encode())) == begun
+    prefix = np.append(spoken.encode_messages(asked), ids(begun.encode()))
+    assert spoken.decode_prefix(prefix) == [*asked, {"role": "assistant", "content": begun}]
+    assert spoken.make_tokenizer().decode(ids(begun.encode())) == begun
 
 
-@given(st.lists(st.integers(0, spoken.SIZE - 1), min_size=1, max_size=12))
+@given(st.lists(st.integers(0, spoken.VOCAB_SIZE - 1), min_size=1, max_size=12))
 def test_no_prefix_breaks_it(tokens: list[int]) -> None:
     with suppress(UsageError):
-        spoken.decode(ids(tokens))
+        spoken.decode_prefix(ids(tokens))
 
 
 @pytest.mark.parametrize("content", [None, 3, [{"type": "image_url"}], "\ud800"])
 def test_messages_that_are_no_text(content: Any) -> None:
     with pytest.raises(UsageError):
-        spoken.encode([{"role": "user", "content": content}])
+        spoken.encode_messages([{"role": "user", "content": content}])
 
 
 def test_half_a_character_from_a_server() -> None:
     half = Reply(200, b'data: {"choices": [{"text": "a\\ud83d", "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n')
     with policy_over(lambda body: half, "openai", by_tokens=False) as (policy, _):
-        (c,) = one(policy, policy.encode(user("?")).tolist())
+        (c,) = one(policy, policy.encode(user_messages("?")).tolist())
     assert c.text == "a?" and c.stop == "eos"
 
 
@@ -448,7 +448,7 @@ def test_no_server_makes_us_wait_for_ever(told: str, no_waiting: list[float]) ->
 def test_a_cut_stream_is_tried_again(no_waiting: list[float]) -> None:
     left = [events({"choices": [{"delta": {"content": "half"}, "finish_reason": None}]}, done=False), said("whole")]
     with policy_over(lambda body: left.pop(0), "openai", by_tokens=False) as (policy, _):
-        (c,) = one(policy, policy.encode(user("?")).tolist())
+        (c,) = one(policy, policy.encode(user_messages("?")).tolist())
     assert c.text == "whole" and len(no_waiting) == 1
 
 
@@ -489,7 +489,7 @@ def test_what_will_not_pass_is_told_at_once(reply: Any, words: str) -> None:
 def test_streams_of_nonsense(reply: Reply) -> None:
     with policy_over(lambda body: reply, "openai", by_tokens=False) as (policy, server):
         with pytest.raises(ModelError, match=r"no such server sends|broke off"):
-            one(policy, policy.encode(user("?")).tolist())
+            one(policy, policy.encode(user_messages("?")).tolist())
     assert len(server.asked) == 1
 
 
@@ -514,7 +514,7 @@ def test_one_failure_fails_the_call_and_no_other(no_waiting: list[float]) -> Non
             calls = [policy.generate(ids(p), Sampling(max_tokens=2), 3) for p in ([1], [9], [2])]
             return await asyncio.gather(*calls, return_exceptions=True)
 
-        good, bad, also = wait(three())
+        good, bad, also = run_async(three())
     assert isinstance(bad, UsageError) and len(good) == len(also) == 3
 
 
@@ -556,7 +556,7 @@ def test_a_caller_that_gives_up_leaves_nothing_behind() -> None:
             assert (await policy.generate(ids([2]), Sampling(max_tokens=2)))[0].token_ids.tolist() == [5, 6]
             return time.perf_counter() - began
 
-        assert wait(give_up()) < 5
+        assert run_async(give_up()) < 5
         sent = [s["prompt"] for s in server.asked].count([1])
         assert sent <= 10, "of those that waited for their turn, some may slip through while all are told"
 
@@ -569,7 +569,7 @@ def test_a_stream_that_falls_silent() -> None:
     with policy_over(lambda body: Reply(200, HALF, length=999, hold=hold), "x", by_tokens=False, timeout=0.2) as found:
         policy, server = found
         with pytest.raises(ModelError, match=r"silent for 0.2 s"):
-            one(policy, policy.encode(user("?")).tolist())
+            one(policy, policy.encode(user_messages("?")).tolist())
         hold.set()
     assert len(server.asked) == 1
 
@@ -580,7 +580,7 @@ def test_a_stream_that_nobody_reads_is_closed(how: str) -> None:
     hold = threading.Event()
     with policy_over(lambda body: Reply(200, HALF, length=999, hold=hold), "x", by_tokens=False, timeout=30) as found:
         policy, server = found
-        prompt = policy.encode(user("?"))
+        prompt = policy.encode(user_messages("?"))
 
         async def leave() -> None:
             if how == "stopped":
@@ -595,7 +595,7 @@ def test_a_stream_that_nobody_reads_is_closed(how: str) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await call
 
-        wait(leave())
+        run_async(leave())
         hold.set()
         assert server.closed.wait(10), "the connection is still open"
 
@@ -605,9 +605,9 @@ def test_a_stream_that_nobody_reads_is_closed(how: str) -> None:
 
 def test_nobody_there(no_waiting: list[float]) -> None:
     with Server(lambda body: answer()) as server:
-        OpenAI.connect(server.url)
+        OpenAIPolicy.connect(server.url)
     with pytest.raises(ModelError, match=rf"{server.url}.*connection failed.*check that the server runs"):
-        OpenAI.connect(server.url, retries=1)
+        OpenAIPolicy.connect(server.url, retries=1)
     assert len(no_waiting) == 1
 
 
@@ -615,28 +615,28 @@ def test_which_model() -> None:
     with Server(lambda body: answer()) as server:
         server.models = {"data": [{"id": "cat"}, {"id": "dog", "owned_by": "vllm"}]}
         with pytest.raises(UsageError, match=r"2 models; name one.*cat, dog"):
-            OpenAI.connect(server.url)
+            OpenAIPolicy.connect(server.url)
         with pytest.raises(UnknownName, match=r"Did you mean 'cat'.*Known: cat, dog"):
-            OpenAI.connect(server.url, "cats")
-        assert OpenAI.connect(server.url, "dog").kind == "vllm"
+            OpenAIPolicy.connect(server.url, "cats")
+        assert OpenAIPolicy.connect(server.url, "dog").server_kind == "vllm"
         server.models = Reply(404, b"")
-        assert OpenAI.connect(server.url, "any").kind == "other"
+        assert OpenAIPolicy.connect(server.url, "any").server_kind == "other"
         with pytest.raises(UsageError, match="name one"):
-            OpenAI.connect(server.url)
+            OpenAIPolicy.connect(server.url)
         server.models = {"hello": "world"}
         with pytest.raises(ModelError, match="lists no models"):
-            OpenAI.connect(server.url)
+            OpenAIPolicy.connect(server.url)
 
 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "ftp://x/v1", "http://", "http://x:99999999/v1", "http://:8/v1"])
 def test_addresses_that_are_none(url: str) -> None:
     with pytest.raises(UsageError, match=r"give one such as http://127\.0\.0\.1:8000/v1"):
-        OpenAI.connect(url)
+        OpenAIPolicy.connect(url)
 
 
 def test_v1_is_understood() -> None:
     with Server(lambda body: answer()) as server:
-        assert OpenAI.connect(server.url.removesuffix("/v1") + "/").http.url == server.url
+        assert OpenAIPolicy.connect(server.url.removesuffix("/v1") + "/").http.url == server.url
 
 
 KEY = "sk-secret-123"
@@ -650,10 +650,10 @@ def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> Non
             one(policy)
     assert KEY not in str(caught.value) + repr(policy) + repr(policy.http)
     with pytest.raises(UsageError, match="does not belong in an address") as caught:
-        OpenAI.connect(f"http://me:{KEY}@127.0.0.1/v1")
+        OpenAIPolicy.connect(f"http://me:{KEY}@127.0.0.1/v1")
     assert KEY not in str(caught.value)
     with pytest.raises(UsageError, match="characters that no key has") as caught:
-        OpenAI.connect("http://127.0.0.1/v1", api_key=KEY + "\nHost: x")
+        OpenAIPolicy.connect("http://127.0.0.1/v1", api_key=KEY + "\nHost: x")
     assert KEY not in str(caught.value)
 
 
@@ -677,19 +677,19 @@ def test_models_by_name(tmp_path: Any) -> None:
     TOKENIZER.save(tmp_path / "t")
     with Server(lambda body: answer()) as server:
         policy = load_any(f"openai:{server.url}?tokenizer={tmp_path / 't'}#small", template="qa", seed=3)
-        assert isinstance(policy, OpenAI) and policy.by_tokens and policy.model == "small"
-        assert policy.tokenizer.decode(policy.encode(user("2+2?"))) == "Question: 2+2?\nAnswer:"
+        assert isinstance(policy, OpenAIPolicy) and policy.sends_token_ids and policy.model == "small"
+        assert policy.tokenizer.decode(policy.encode(user_messages("2+2?"))) == "Question: 2+2?\nAnswer:"
         plain = load_any(f"openai:{server.url}")
-        assert isinstance(plain, OpenAI) and not plain.by_tokens and plain.model == "small"
+        assert isinstance(plain, OpenAIPolicy) and not plain.sends_token_ids and plain.model == "small"
         with pytest.raises(UsageError, match="not understood"):
             load_any(f"openai:{server.url}?tokeniser=x")
         with pytest.raises(UnknownName, match="no model named 'nowhere'"):
             load_any(f"openai:{server.url}?tokenizer=nowhere")
         with pytest.raises(UsageError, match="only ponder's own networks can be trained"):
             load_policy(f"openai:{server.url}")
-        read = tokenizer_of(f"openai:{server.url}").decode(plain.encode(user("é")), keep_special=True)
+        read = tokenizer_of(f"openai:{server.url}").decode(plain.encode(user_messages("é")), keep_special=True)
         assert read == "<|message|>user<|content|>é<|message|>assistant<|content|>"
-        assert load.pin(f"openai:{server.url}") == f"openai:{server.url}"
+        assert load.pin_checkpoint(f"openai:{server.url}") == f"openai:{server.url}"
 
 
 # the real thing
@@ -700,11 +700,11 @@ def small_server(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_another_models_tokenizer_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
-    other = Tokenizer.characters("abc")
+    other = Tokenizer.from_alphabet("abc")
     with small_server(tmp_path_factory) as address:
         with pytest.raises(ModelError, match="the tokenizer is not that of"):
-            OpenAI.connect(address, tokenizer=other)
-        policy = OpenAI.connect(address, tokenizer=TOKENIZER)
+            OpenAIPolicy.connect(address, tokenizer=other)
+        policy = OpenAIPolicy.connect(address, tokenizer=TOKENIZER)
         with pytest.raises(UsageError, match=r"presence is 0.5, but llama.cpp has no such option"):
             one(policy, presence=0.5)
 
@@ -716,7 +716,7 @@ def test_another_models_tokenizer_is_refused(tmp_path_factory: pytest.TempPathFa
             with pytest.raises(asyncio.CancelledError):
                 await call
 
-        wait(give_up())
+        run_async(give_up())
         deadline = time.monotonic() + 20
         while any(slot["is_processing"] for slot in json.load(urllib.request.urlopen(address + "/slots"))):
             assert time.monotonic() < deadline, "the server still writes for nobody"
@@ -726,7 +726,7 @@ def test_another_models_tokenizer_is_refused(tmp_path_factory: pytest.TempPathFa
 @pytest.fixture(scope="module")
 def smollm() -> Iterator[str]:
     try:
-        path = smollm2.packaged()
+        path = smollm2.packaged_gguf()
     except ModelError as reason:
         pytest.skip(str(reason))
     with llama_server(path, context=256, slots=4) as address:
@@ -734,60 +734,60 @@ def smollm() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def by_tokens(smollm: str) -> OpenAI:
-    return OpenAI.connect(smollm, tokenizer=Tokenizer.from_folder(smollm2.folder()))
+def by_tokens(smollm: str) -> OpenAIPolicy:
+    return OpenAIPolicy.connect(smollm, tokenizer=Tokenizer.from_folder(smollm2.ensure_converted()))
 
 
 @pytest.fixture(scope="module")
-def by_text(smollm: str) -> OpenAI:
-    return OpenAI.connect(smollm)
+def by_text(smollm: str) -> OpenAIPolicy:
+    return OpenAIPolicy.connect(smollm)
 
 
 ASKED = ["What is the capital of France?", "Name a colour."]
 
 
-def test_it_writes_what_native_writes(by_tokens: OpenAI) -> None:
+def test_it_writes_what_native_writes(by_tokens: OpenAIPolicy) -> None:
     """llama.cpp rounds activations to 8 bits where the weights have 4, so the two agree nearly, but for near ties."""
     native = load_policy("smollm2", device="cpu", dtype="float32")
     rule, apart = Sampling(temperature=0, max_tokens=6), []
     for question in ASKED:
-        prompt = by_tokens.encode(user(question))
-        assert prompt.tolist() == native.encode(user(question)).tolist()
-        (theirs,) = wait(by_tokens.generate(prompt, rule), 60)
-        (ours,) = wait(native.generate(prompt, rule), 60)
-        scored = wait(native.score(prompt, theirs.token_ids), 60)
+        prompt = by_tokens.encode(user_messages(question))
+        assert prompt.tolist() == native.encode(user_messages(question)).tolist()
+        (theirs,) = run_async(by_tokens.generate(prompt, rule), 60)
+        (ours,) = run_async(native.generate(prompt, rule), 60)
+        scored = run_async(native.token_logprobs(prompt, theirs.token_ids), 60)
         apart += np.abs(theirs.logprobs - scored).tolist()
         part = next((i for i in range(6) if theirs.token_ids[i] != ours.token_ids[i]), None)
         assert part is None or ours.logprobs[part] - scored[part] < 0.3, "native holds another token far likelier"
     assert np.mean(apart) < 0.15 and max(apart) < 0.5
 
 
-def test_text_and_tokens_say_the_same(by_tokens: OpenAI, by_text: OpenAI) -> None:
+def test_text_and_tokens_say_the_same(by_tokens: OpenAIPolicy, by_text: OpenAIPolicy) -> None:
     """The server's own chat template against ours, and its tokens against its text."""
     rule = Sampling(temperature=0, max_tokens=8)
-    (tokens,) = wait(by_tokens.generate(by_tokens.encode(user(ASKED[0])), rule), 60)
-    (text,) = wait(by_text.generate(by_text.encode(user(ASKED[0])), rule), 60)
+    (tokens,) = run_async(by_tokens.generate(by_tokens.encode(user_messages(ASKED[0])), rule), 60)
+    (text,) = run_async(by_text.generate(by_text.encode(user_messages(ASKED[0])), rule), 60)
     assert (text.text, text.stop) == (tokens.text, tokens.stop)
     assert text.cost.generated_tokens == len(tokens.token_ids)
-    assert text.cost.prompt_tokens + text.cost.cached_tokens == len(by_tokens.encode(user(ASKED[0])))
+    assert text.cost.prompt_tokens + text.cost.cached_tokens == len(by_tokens.encode(user_messages(ASKED[0])))
     # and a half-written answer is gone on with
-    prompt = by_text.encode(user(ASKED[0]))
-    (first,) = wait(by_text.generate(prompt, Sampling(temperature=0, max_tokens=3)), 60)
-    (rest,) = wait(by_text.generate(np.append(prompt, first.token_ids), Sampling(temperature=0, max_tokens=5)), 60)
+    prompt = by_text.encode(user_messages(ASKED[0]))
+    (first,) = run_async(by_text.generate(prompt, Sampling(temperature=0, max_tokens=3)), 60)
+    (rest,) = run_async(by_text.generate(np.append(prompt, first.token_ids), Sampling(temperature=0, max_tokens=5)), 60)
     assert first.text + rest.text == text.text
     # up to a stop string
     stop = text.text[4:9]
-    (cut,) = wait(by_text.generate(prompt, Sampling(temperature=0, max_tokens=8, stop=(stop,))), 60)
+    (cut,) = run_async(by_text.generate(prompt, Sampling(temperature=0, max_tokens=8, stop=(stop,))), 60)
     assert (cut.text, cut.stop) == (text.text[: text.text.index(stop) + 5], "stop")
 
 
-def test_a_schema_is_kept_to(by_tokens: OpenAI) -> None:
+def test_a_schema_is_kept_to(by_tokens: OpenAIPolicy) -> None:
     schema = {
         "type": "object",
         "properties": {"ok": {"type": "boolean"}},
         "required": ["ok"],
         "additionalProperties": False,
     }
-    rule = Sampling(temperature=0, max_tokens=24, schema=json.dumps(schema))
-    (c,) = wait(by_tokens.generate(by_tokens.encode(user("ok?")), rule), 60)
+    rule = Sampling(temperature=0, max_tokens=24, json_schema=json.dumps(schema))
+    (c,) = run_async(by_tokens.generate(by_tokens.encode(user_messages("ok?")), rule), 60)
     assert c.stop == "eos" and json.loads(c.text)["ok"] in (True, False) and np.isnan(c.logprobs).all()

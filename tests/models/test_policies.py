@@ -8,29 +8,29 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.policy_contract import TOKENIZER, Contract, llama_server, save_folder, save_gguf, small_net
+from models.policy_contract import TOKENIZER, PolicyContract, llama_server, save_folder, save_gguf, small_net
 from ponder.models.local import Local
 from ponder.models.native import Native
-from ponder.models.openai import OpenAI
-from ponder.models.transformers_policy import Transformers
+from ponder.models.openai import OpenAIPolicy
+from ponder.models.transformers_policy import TransformersPolicy
 
 
-class TestNative(Contract):
+class TestNative(PolicyContract):
     @pytest.fixture(scope="class")
     @classmethod
     def policy(cls) -> Local:
         return Native(small_net(), TOKENIZER)
 
 
-class TestTransformers(Contract):
+class TestTransformers(PolicyContract):
     @pytest.fixture(scope="class")
     @classmethod
     def policy(cls, tmp_path_factory: pytest.TempPathFactory) -> Local:
         pytest.importorskip("transformers")
-        return Transformers.load(save_folder(tmp_path_factory.mktemp("small")), torch.float32)
+        return TransformersPolicy.load(save_folder(tmp_path_factory.mktemp("small")), torch.float32)
 
 
-class TestOpenAI(Contract):
+class TestOpenAI(PolicyContract):
     """Over llama.cpp's server, by token ids."""
 
     @pytest.fixture(scope="class")
@@ -42,4 +42,4 @@ class TestOpenAI(Contract):
     @pytest.fixture(scope="class")
     @classmethod
     def policy(cls, address: str) -> Local:
-        return OpenAI.connect(address, tokenizer=TOKENIZER)
+        return OpenAIPolicy.connect(address, tokenizer=TOKENIZER)

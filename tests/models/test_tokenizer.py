@@ -19,7 +19,7 @@ from ponder.models import vocabulary
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import gguf
 from ponder.nets.config import DecoderConfig
-from ponder.nets.decoder import initialise
+from ponder.nets.decoder import init_decoder
 
 TEXTS = [
     "It's 1234567 apples, isn't it?",
@@ -33,7 +33,7 @@ CORPUS = ["the naïve café sells apples, isn't it? 1234 東京 " * 3, "for i in
 
 
 def config(vocab: int) -> DecoderConfig:
-    return DecoderConfig("llama", vocab, width=8, layers=1, heads=1, kv_heads=1, head_dim=8, hidden=8)
+    return DecoderConfig("llama", vocab, width=8, layers=1, heads=1, kv_heads=1, head_dim=8, mlp_width=8)
 
 
 def trained(pre: str) -> Tokenizer:
@@ -41,7 +41,7 @@ def trained(pre: str) -> Tokenizer:
     inner = tokenizers.Tokenizer(models.BPE(ignore_merges=pre == "llama-bpe"))
     inner.pre_tokenizer = vocabulary.PRE_TOKENIZERS[pre]()
     inner.decoder = decoders.ByteLevel()
-    if pre in vocabulary.NFC:
+    if pre in vocabulary.NFC_PRE_TOKENIZERS:
         inner.normalizer = tokenizers.normalizers.NFC()
     specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -61,7 +61,7 @@ def small() -> Tokenizer:
 def test_gguf_keeps_a_tokenizer(pre: str, tmp_path: Path) -> None:
     before = trained(pre)
     size = before.vocab_size + 5  # embeddings often have spare rows
-    gguf.save(initialise(config(size), seed=0), before, tmp_path / "m.gguf")
+    gguf.save(init_decoder(config(size), seed=0), before, tmp_path / "m.gguf")
     after = Tokenizer.from_gguf(tmp_path / "m.gguf")
     for text in TEXTS:
         assert after.encode(text).tolist() == before.encode(text).tolist()
@@ -139,20 +139,20 @@ def test_special_tokens_from_a_published_folder(small: Tokenizer, tmp_path: Path
     assert (found.bos, found.eos, found.pad, found.chat_template) == (1, (0, 2), 0, "chat")
     assert found.encode("a b c").tolist()[0] == 1
     assert len(found.encode("a b c")) > 2
-    assert found.encode("a b c", special=False).tolist()[0] != 1
+    assert found.encode("a b c", add_special_tokens=False).tolist()[0] != 1
     assert found.gguf_metadata(500)["tokenizer.ggml.add_bos_token"] is True
 
 
 def test_a_tokenizer_must_fit_its_model(small: Tokenizer) -> None:
-    small.fits(config(small.vocab_size))
+    small.check_fits(config(small.vocab_size))
     with pytest.raises(ModelError, match=r"does not fit the model.*use the tokenizer the model was trained with"):
-        small.fits(config(small.vocab_size - 1))
+        small.check_fits(config(small.vocab_size - 1))
     with pytest.raises(ModelError, match="does not fit"):
         small.gguf_metadata(10)
 
 
 def test_characters(tmp_path: Path) -> None:
-    tokenizer = Tokenizer.characters("0123456789+-=() \n")
+    tokenizer = Tokenizer.from_alphabet("0123456789+-=() \n")
     ids = tokenizer.encode("12 + (3\n)")
     assert len(ids) == 9
     assert tokenizer.decode(ids) == "12 + (3\n)"
@@ -214,7 +214,7 @@ def test_sentence_piece_from_scores(prefix: bool) -> None:
     draw = random.Random(1)
     for seed in range(5):
         metadata = sentence_piece(seed, prefix)
-        tokenizer = Tokenizer(vocabulary.parse(metadata), bos=1)
+        tokenizer = Tokenizer(vocabulary.tokenizer_from_gguf(metadata), bos=1)
         for _ in range(40):
             text = "".join(draw.choice("abcde ") for _ in range(draw.randint(1, 12)))
             if " " * 5 in text:
@@ -242,14 +242,14 @@ def test_bad_inputs(small: Tokenizer, tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(ModelError, match=r"tokenizer_config\.json is not JSON"):
         Tokenizer.from_folder(tmp_path)
-    gguf.save(initialise(config(8), seed=0), None, tmp_path / "m.gguf")
+    gguf.save(init_decoder(config(8), seed=0), None, tmp_path / "m.gguf")
     with pytest.raises(ModelError, match="holds no tokenizer"):
         Tokenizer.from_gguf(tmp_path / "m.gguf")
     metadata = small.gguf_metadata(small.vocab_size)
     keys = {k.removeprefix("tokenizer.ggml."): v for k, v in metadata.items()}
     with pytest.raises(ModelError, match="of kind 'bert'"):
-        vocabulary.parse(keys | {"model": "bert"})
+        vocabulary.tokenizer_from_gguf(keys | {"model": "bert"})
     with pytest.raises(UnknownName, match="'tekken'"):
-        vocabulary.parse(keys | {"pre": "tekken"})
+        vocabulary.tokenizer_from_gguf(keys | {"pre": "tekken"})
     with pytest.raises(ModelError, match="merges do not fit"):
-        vocabulary.parse(keys | {"merges": ["never seen"]})
+        vocabulary.tokenizer_from_gguf(keys | {"merges": ["never seen"]})

@@ -19,17 +19,17 @@ from ponder.models.load import Fresh, load_any, load_policy
 from ponder.models.local import Local
 from ponder.models.native import Native
 from ponder.models.tokenizer import Tokenizer
-from ponder.models.transformers_policy import Transformers
+from ponder.models.transformers_policy import TransformersPolicy
 from ponder.nets import hf
 from ponder.nets.config import DecoderConfig
-from ponder.nets.decoder import initialise
+from ponder.nets.decoder import init_decoder
 from ponder.protocols import Policy
-from ponder.types import Completion, Ids, Sampling, ids, user
+from ponder.types import Completion, Ids, Sampling, ids, user_messages
 
 transformers = pytest.importorskip("transformers")
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyzQUA :?.+0123456789\n"
-SIZE = Tokenizer.characters(ALPHABET).vocab_size
+SIZE = Tokenizer.from_alphabet(ALPHABET).vocab_size
 PREFIXES = [ids([1, 5, 9, 14]), ids([1, 7]), ids([1, 30, 31, 32, 33, 34, 6])]  # padded when run together
 SHAPE = {"width": 16, "layers": 3, "heads": 4, "kv_heads": 2, "head_dim": 8, "hidden": 32, "context": 64}
 
@@ -57,17 +57,17 @@ def draw(model: torch.nn.Module, seed: int = 3) -> None:
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "llama"
-    net = initialise(DecoderConfig("llama", SIZE, **SHAPE, bos=1, eos=(2,), pad=0), seed=0)
+    net = init_decoder(DecoderConfig("llama", SIZE, **SHAPE, bos=1, eos=(2,), pad=0), seed=0)
     draw(net)
     hf.save(net, folder)
-    Tokenizer.characters(ALPHABET).save(folder)
+    Tokenizer.from_alphabet(ALPHABET).save(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def twins(llama: Path) -> tuple[Native, Transformers]:
+def twins(llama: Path) -> tuple[Native, TransformersPolicy]:
     tokenizer = Tokenizer.from_folder(llama)
-    return Native(hf.load(llama), tokenizer), Transformers.load(llama, torch.float32)
+    return Native(hf.load(llama), tokenizer), TransformersPolicy.load(llama, torch.float32)
 
 
 def build(name: str, folder: Path) -> Path:
@@ -78,15 +78,15 @@ def build(name: str, folder: Path) -> Path:
     model = transformers.AutoModelForCausalLM.from_config(config)
     draw(model)
     model.save_pretrained(folder)
-    Tokenizer.characters(ALPHABET).save(folder)
+    Tokenizer.from_alphabet(ALPHABET).save(folder)
     return folder
 
 
 @pytest.fixture(scope="module", params=FOREIGN)
-def foreign(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Transformers:
+def foreign(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TransformersPolicy:
     folder = build(request.param, tmp_path_factory.mktemp("models") / request.param)
     policy = load_any(f"transformers:{folder}", device="cpu", dtype="float32")
-    assert isinstance(policy, Transformers)
+    assert isinstance(policy, TransformersPolicy)
     return policy
 
 
@@ -122,15 +122,15 @@ SAMPLINGS = {
     "min-p": Sampling(min_p=0.2, seed=9, max_tokens=20),
     "all": Sampling(temperature=0.8, top_k=20, top_p=0.9, min_p=0.05, seed=10, max_tokens=20),
     "a stop string": Sampling(seed=11, max_tokens=20, stop=("e", "ab")),
-    "a stop token": Sampling(seed=12, max_tokens=20, stop_tokens=(9, 10, 11, 12)),
+    "a stop token": Sampling(seed=12, max_tokens=20, stop_token_ids=(9, 10, 11, 12)),
     "to the context's end": Sampling(seed=13, max_tokens=500),
 }
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
-def test_writes_what_native_writes(name: str, twins: tuple[Native, Transformers]) -> None:
+def test_writes_what_native_writes(name: str, twins: tuple[Native, TransformersPolicy]) -> None:
     for policy in twins:
-        policy.stream(0)
+        policy.reseed(0)
     ours, theirs = (written(policy, SAMPLINGS[name], n=4) for policy in twins)
     same(ours, theirs)
     if name != "greedy":
@@ -139,8 +139,8 @@ def test_writes_what_native_writes(name: str, twins: tuple[Native, Transformers]
     assert ("stop" in stops) == name.startswith("a stop")
 
 
-def test_ends_and_versions_are_recorded(llama: Path, twins: tuple[Native, Transformers]) -> None:
-    policy = Transformers.load(llama, torch.float32)
+def test_ends_and_versions_are_recorded(llama: Path, twins: tuple[Native, TransformersPolicy]) -> None:
+    policy = TransformersPolicy.load(llama, torch.float32)
     policy.version = 7
     found = [c for g in written(policy, Sampling(seed=1, max_tokens=62), n=8) for c in g]
     assert {c.stop for c in found} == {"eos", "length"}
@@ -151,7 +151,7 @@ def test_ends_and_versions_are_recorded(llama: Path, twins: tuple[Native, Transf
     assert ended.cost.seconds > 0
 
 
-def test_a_foreign_architecture_writes(foreign: Transformers) -> None:
+def test_a_foreign_architecture_writes(foreign: TransformersPolicy) -> None:
     assert isinstance(foreign, Policy)
     sampling = Sampling(seed=4, max_tokens=12)
     together = written(foreign, sampling, n=3)
@@ -161,7 +161,7 @@ def test_a_foreign_architecture_writes(foreign: Transformers) -> None:
 
 
 @torch.inference_mode()
-def test_log_probabilities_are_those_of_a_whole_pass(foreign: Transformers) -> None:
+def test_log_probabilities_are_those_of_a_whole_pass(foreign: TransformersPolicy) -> None:
     for prefix, group in zip(PREFIXES, written(foreign, Sampling(seed=4, max_tokens=12), n=2), strict=True):
         for c in group:
             whole = torch.tensor([[*prefix.tolist(), *c.token_ids.tolist()]])
@@ -170,7 +170,7 @@ def test_log_probabilities_are_those_of_a_whole_pass(foreign: Transformers) -> N
             assert np.abs(picked.numpy() - c.logprobs).max() < 1e-4
 
 
-def test_greedy_equals_generate(foreign: Transformers) -> None:
+def test_greedy_equals_generate(foreign: TransformersPolicy) -> None:
     for prefix, (ours,) in zip(PREFIXES, written(foreign, Sampling(temperature=0, max_tokens=12)), strict=True):
         given = torch.from_numpy(prefix.astype(np.int64))[None]
         theirs = foreign.model.generate(
@@ -179,7 +179,7 @@ def test_greedy_equals_generate(foreign: Transformers) -> None:
         assert ours.token_ids.tolist() == theirs[0, len(prefix) :].tolist()
 
 
-def test_few_rows_at_a_time_write_the_same(twins: tuple[Native, Transformers], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_rows_at_a_time_write_the_same(twins: tuple[Native, TransformersPolicy], monkeypatch: pytest.MonkeyPatch) -> None:
     policy = twins[1]
     sampling = Sampling(seed=5, max_tokens=20)
     expected = written(policy, sampling, n=4)
@@ -187,10 +187,10 @@ def test_few_rows_at_a_time_write_the_same(twins: tuple[Native, Transformers], m
     same(written(policy, sampling, n=4), expected)
 
 
-def test_watch_hears_every_token_and_may_stop(twins: tuple[Native, Transformers]) -> None:
+def test_watch_hears_every_token_and_may_stop(twins: tuple[Native, TransformersPolicy]) -> None:
     policy = twins[1]
     heard: list[int] = []
-    policy.watch = heard.append
+    policy.on_tokens = heard.append
     try:
         found = written(policy, Sampling(seed=3, max_tokens=9), n=2)
         assert sum(heard) == sum(len(c.token_ids) for g in found for c in g)
@@ -198,16 +198,16 @@ def test_watch_hears_every_token_and_may_stop(twins: tuple[Native, Transformers]
         def enough(tokens: int) -> None:
             raise UsageError("enough")
 
-        policy.watch = enough
+        policy.on_tokens = enough
         with pytest.raises(UsageError, match="enough"):
             written(policy, Sampling(max_tokens=9))
     finally:
-        policy.watch = lambda tokens: None
+        policy.on_tokens = lambda tokens: None
 
 
 def test_chats_read_as_with_native(llama: Path, tmp_path: Path) -> None:
-    messages = user("what is 2 + 3?")
-    text = Tokenizer.from_folder(llama).decode(Transformers.load(llama).encode(messages), keep_special=True)
+    messages = user_messages("what is 2 + 3?")
+    text = Tokenizer.from_folder(llama).decode(TransformersPolicy.load(llama).encode(messages), keep_special=True)
     assert text == "User: what is 2 + 3?\n\nAssistant:"  # it has no template: "plain"
     shutil.copytree(llama, tmp_path / "chat")
     (tmp_path / "chat/chat_template.jinja").write_text(
@@ -221,23 +221,23 @@ def test_chats_read_as_with_native(llama: Path, tmp_path: Path) -> None:
     )
     assert ours.tolist() == theirs.tolist() == list(reference)
     adopted = load_any(f"transformers:{llama}", template="qa", device="cpu", dtype="float32")
-    assert adopted.tokenizer.decode(adopted.encode(user("is it?"))) == "Question: is it?\nAnswer:"
+    assert adopted.tokenizer.decode(adopted.encode(user_messages("is it?"))) == "Question: is it?\nAnswer:"
 
 
 def test_every_end_is_known(llama: Path, tmp_path: Path) -> None:
     shutil.copytree(llama, tmp_path / "m")
     (tmp_path / "m/generation_config.json").write_text('{"eos_token_id": [9, 2]}')
-    assert Transformers.load(tmp_path / "m").eos == {2, 9}
-    assert Tokenizer.from_folder(tmp_path / "m").eos == Transformers.load(tmp_path / "m").tokenizer.eos == (9, 2)
+    assert TransformersPolicy.load(tmp_path / "m").eos == {2, 9}
+    assert Tokenizer.from_folder(tmp_path / "m").eos == TransformersPolicy.load(tmp_path / "m").tokenizer.eos == (9, 2)
 
 
 def test_which_names_load_what(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(load.NAMED, "tiny", lambda: llama)
+    monkeypatch.setitem(load.NAMED_MODELS, "tiny", lambda: llama)
     on = {"device": "cpu", "dtype": "float32"}
     assert isinstance(load_any("tiny", **on), Native)
     assert isinstance(load_any(str(llama), **on), Native)
     assert isinstance(load_any(Fresh("ab", width=8, layers=1, heads=1), **on), Native)
-    assert isinstance(load_any("transformers:tiny", **on), Transformers)
+    assert isinstance(load_any("transformers:tiny", **on), TransformersPolicy)
     with pytest.raises(UsageError, match=r"only ponder's own networks can be trained"):
         load_policy("transformers:tiny", **on)
     with pytest.raises(UnknownName, match="tiny"):
@@ -245,27 +245,27 @@ def test_which_names_load_what(llama: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_cannot_be_loaded_says_why(
-    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twins: tuple[Native, Transformers]
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twins: tuple[Native, TransformersPolicy]
 ) -> None:
     with pytest.raises(ModelError, match="no model folder at"):
         load_any(f"transformers:{tmp_path / 'nowhere'}", device="cpu", dtype="float32")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError, match="transformers cannot load") as error:
-        Transformers.load(tmp_path / "empty")
+        TransformersPolicy.load(tmp_path / "empty")
     assert "\n" not in str(error.value)
     with pytest.raises(ModelError, match="does not fit the model"):
-        Transformers(twins[1].model, Tokenizer.characters(ALPHABET + "XYZ"))
+        TransformersPolicy(twins[1].model, Tokenizer.from_alphabet(ALPHABET + "XYZ"))
     with pytest.raises(UsageError, match="context only 64"):
         written(twins[1], Sampling(), prefixes=[ids([1] * 64)])
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(MissingExtra, match=r"pip install 'ponder\[hf\]'"):
-        Transformers.load(llama)
+        TransformersPolicy.load(llama)
 
 
-def test_a_request_that_fails_leaves_its_neighbours_alone(twins: tuple[Native, Transformers]) -> None:
+def test_a_request_that_fails_leaves_its_neighbours_alone(twins: tuple[Native, TransformersPolicy]) -> None:
     """Rules that leave no token, beside calls that share the batch."""
     policy = twins[1]
-    none_left = Sampling(allowed=(7,), no_repeat=1, max_tokens=6)
+    none_left = Sampling(allowed_token_ids=(7,), no_repeat_ngram_size=1, max_tokens=6)
 
     async def together(*more: Sampling) -> list[Any]:
         rules = [Sampling(max_tokens=6, seed=i) for i in range(3)]

@@ -19,15 +19,15 @@ from typing import Any
 import pytest
 import torch
 
-from fakes import wait
-from models.policy_contract import CONTEXT, PROMPT, SIZE, TOKENIZER, Contract, ask, save_folder, small_net
+from fakes import run_async
+from models.policy_contract import CONTEXT, PROMPT, SIZE, TOKENIZER, PolicyContract, ask, save_folder, small_net
 from ponder.errors import MissingExtra, ModelError, UsageError
 from ponder.models import dialects
 from ponder.models.load import load_any, load_policy
 from ponder.models.local import Local
 from ponder.models.native import Native
-from ponder.models.openai import OpenAI
-from ponder.models.vllm_policy import VLLM
+from ponder.models.openai import OpenAIPolicy
+from ponder.models.vllm_policy import VLLMPolicy
 from ponder.nets import hf
 from ponder.nets.decoder import Decoder
 from ponder.types import Sampling, ids
@@ -64,9 +64,9 @@ class Engine:
         rule |= {"top_k": max(0, params.top_k), "stop": tuple(params.stop), "repetition": params.repetition_penalty}
         rule |= {"bias": tuple(getattr(params, "logit_bias", {}).items()), "alternatives": params.logprobs}
         (c,) = await self.native.generate(ids(prompt["prompt_token_ids"]), Sampling(**rule))
-        assert c.alternatives is not None
+        assert c.top_logprobs is not None
         told = [
-            dict(zip(t.tolist(), map(Logprob, x.tolist()), strict=True)) for t, x in zip(*c.alternatives, strict=True)
+            dict(zip(t.tolist(), map(Logprob, x.tolist()), strict=True)) for t, x in zip(*c.top_logprobs, strict=True)
         ]
         for entry, token, logprob in zip(told, c.token_ids.tolist(), c.logprobs.tolist(), strict=True):
             entry[token] = Logprob(logprob)
@@ -90,7 +90,7 @@ class Logprob:
     logprob: float
 
 
-class TestAroundTheEngine(Contract):
+class TestAroundTheEngine(PolicyContract):
     @pytest.fixture(scope="class")
     @classmethod
     def policy(cls) -> Iterator[Local]:
@@ -102,12 +102,12 @@ class TestAroundTheEngine(Contract):
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(sys.modules, "vllm", stand_in)
             patch.setitem(sys.modules, "vllm.sampling_params", stand_in)
-            policy = VLLM(Engine(), loop, TOKENIZER)
+            policy = VLLMPolicy(Engine(), loop, TOKENIZER)
             yield policy
             assert policy.engine.loops == {loop}, "the engine never leaves its loop, whichever its callers are in"
             policy.close()
 
-    def test_weights_change_between_texts(self, policy: VLLM) -> None:
+    def test_weights_change_between_texts(self, policy: VLLMPolicy) -> None:
         async def both() -> None:
             writing = asyncio.create_task(policy.generate(PROMPT, Sampling(max_tokens=CONTEXT - len(PROMPT))))
             await asyncio.sleep(0)
@@ -117,40 +117,40 @@ class TestAroundTheEngine(Contract):
             await policy.reload("there")
             assert (await policy.generate(PROMPT, Sampling(max_tokens=1)))[0].version == 1
 
-        wait(both())
+        run_async(both())
         assert policy.engine.reloaded == [("reload_weights", {"weights_path": "there"})]
 
 
 @there
 def test_no_folder() -> None:
     with pytest.raises(ModelError, match="no model folder"):
-        VLLM.load("/nowhere")
+        VLLMPolicy.load("/nowhere")
 
 
 @there
 def test_its_names_for_our_options() -> None:
     from vllm import SamplingParams
 
-    told = dialects.in_process(Sampling(top_k=3, bias=((4, 1.0),), allowed=(1, 2)), 5, TOKENIZER.eos)
+    told = dialects.vllm_sampling_params(Sampling(top_k=3, logit_bias=((4, 1.0),), allowed_token_ids=(1, 2)), 5, TOKENIZER.eos)
     params = SamplingParams(**told)
     assert (params.top_k, params.seed, params.logit_bias, params.allowed_token_ids) == (3, 5, {4: 1.0}, [1, 2])
-    assert SamplingParams(**dialects.in_process(Sampling(), 5, ())).top_k in (0, -1), "no limit"
+    assert SamplingParams(**dialects.vllm_sampling_params(Sampling(), 5, ())).top_k in (0, -1), "no limit"
 
 
 @there
 @pytest.mark.gpu
-class TestVLLM(Contract):
+class TestVLLM(PolicyContract):
     near = 2e-2  # float32 weights, but its kernels may multiply in TF32
 
     @pytest.fixture(scope="class")
     @classmethod
     def policy(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]:
         folder = save_folder(tmp_path_factory.mktemp("small"))
-        policy = VLLM.load(folder, "float32", gpu_memory_utilization=0.2, enforce_eager=True)
+        policy = VLLMPolicy.load(folder, "float32", gpu_memory_utilization=0.2, enforce_eager=True)
         yield policy
         policy.close()
 
-    def test_new_weights(self, policy: VLLM, tmp_path: Path) -> None:
+    def test_new_weights(self, policy: VLLMPolicy, tmp_path: Path) -> None:
         """Last, since it changes the model."""
         other: Decoder = copy.deepcopy(small_net())
         with torch.no_grad():
@@ -169,7 +169,7 @@ class TestVLLM(Contract):
 
 @there
 @pytest.mark.gpu
-class TestOverHttp(Contract):
+class TestOverHttp(PolicyContract):
     """The `openai` policy over vLLM's own server."""
 
     near = 2e-2
@@ -193,11 +193,11 @@ class TestOverHttp(Contract):
             server.wait(60)
 
     @staticmethod
-    def connect(url: str, server: subprocess.Popen[bytes]) -> OpenAI:
+    def connect(url: str, server: subprocess.Popen[bytes]) -> OpenAIPolicy:
         until = time.monotonic() + 300
         while True:
             try:
-                return OpenAI.connect(url, tokenizer=TOKENIZER, retries=0)
+                return OpenAIPolicy.connect(url, tokenizer=TOKENIZER, retries=0)
             except ModelError:
                 assert server.poll() is None and time.monotonic() < until, "vLLM's server did not start"
                 time.sleep(1)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ponder.nets.attention import Packed
+from ponder.nets.attention import PaddedTreeAttention
 from ponder.nets.decoder import Decoder
 
 SMALL = {
@@ -96,7 +96,7 @@ def logits() -> Callable[[Any], Tensor]:
     def of(model: Any) -> Tensor:
         ids = torch.tensor(IDS)
         if isinstance(model, Decoder):
-            attend = Packed([len(IDS)], [-1])
+            attend = PaddedTreeAttention([len(IDS)], [-1])
             return model.logits(model(ids, attend.positions_T, attend))
         found: Tensor = model(ids[None]).logits[0]
         return found

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ponder.nets.attention import Packed
+from ponder.nets.attention import PaddedTreeAttention
 
 D = 4
 
@@ -72,7 +72,7 @@ def test_packed_equals_every_path_alone(
     lengths, parents = forest
     *inputs, weight = numbers(sum(lengths), *heads)
     ours, theirs = ([x.clone().requires_grad_() for x in inputs] for _ in range(2))
-    packed = Packed(lengths, parents)
+    packed = PaddedTreeAttention(lengths, parents)
     found = packed(0, *ours, scale=0.7, window=window)
     expected = plain(*theirs, lengths, parents, 0.7, window)
     torch.testing.assert_close(found, expected)
@@ -87,9 +87,9 @@ def test_packed_equals_every_path_alone(
 def test_trees_do_not_see_each_other() -> None:
     lengths, parents = [3, 2, 4, 1, 2], [-1, 0, -1, 2, -1]
     q, k, v, _ = numbers(12, 4, 2)
-    before = Packed(lengths, parents)(0, q, k, v, scale=1.0, window=None)
+    before = PaddedTreeAttention(lengths, parents)(0, q, k, v, scale=1.0, window=None)
     k[5:10], v[5:10] = 100.0, math.pi  # the second tree
-    after = Packed(lengths, parents)(0, q, k, v, scale=1.0, window=None)
+    after = PaddedTreeAttention(lengths, parents)(0, q, k, v, scale=1.0, window=None)
     assert torch.equal(before[:5], after[:5]) and torch.equal(before[10:], after[10:])
     assert not torch.allclose(before[5:10], after[5:10])
 
@@ -97,9 +97,9 @@ def test_trees_do_not_see_each_other() -> None:
 def test_siblings_do_not_see_each_other_and_parents_not_their_children() -> None:
     lengths, parents = [3, 2, 2], [-1, 0, 0]
     q, k, v, _ = numbers(7, 2, 2)
-    before = Packed(lengths, parents)(0, q, k, v, scale=1.0, window=None)
+    before = PaddedTreeAttention(lengths, parents)(0, q, k, v, scale=1.0, window=None)
     k[3:5], v[3:5] = 50.0, -9.0
-    after = Packed(lengths, parents)(0, q, k, v, scale=1.0, window=None)
+    after = PaddedTreeAttention(lengths, parents)(0, q, k, v, scale=1.0, window=None)
     assert torch.equal(before[:3], after[:3]) and torch.equal(before[5:], after[5:])
 
 
@@ -108,12 +108,12 @@ def test_trees_of_very_different_size_and_many_of_the_same() -> None:
     lengths = [40, 1, 3, 1, 40, 2, 7, 7, 1, 39]
     parents = [-1, -1, -1, 2, -1, 4, -1, -1, -1, -1]
     q, k, v, _ = numbers(sum(lengths), 4, 2)
-    together = Packed(lengths, parents)(0, q, k, v, scale=1.0, window=5)
+    together = PaddedTreeAttention(lengths, parents)(0, q, k, v, scale=1.0, window=5)
     first = 0
     roots = [i for i, p in enumerate(parents) if p < 0] + [len(parents)]
     for a, b in pairwise(roots):
         past = first + sum(lengths[a:b])
-        one = Packed(lengths[a:b], [p - a if p >= 0 else -1 for p in parents[a:b]])
+        one = PaddedTreeAttention(lengths[a:b], [p - a if p >= 0 else -1 for p in parents[a:b]])
         part = one(0, q[first:past], k[first:past], v[first:past], scale=1.0, window=5)
         torch.testing.assert_close(together[first:past], part)
         first = past
@@ -123,7 +123,7 @@ def test_not_finite_numbers_of_one_tree_stay_there() -> None:
     lengths, parents = [4, 4, 5], [-1, -1, -1]
     q, k, v, _ = numbers(13, 2, 1)
     q, k, v = (x.requires_grad_() for x in (q, k, v))
-    found = Packed(lengths, parents)(0, q, k, v, scale=1.0, window=None)
+    found = PaddedTreeAttention(lengths, parents)(0, q, k, v, scale=1.0, window=None)
     assert torch.isfinite(found).all()
     found[:4].sum().backward()
     assert all(torch.isfinite(x.grad).all() and not x.grad[4:].any() for x in (q, k, v))
@@ -131,7 +131,7 @@ def test_not_finite_numbers_of_one_tree_stay_there() -> None:
 
 def test_the_mask_can_differ_by_layer() -> None:
     q, k, v, _ = numbers(6, 2, 2)
-    packed = Packed([6], [-1])
+    packed = PaddedTreeAttention([6], [-1])
     wide = packed(0, q, k, v, scale=1.0, window=None)
     narrow = packed(1, q, k, v, scale=1.0, window=2)
     torch.testing.assert_close(wide, plain(q, k, v, [6], [-1], 1.0, None))
@@ -145,4 +145,4 @@ def test_the_mask_can_differ_by_layer() -> None:
 )
 def test_impossible_forests_are_refused(lengths: list[int], parents: list[int]) -> None:
     with pytest.raises(ValueError, match="segment"):
-        Packed(lengths, parents)
+        PaddedTreeAttention(lengths, parents)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fakes import CONFIGS, tiny
+from fakes import CONFIGS, tiny_decoder
 from ponder.nets.compiled import compile_once
 from ponder.nets.decoder import MLP, Block, Decoder
 
@@ -48,7 +48,7 @@ def backend() -> Iterator[Counted]:
 
 
 def test_a_block_is_compiled_a_few_times_in_all(backend: Counted) -> None:
-    block = torch.compile(Block.whole, dynamic=True, backend=backend)
+    block = torch.compile(Block.forward_any_layer, dynamic=True, backend=backend)
 
     def run(net: Decoder, tokens: int, most: tuple[int, int], shared: bool, grad: bool) -> None:
         turn = torch.ones(tokens, 1, 8)
@@ -58,7 +58,7 @@ def test_a_block_is_compiled_a_few_times_in_all(backend: Counted) -> None:
                 out = block(layer, x, (turn, turn), Attend(tokens, most, shared))
                 assert torch.allclose(out, layer.whole(x, (turn, turn), Attend(tokens, most, shared)))
 
-    net, reference = tiny(), tiny(seed=3).requires_grad_(False)
+    net, reference = tiny_decoder(), tiny_decoder(seed=3).requires_grad_(False)
     for tokens, most in ((128, (256, 512)), (256, (512, 512)), (640, (64, 128)), (900, (2048, 4096))):
         for shared in (True, False):
             run(net, tokens, most, shared, grad=True)
@@ -72,7 +72,7 @@ def test_one_process_compiles_for_many_networks(backend: Counted) -> None:
     mlp = compile_once(MLP.forward, backend)
     many = 2 * LIMIT
     for i in range(many):
-        net = MLP(replace(CONFIGS["llama"], hidden=8 + i))
+        net = MLP(replace(CONFIGS["llama"], mlp_width=8 + i))
         x = torch.randn(3, CONFIGS["llama"].width)
         assert torch.allclose(mlp(net, x), net(x))
     assert backend.graphs == many
@@ -81,8 +81,8 @@ def test_one_process_compiles_for_many_networks(backend: Counted) -> None:
 def test_a_parameter_that_learns_again_gets_a_gradient_from_compiled_blocks() -> None:
     """A graph compiled while most parameters were frozen must not be used once they learn."""
     torch._dynamo.reset()
-    block = compile_once(Block.before, "aot_eager")
-    net, turn = tiny(), torch.ones(5, 1, 8)
+    block = compile_once(Block.compute_qkv, "aot_eager")
+    net, turn = tiny_decoder(), torch.ones(5, 1, 8)
 
     def reached() -> set[str]:
         net.zero_grad(set_to_none=True)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ponder.errors import ModelError, PonderError, UnknownName
 from ponder.nets import gguf, gguf_rope, hf
-from ponder.nets.config import DecoderConfig, Rope
-from ponder.nets.decoder import Decoder, initialise
+from ponder.nets.config import DecoderConfig, RopeConfig
+from ponder.nets.decoder import Decoder, init_decoder
 from ponder.nets.rope import frequencies
 
 package = pytest.importorskip("gguf")
@@ -31,7 +31,7 @@ def same(a: Decoder, b: Decoder) -> bool:
 def tiny() -> Decoder:
     """Rows of 256, one block of the K-quants."""
     shape = {"vocab": 32, "width": 256, "layers": 1, "heads": 4, "kv_heads": 2, "head_dim": 64, "hidden": 256}
-    return initialise(DecoderConfig("llama", **shape, bos=1, eos=(2, 5), pad=0), seed=0)
+    return init_decoder(DecoderConfig("llama", **shape, bos=1, eos=(2, 5), pad=0), seed=0)
 
 
 def test_round_trip_is_exact(
@@ -48,7 +48,7 @@ def test_round_trip_is_exact(
     again = gguf.load(tmp_path / "m.gguf")
     assert same(net, again)
     assert again.config.windows == net.config.windows
-    assert again.config.tied == net.config.tied
+    assert again.config.tied_embeddings == net.config.tied_embeddings
     assert again.config.eos == net.config.eos
     # the settings of ropes and scales are stored as float32
     assert (logits(again) - logits(net)).abs().max() < 1e-5
@@ -70,7 +70,7 @@ def test_transformers_reads_what_we_write(
         assert (logits(back) - logits(theirs)).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize("kind", gguf.KINDS)
+@pytest.mark.parametrize("kind", gguf.WRITABLE_TYPES)
 def test_what_we_write_is_what_the_package_makes_of_it(kind: str, tiny: Decoder, tmp_path: Path) -> None:
     gguf.save(tiny, None, tmp_path / "m.gguf", kind)
     net = gguf.load(tmp_path / "m.gguf")
@@ -80,14 +80,14 @@ def test_what_we_write_is_what_the_package_makes_of_it(kind: str, tiny: Decoder,
         assert np.array_equal(net.get_parameter(name).detach().numpy(), expected)
         assert np.abs(expected - given).max() < 0.03
     assert torch.equal(net.norm.weight, tiny.norm.weight)
-    stored = {t.tensor_type.name for t in gguf.read(tmp_path / "m.gguf").tensors.values()}
+    stored = {t.tensor_type.name for t in gguf.open_gguf(tmp_path / "m.gguf").tensors.values()}
     assert stored == {"F32", kind}
 
 
 def test_rows_that_are_no_whole_blocks_are_stored_as_halves(tmp_path: Path) -> None:
     shape = {"vocab": 32, "width": 24, "layers": 1, "heads": 2, "kv_heads": 1, "head_dim": 12, "hidden": 32}
-    gguf.save(initialise(DecoderConfig("qwen3", **shape, qk_norm=True), seed=0), None, tmp_path / "m.gguf", "Q8_0")
-    file = gguf.read(tmp_path / "m.gguf")
+    gguf.save(init_decoder(DecoderConfig("qwen3", **shape, qk_norm=True), seed=0), None, tmp_path / "m.gguf", "Q8_0")
+    file = gguf.open_gguf(tmp_path / "m.gguf")
     assert file.tensors["token_embd.weight"].tensor_type.name == "F16"
     assert file.tensors["blk.0.ffn_down.weight"].tensor_type.name == "Q8_0"
     gguf.load(file)
@@ -95,7 +95,7 @@ def test_rows_that_are_no_whole_blocks_are_stored_as_halves(tmp_path: Path) -> N
 
 def rewrite(source: Path, target: Path, **changed: tuple[np.ndarray[Any, Any], Any]) -> None:
     """The same file with some tensors replaced; keys have `_` for `.`."""
-    file = gguf.read(source)
+    file = gguf.open_gguf(source)
     writer = package.GGUFWriter(target, str(file.get("general.architecture")))
     for key, field in package.GGUFReader(source).fields.items():
         if not key.startswith("GGUF.") and key != "general.architecture":
@@ -133,8 +133,8 @@ def test_llama3_settings_are_recovered_from_factors() -> None:
     ]
     for theta, size, factor, low, high, original in published:
         settings = {"factor": factor, "low_freq_factor": low, "high_freq_factor": high}
-        rope = Rope(theta, "llama3", settings | {"original_max_position_embeddings": original})
-        given = gguf_rope.factors(rope, size)
+        rope = RopeConfig(theta, "llama3", settings | {"original_max_position_embeddings": original})
+        given = gguf_rope.llama3_factors(rope, size)
         assert given is not None
         known = gguf_rope.parse(theta, size, {"original_context_length": original}, given.double().numpy(), "x")
         assert known == rope
@@ -151,13 +151,13 @@ def test_factors_of_another_kind_are_refused() -> None:
 
 def test_the_largest_gemma_has_its_own_scale(tmp_path: Path) -> None:
     shape = {"vocab": 8, "width": 32, "layers": 62, "heads": 2, "kv_heads": 1, "head_dim": 4, "hidden": 32}
-    more = {"gemma": True, "qk_norm": True, "local_rope": Rope(), "query_scale": 0.25}
-    net = initialise(DecoderConfig("gemma3_text", **shape, **more), seed=0)
+    more = {"gemma": True, "qk_norm": True, "local_rope": RopeConfig(), "query_scale": 0.25}
+    net = init_decoder(DecoderConfig("gemma3_text", **shape, **more), seed=0)
     gguf.save(net, None, tmp_path / "m.gguf")
-    file = gguf.read(tmp_path / "m.gguf")
-    assert gguf.configuration(file).scale == 0.25
+    file = gguf.open_gguf(tmp_path / "m.gguf")
+    assert gguf.decoder_config(file).scale == 0.25
     del file.fields["gemma3.attention.scale"]
-    assert gguf.configuration(file).scale == 16**-0.5
+    assert gguf.decoder_config(file).scale == 16**-0.5
 
 
 def test_a_file_is_written_whole_or_not_at_all(tiny: Decoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,11 +206,11 @@ def test_bad_files(tiny: Decoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(UnknownName, match="'bert'"):
         gguf.load(tmp_path / "bert.gguf")
     gguf.save(tiny, None, tmp_path / "m.gguf")
-    file = gguf.read(tmp_path / "m.gguf")
+    file = gguf.open_gguf(tmp_path / "m.gguf")
     del file.fields["llama.embedding_length"]
     with pytest.raises(ModelError, match=r"no metadata 'llama\.embedding_length'"):
         gguf.load(file)
-    file = gguf.read(tmp_path / "m.gguf")
+    file = gguf.open_gguf(tmp_path / "m.gguf")
     del file.tensors["blk.0.ffn_up.weight"]
     with pytest.raises(ModelError, match=r"lacks the tensors layers\.0\.mlp\.up_proj\.weight"):
         gguf.load(file)
@@ -220,7 +220,7 @@ def test_bad_files(tiny: Decoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_float32_settings_come_back_as_they_were_meant(tiny: Decoder, tmp_path: Path) -> None:
-    tiny.config = replace(tiny.config, norm_eps=1e-5, rope=Rope(5e5, "linear", {"factor": 1.1}))
+    tiny.config = replace(tiny.config, norm_eps=1e-5, rope=RopeConfig(5e5, "linear", {"factor": 1.1}))
     gguf.save(tiny, None, tmp_path / "m.gguf")
     assert gguf.load(tmp_path / "m.gguf").config == tiny.config
 

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ponder.errors import ModelError, PonderError
 from ponder.nets import hf
-from ponder.nets.config import DecoderConfig, Rope
-from ponder.nets.decoder import Decoder, initialise
+from ponder.nets.config import DecoderConfig, RopeConfig
+from ponder.nets.decoder import Decoder, init_decoder
 
 CLOSE = 1e-4  # of logits around 3, in float32
 
@@ -30,7 +30,7 @@ def same(a: Decoder, b: Decoder) -> bool:
 @pytest.fixture
 def tiny() -> Decoder:
     shape = {"vocab": 32, "width": 16, "layers": 2, "heads": 2, "kv_heads": 1, "head_dim": 8, "hidden": 24}
-    return initialise(DecoderConfig("llama", **shape, bos=1, eos=(2,), pad=0), seed=0)
+    return init_decoder(DecoderConfig("llama", **shape, bos=1, eos=(2,), pad=0), seed=0)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_closeness_would_notice_a_lost_setting(
 ) -> None:
     build(name).save_pretrained(tmp_path)
     net = hf.load(tmp_path)
-    without = Decoder(replace(net.config, rope=Rope(net.config.rope.theta), windows=()))
+    without = Decoder(replace(net.config, rope=RopeConfig(net.config.rope.theta), windows=()))
     without.load_state_dict(net.state_dict())
     assert (logits(net) - logits(without)).abs().max() > 100 * CLOSE
 
@@ -239,7 +239,7 @@ def _missing_shard(f: Path) -> None:
 
 def _index(data: Any) -> Callable[[Path], None]:
     def write(f: Path) -> None:
-        (f / hf.INDEX).write_text(json.dumps(data))
+        (f / hf.WEIGHTS_INDEX_FILE).write_text(json.dumps(data))
 
     return write
 

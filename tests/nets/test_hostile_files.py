@@ -17,12 +17,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import hostile
-from hostile import BASE, DATA, FIELDS, HUGE, TENSORS, gguf, text
+from hostile import BASE, DATA, FIELDS, HUGE, TENSORS, gguf_bytes, text
 from ponder.models import chat
 from ponder.models.load import Fresh, load_policy
 from ponder.nets import hf, lora
 from ponder.nets.lora import LoRA
-from ponder.nets.valued import Head, Valued
+from ponder.nets.valued import ScoreHead, DecoderWithHead
 
 pytest.importorskip("gguf")
 
@@ -59,7 +59,7 @@ def sparse(file: str, size: int) -> Change:
     return change
 
 
-def header(change_entry: Callable[[dict[str, Any]], Any], file: str = hf.WHOLE) -> Change:
+def header(change_entry: Callable[[dict[str, Any]], Any], file: str = hf.WEIGHTS_FILE) -> Change:
     """A safetensors file whose header was changed, with the bytes of the old one behind it."""
 
     def change(folder: Path) -> None:
@@ -78,7 +78,7 @@ def entry(**about: Any) -> Change:
     return header(lambda told: told[sorted(told)[0]].update(about))
 
 
-def filled(value: float, file: str = hf.WHOLE) -> Change:
+def filled(value: float, file: str = hf.WEIGHTS_FILE) -> Change:
     def change(folder: Path) -> None:
         tensors = load_file(folder / file)
         next(iter(tensors.values())).view(-1)[-1] = value
@@ -89,7 +89,7 @@ def filled(value: float, file: str = hf.WHOLE) -> Change:
 
 def retyped(dtype: torch.dtype) -> Change:
     def change(folder: Path) -> None:
-        save_file({n: t.to(dtype) for n, t in load_file(folder / hf.WHOLE).items()}, folder / hf.WHOLE)
+        save_file({n: t.to(dtype) for n, t in load_file(folder / hf.WEIGHTS_FILE).items()}, folder / hf.WEIGHTS_FILE)
 
     return change
 
@@ -103,11 +103,11 @@ def tokenizer(**parts: Any) -> Change:
 
 
 def outside(folder: Path) -> None:
-    (folder / hf.WHOLE).rename(folder.parent / f"{folder.name}-outside.safetensors")
+    (folder / hf.WEIGHTS_FILE).rename(folder.parent / f"{folder.name}-outside.safetensors")
 
 
 def index(*names: Any) -> Change:
-    return write(hf.INDEX, json.dumps({"weight_map": {f"t{i}": name for i, name in enumerate(names)}}))
+    return write(hf.WEIGHTS_INDEX_FILE, json.dumps({"weight_map": {f"t{i}": name for i, name in enumerate(names)}}))
 
 
 def escape(folder: Path) -> None:
@@ -130,13 +130,13 @@ def linked(file: str) -> Change:
 
 
 def circle(folder: Path) -> None:
-    (folder / hf.WHOLE).unlink()
-    (folder / hf.WHOLE).symlink_to(hf.WHOLE)
+    (folder / hf.WEIGHTS_FILE).unlink()
+    (folder / hf.WEIGHTS_FILE).symlink_to(hf.WEIGHTS_FILE)
 
 
 def twice(folder: Path) -> None:
-    shutil.copy(folder / hf.WHOLE, folder / "b.safetensors")
-    index(hf.WHOLE, "b.safetensors")(folder)
+    shutil.copy(folder / hf.WEIGHTS_FILE, folder / "b.safetensors")
+    index(hf.WEIGHTS_FILE, "b.safetensors")(folder)
 
 
 def template(source: str) -> Change:
@@ -189,8 +189,8 @@ CONFIGS: dict[str, Change] = {
 
 def poke(folder: Path) -> None:
     """A header of 64 GB, in a file that has as many."""
-    sparse(hf.WHOLE, 1 << 40)(folder)
-    with (folder / hf.WHOLE).open("r+b") as out:
+    sparse(hf.WEIGHTS_FILE, 1 << 40)(folder)
+    with (folder / hf.WEIGHTS_FILE).open("r+b") as out:
         out.write(struct.pack("<Q", 1 << 36))
 
 
@@ -201,12 +201,12 @@ def overlap(told: dict[str, Any]) -> None:
 
 
 WEIGHTS: dict[str, Change] = {
-    "header of 2^62 bytes": write(hf.WHOLE, struct.pack("<Q", HUGE) + b"{}"),
-    "header longer than the file": write(hf.WHOLE, struct.pack("<Q", 100) + b"{}"),
+    "header of 2^62 bytes": write(hf.WEIGHTS_FILE, struct.pack("<Q", HUGE) + b"{}"),
+    "header longer than the file": write(hf.WEIGHTS_FILE, struct.pack("<Q", 100) + b"{}"),
     "header in a sparse file": poke,
-    "empty": write(hf.WHOLE, b""),
-    "seven bytes": write(hf.WHOLE, b"1234567"),
-    "terabyte of nothing": sparse(hf.WHOLE, 1 << 40),
+    "empty": write(hf.WEIGHTS_FILE, b""),
+    "seven bytes": write(hf.WEIGHTS_FILE, b"1234567"),
+    "terabyte of nothing": sparse(hf.WEIGHTS_FILE, 1 << 40),
     "deep header": header(lambda told: DEEP),
     "header a list": header(lambda told: "[1, 2]"),
     "entries numbers": header(lambda told: '{"a": 1}'),
@@ -230,7 +230,7 @@ WEIGHTS: dict[str, Change] = {
     "eight bit floats": retyped(torch.float8_e4m3fn),
     "nan": filled(float("nan")),
     "infinite": filled(float("-inf")),
-    "a link away": linked(hf.WHOLE),
+    "a link away": linked(hf.WEIGHTS_FILE),
     "a link to itself": circle,
     "index to the folder above": escape,
     "index to a whole path": escape_by_root,
@@ -238,9 +238,9 @@ WEIGHTS: dict[str, Change] = {
     "index to a folder": index("."),
     "index to numbers": index(1, None),
     "index to lists": index(["a"]),
-    "index deep": write(hf.INDEX, DEEP),
-    "index of a list": write(hf.INDEX, "[1]"),
-    "index of a terabyte": sparse(hf.INDEX, 1 << 40),
+    "index deep": write(hf.WEIGHTS_INDEX_FILE, DEEP),
+    "index of a list": write(hf.WEIGHTS_INDEX_FILE, "[1]"),
+    "index of a terabyte": sparse(hf.WEIGHTS_INDEX_FILE, 1 << 40),
     "the same tensors twice": twice,
 }  # fmt: skip
 
@@ -329,7 +329,7 @@ def file(**changes: Any) -> Change:
     def change(path: Path) -> None:
         fields = FIELDS | changes.pop("fields", {})
         fields = {key: value for key, value in fields.items() if value is not None}
-        path.write_bytes(gguf(fields, changes.pop("tensors", TENSORS), changes.pop("data", DATA), **changes))
+        path.write_bytes(gguf_bytes(fields, changes.pop("tensors", TENSORS), changes.pop("data", DATA), **changes))
 
     return change
 
@@ -348,7 +348,7 @@ def listing(kind: int, count: int, items: bytes = b"") -> bytes:
 
 def stretched(path: Path) -> None:
     """A terabyte that is not there, of a tensor that is said to fill it."""
-    path.write_bytes(gguf(FIELDS, [*TENSORS, ("big", (1 << 20, 1 << 17), 0, None)], b""))
+    path.write_bytes(gguf_bytes(FIELDS, [*TENSORS, ("big", (1 << 20, 1 << 17), 0, None)], b""))
     os.truncate(path, 1 << 40)
 
 
@@ -391,7 +391,7 @@ GGUFS: dict[str, Change] = {
     "an unknown quant": tensor("a", kind=999),
     "no dimensions": tensor("a", ()),
     "2^31 dimensions": lambda p: p.write_bytes(
-        gguf(FIELDS, TENSORS, b"", (len(TENSORS) + 1, len(FIELDS))) + text("a") + struct.pack("<I", 1 << 31)
+        gguf_bytes(FIELDS, TENSORS, b"", (len(TENSORS) + 1, len(FIELDS))) + text("a") + struct.pack("<I", 1 << 31)
     ) and None,
     "dimensions of 2^62": tensor("a", (HUGE, HUGE)),
     "a dimension of 0": tensor("a", (0, 5)),
@@ -444,17 +444,17 @@ GGUFS: dict[str, Change] = {
 }  # fmt: skip
 
 ADAPTERS: dict[str, Change] = {
-    **{f"rank {n}": edit(lora.CONFIG, r=n) for n in (10**12, 0, -4, "x", None, 1.5, float("inf"), [2])},
-    **{f"alpha {n}": edit(lora.CONFIG, lora_alpha=n) for n in (float("nan"), float("inf"), -1, "x", None, [1])},
-    "a negative rank and its root": edit(lora.CONFIG, r=-4, use_rslora=True),
-    "a kind of a megabyte": edit(lora.CONFIG, peft_type="x" * 1_000_000),
-    "deep": write(lora.CONFIG, DEEP),
-    "a list": write(lora.CONFIG, "[1]"),
-    "terabyte": sparse(lora.CONFIG, 1 << 40),
-    "weights of a terabyte": sparse(lora.WEIGHTS, 1 << 40),
-    "nan": filled(float("nan"), lora.WEIGHTS),
-    "a shape of 2^62": header(lambda told: told[sorted(told)[0]].update(shape=[HUGE]), lora.WEIGHTS),
-    "a link away": linked(lora.WEIGHTS),
+    **{f"rank {n}": edit(lora.ADAPTER_CONFIG_FILE, r=n) for n in (10**12, 0, -4, "x", None, 1.5, float("inf"), [2])},
+    **{f"alpha {n}": edit(lora.ADAPTER_CONFIG_FILE, lora_alpha=n) for n in (float("nan"), float("inf"), -1, "x", None, [1])},
+    "a negative rank and its root": edit(lora.ADAPTER_CONFIG_FILE, r=-4, use_rslora=True),
+    "a kind of a megabyte": edit(lora.ADAPTER_CONFIG_FILE, peft_type="x" * 1_000_000),
+    "deep": write(lora.ADAPTER_CONFIG_FILE, DEEP),
+    "a list": write(lora.ADAPTER_CONFIG_FILE, "[1]"),
+    "terabyte": sparse(lora.ADAPTER_CONFIG_FILE, 1 << 40),
+    "weights of a terabyte": sparse(lora.ADAPTER_WEIGHTS_FILE, 1 << 40),
+    "nan": filled(float("nan"), lora.ADAPTER_WEIGHTS_FILE),
+    "a shape of 2^62": header(lambda told: told[sorted(told)[0]].update(shape=[HUGE]), lora.ADAPTER_WEIGHTS_FILE),
+    "a link away": linked(lora.ADAPTER_WEIGHTS_FILE),
 }
 
 HEADS: dict[str, Change] = {
@@ -491,12 +491,12 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model, an adapter, a judge and a GGUF file in which nothing is wrong."""
     home = tmp_path_factory.mktemp("honest")
     policy, base = (load_policy(Fresh(**BASE), device="cpu", dtype="float32") for _ in range(2))
-    for name, net in (("model", policy.net), ("judge", Valued.of(base.net, Head("outcome", "logit")))):
+    for name, net in (("model", policy.net), ("judge", DecoderWithHead.from_decoder(base.net, ScoreHead("outcome", "logit")))):
         hf.save(net, home / name)
-        chat.adopt(policy.tokenizer, "{{ messages[0].content }}").save(home / name)
+        chat.with_chat_template(policy.tokenizer, "{{ messages[0].content }}").save(home / name)
     lora.attach(base.net, LoRA(2), seed=0)
     lora.save(base.net, LoRA(2), home / "adapter", "base")
-    (home / "model.gguf").write_bytes(gguf(FIELDS, TENSORS, DATA))
+    (home / "model.gguf").write_bytes(gguf_bytes(FIELDS, TENSORS, DATA))
     return home
 
 

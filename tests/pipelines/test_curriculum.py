@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from ponder import jobs
 from ponder.errors import TaskError, UsageError
-from ponder.pipelines.curriculum import CURRICULA, Curriculum, EasyToHard, Frontier, History, Uniform, level
-from ponder.pipelines.solve import pick, stream
-from ponder.types import Problem, user
+from ponder.pipelines.curriculum import CURRICULA, Curriculum, EasyToHard, Frontier, PassRateHistory, Uniform, difficulty
+from ponder.pipelines.solve import shuffled_problems, shuffled_indices
+from ponder.types import Problem, user_messages
 
 HALF, ALL, NONE = [1.0, 0.0] * 4, [1.0] * 8, [0.0] * 8
 GROUPS = st.lists(st.tuples(st.integers(0, 40), st.lists(st.one_of(st.none(), st.floats(-2, 3)), max_size=8)))
@@ -27,18 +27,18 @@ KINDS = st.sampled_from([Frontier(), Frontier(0.0), Frontier(1.0, 0.0), EasyToHa
 def problems(size: int, **tags: Any) -> list[Problem]:
     """Each tag is one value for all, or one per problem."""
     each = {name: v if isinstance(v, list) else [v] * size for name, v in tags.items()}
-    return [Problem(f"p{i}", user("?"), None, {name: v[i] for name, v in each.items()}) for i in range(size)]
+    return [Problem(f"p{i}", user_messages("?"), None, {name: v[i] for name, v in each.items()}) for i in range(size)]
 
 
-def history(groups: Sequence[tuple[int, Sequence[float | None]]], **settings: Any) -> History:
-    out = History(**settings)
+def history(groups: Sequence[tuple[int, Sequence[float | None]]], **settings: Any) -> PassRateHistory:
+    out = PassRateHistory(**settings)
     for index, rewards in groups:
         out.add(index, rewards)
     return out
 
 
-def through_json(of: History) -> History:
-    return History.from_json(json.loads(json.dumps(of.to_json())))
+def through_json(of: PassRateHistory) -> PassRateHistory:
+    return PassRateHistory.from_json(json.loads(json.dumps(of.to_json())))
 
 
 class Endless(Sequence[Problem]):
@@ -56,7 +56,7 @@ class Endless(Sequence[Problem]):
     def __getitem__(self, index: int | slice) -> Problem | Sequence[Problem]:
         assert isinstance(index, int)
         self.made += 1
-        return Problem(f"p{index}", user("?"), None, {"level": index % 5})
+        return Problem(f"p{index}", user_messages("?"), None, {"level": index % 5})
 
 
 # history
@@ -100,7 +100,7 @@ def test_history_forgets_what_was_not_tried_for_longest() -> None:
 def test_settings_that_cannot_work() -> None:
     for bad in ({"half_life": 0.0}, {"half_life": math.inf}, {"half_life": math.nan}, {"most": 0}):
         with pytest.raises(UsageError, match="half_life"):
-            History(**bad)
+            PassRateHistory(**bad)
     for make in (lambda: Frontier(1.1), lambda: Frontier(-0.1), lambda: Frontier(0.2, -1), lambda: Frontier(math.nan)):
         with pytest.raises(UsageError, match="explore"):
             make()
@@ -121,7 +121,7 @@ def test_choices(
     chosen = kind.choose(asked, seed, cursor, count, tried)
     assert tried.to_json() == before
     assert len(chosen) == count and set(chosen) <= set(range(size)) and all(type(i) is int for i in chosen)
-    if not (isinstance(kind, EasyToHard) and cursor >= kind.over):  # the plain stream may cross from epoch to epoch
+    if not (isinstance(kind, EasyToHard) and cursor >= kind.ramp_problems):  # the plain stream may cross from epoch to epoch
         times = [chosen.count(i) for i in range(size)]
         assert max(times) - min(times) <= 1, "none twice before all once"
     assert (
@@ -137,7 +137,7 @@ def test_uniform_is_the_stream(
 ) -> None:
     asked = problems(size)
     chosen = Uniform().choose(asked, seed, cursor, count, history(groups))
-    assert [asked[i] for i in chosen] == pick(asked, seed, cursor, count)
+    assert [asked[i] for i in chosen] == shuffled_problems(asked, seed, cursor, count)
     epochs = [np.random.default_rng([seed, e]).permutation(size) for e in range((cursor + count) // size + 1)]
     assert chosen == np.concatenate(epochs)[cursor : cursor + count].tolist()
 
@@ -154,9 +154,9 @@ def test_by_name(name: str) -> None:
     kind = CURRICULA[name]()
     assert jobs.decode(json.loads(json.dumps(jobs.encode(kind)))) == kind
     with pytest.raises(TaskError, match="no problems"):
-        kind.choose([], 0, 0, 4, History())
-    seeds = [tuple(kind.choose(problems(30), seed, 0, 10, History())) for seed in range(4)]
-    calls = [tuple(kind.choose(problems(30), 0, cursor, 10, History())) for cursor in (0, 10, 20)]
+        kind.choose([], 0, 0, 4, PassRateHistory())
+    seeds = [tuple(kind.choose(problems(30), seed, 0, 10, PassRateHistory())) for seed in range(4)]
+    calls = [tuple(kind.choose(problems(30), 0, cursor, 10, PassRateHistory())) for cursor in (0, 10, 20)]
     assert len(set(seeds)) == 4 and len(set(calls)) == 3
 
 
@@ -185,8 +185,8 @@ def test_frontier_goes_through_all_problems_with_its_share() -> None:
     tried, asked = history([(0, HALF)]), problems(50)
     plain: list[int] = []
     for cursor in range(0, 250, 10):  # a fifth of 250 is one epoch
-        chosen = Frontier(explore=0.2).choose(asked, 3, cursor, 10, tried)
-        assert chosen[:2] == stream(50, 3, cursor // 5, 2)
+        chosen = Frontier(explore_share=0.2).choose(asked, 3, cursor, 10, tried)
+        assert chosen[:2] == shuffled_indices(50, 3, cursor // 5, 2)
         plain += chosen[:2]
     assert sorted(plain) == list(range(50))
 
@@ -196,32 +196,32 @@ def test_frontier_goes_through_all_problems_with_its_share() -> None:
 
 def test_easy_to_hard_by_level() -> None:
     asked = problems(100, level=[f"Level {i % 10}" for i in range(100)])
-    plan = EasyToHard(over=1000, start=0.2)
+    plan = EasyToHard(ramp_problems=1000, start_share=0.2)
 
     def levels(cursor: int) -> list[int]:
-        return [i % 10 for seed in range(20) for i in plan.choose(asked, seed, cursor, 10, History())]
+        return [i % 10 for seed in range(20) for i in plan.choose(asked, seed, cursor, 10, PassRateHistory())]
 
     assert set(levels(0)) == {0, 1} and max(levels(500)) == 5
     assert np.mean(levels(0)) < np.mean(levels(300)) < np.mean(levels(600)) < np.mean(levels(1000))
-    assert plan.choose(asked, 7, 1000, 10, History()) == stream(100, 7, 1000, 10)
+    assert plan.choose(asked, 7, 1000, 10, PassRateHistory()) == shuffled_indices(100, 7, 1000, 10)
 
 
 def test_easy_to_hard_trusts_what_was_measured() -> None:
     asked = problems(20, difficulty=[i // 10 for i in range(20)])  # the tags say: the upper half is hard
     tried = history([(i, ALL if i >= 10 else NONE) for i in range(20)])
-    assert set(EasyToHard(start=0.5).choose(asked, 0, 0, 10, tried)) == set(range(10, 20))
+    assert set(EasyToHard(start_share=0.5).choose(asked, 0, 0, 10, tried)) == set(range(10, 20))
     plain = history([(i, (ALL, HALF, NONE)[i % 3]) for i in range(15)])
     for seed in range(5):  # without tags: what is solved, then the half solved and untried, then what fails
-        chosen = EasyToHard(start=0.01).choose(problems(18), seed, 0, 13, plain)
+        chosen = EasyToHard(start_share=0.01).choose(problems(18), seed, 0, 13, plain)
         assert set(range(0, 15, 3)) < set(chosen) and not set(range(2, 15, 3)) & set(chosen)
 
 
 def test_easy_to_hard_puts_what_has_no_level_in_the_middle() -> None:
     asked = problems(40, level=[(1, 2, 3, None)[i % 4] for i in range(40)])
     for seed in range(5):
-        kinds = [[i % 4 for i in EasyToHard(start=0.01).choose(asked, seed, 0, n, History())] for n in (10, 30)]
+        kinds = [[i % 4 for i in EasyToHard(start_share=0.01).choose(asked, seed, 0, n, PassRateHistory())] for n in (10, 30)]
         assert set(kinds[0]) == {0} and Counter(kinds[1]) == {0: 10, 1: 10, 3: 10}
-    alike = EasyToHard().choose(problems(40, level=2), 0, 0, 10, History())
+    alike = EasyToHard().choose(problems(40, level=2), 0, 0, 10, PassRateHistory())
     assert len(set(alike)) == 10
 
 
@@ -238,7 +238,7 @@ def test_easy_to_hard_puts_what_has_no_level_in_the_middle() -> None:
     ],
 )
 def test_level(tags: dict[str, Any], found: float | None) -> None:
-    assert level(Problem("p", (), None, tags)) == found
+    assert difficulty(Problem("p", (), None, tags)) == found
 
 
 # a learner
@@ -247,7 +247,7 @@ def test_level(tags: dict[str, Any], found: float | None) -> None:
 def learn(kind: Curriculum, seed: int, restart: bool = False) -> tuple[float, list[list[int]]]:
     """Share of groups with a gradient, and what was asked. Skill grows with each such group."""
     rng = np.random.default_rng([seed, 9])
-    hardness, skill, tried = rng.normal(3.0, 4.0, 400), 0.0, History()
+    hardness, skill, tried = rng.normal(3.0, 4.0, 400), 0.0, PassRateHistory()
     asked, live, order = problems(400), 0, []
     for step in range(50):
         chosen = kind.choose(asked, seed, 16 * step, 16, tried)

@@ -12,21 +12,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes import ASK, Digits, FakePolicy, Wanted, Watcher, group
+from fakes import QUESTION_TEMPLATE, DigitTask, FakePolicy, FirstCharVerifier, Watcher, trace_group
 from ponder.errors import Interrupted, ModelError, RunError, TaskError, UsageError
-from ponder.measure import Accuracy, Mean
-from ponder.models.load import Fresh, pin
+from ponder.measure import Accuracy, MeanInterval
+from ponder.models.load import Fresh, pin_checkpoint
 from ponder.pipelines.evaluate import Evaluate, evaluate
-from ponder.pipelines.report import Report, report
+from ponder.pipelines.report import EvaluationReport, evaluation_report
 from ponder.pipelines.solve import solve_all
-from ponder.protocols import Silent, Watch
+from ponder.protocols import Silent, Progress
 from ponder.reason.budget import Budget
 from ponder.reason.strategies import Chain, Ensemble
 from ponder.runs import Run, read_traces
 from ponder.types import Cost, Sampling, Score, Trace
 
 
-def ran(job: Evaluate, folder: Path, policy: Any, watch: Watch | None = None) -> Any:
+def ran(job: Evaluate, folder: Path, policy: Any, watch: Progress | None = None) -> Any:
     with Run(folder, job) as run:
         return asyncio.run(evaluate(job, policy, run, watch or Silent()))
 
@@ -34,11 +34,11 @@ def ran(job: Evaluate, folder: Path, policy: Any, watch: Watch | None = None) ->
 def test_accuracy_of_single_answers(tmp_path: Path) -> None:
     """Asked for 0 to 9, always 3 or nothing: one right of ten, and one undecided."""
     script = ["3"] * 5 + [""] + ["3"] * 4
-    job = Evaluate(Digits(), strategy=Chain(), batch=4)
+    job = Evaluate(DigitTask(), strategy=Chain(), max_concurrency=4)
     found = ran(job, tmp_path / "run", FakePolicy(script))
     assert (found.problems, found.samples, found.undecided) == (10, 1, 1)
     assert isinstance(found.single, Accuracy)
-    assert (found.single.right, found.single.total, found.single.undecided) == (1, 10, 1)
+    assert (found.single.correct, found.single.total, found.single.undecided) == (1, 10, 1)
 
     def end(right: int, sign: int) -> float:
         z, p, n = 1.959963984540054, right / 10, 10  # Wilson (1927), by hand
@@ -53,7 +53,7 @@ def test_accuracy_of_single_answers(tmp_path: Path) -> None:
 
 
 def judged(scores: Sequence[float | None], texts: Sequence[str], answer: str = "1") -> Trace:
-    trace = group([5], [[1]] * len(scores), scores)
+    trace = trace_group([5], [[1]] * len(scores), scores)
     for step, text in zip(trace.steps[1:], texts, strict=True):
         step.text = text
     trace.cost = Cost(prompt_tokens=2, generated_tokens=3, flops=1e12, seconds=1.0)
@@ -67,35 +67,35 @@ def test_report_of_several_samples() -> None:
         judged([0.0, None, 0.0], ["2", "", "3"]),  # a tie of wrong answers
         judged([None, None, None], ["", "", ""]),  # nothing known
     ]
-    found = report(traces, "wanted", Wanted().read)
-    assert (found.problems, found.samples, found.undecided) == (4, 3, 4)
-    assert isinstance(found.single, Mean)
-    assert found.single.mean == pytest.approx(np.mean([2 / 3, 1 / 3, 0.0, 0.0])) and found.single.undecided == 1
-    assert found.single.total == 4
-    assert found.coverage is not None and (found.coverage.right, found.coverage.total) == (2, 4)
+    found = evaluation_report(traces, "wanted", FirstCharVerifier().read)
+    assert (found.num_problems, found.samples_per_problem, found.num_undecided) == (4, 3, 4)
+    assert isinstance(found.accuracy, MeanInterval)
+    assert found.accuracy.mean == pytest.approx(np.mean([2 / 3, 1 / 3, 0.0, 0.0])) and found.accuracy.undecided == 1
+    assert found.accuracy.total == 4
+    assert found.coverage is not None and (found.coverage.correct, found.coverage.total) == (2, 4)
     assert found.coverage.undecided == 2, "the third problem's undecided sample may be right"
-    assert found.majority is not None and found.majority.right == 1
+    assert found.majority is not None and found.majority.correct == 1
     assert found.cost == Cost(prompt_tokens=8, generated_tokens=12, flops=4e12, seconds=4.0)
-    assert report(traces, "wanted", None).majority is None
+    assert evaluation_report(traces, "wanted", None).majority is None
 
 
 def test_it_goes_on_problem_by_problem(tmp_path: Path) -> None:
-    job = Evaluate(Digits(), strategy=Ensemble(2, Sampling(max_tokens=1)), batch=3)
+    job = Evaluate(DigitTask(), strategy=Ensemble(2, Sampling(max_tokens=1)), max_concurrency=3)
     whole = ran(job, tmp_path / "whole", FakePolicy(["3"] * 20))
     policy = FakePolicy(["3"] * 40)
     with pytest.raises(Interrupted):
         ran(job, tmp_path / "run", policy, Watcher("step", 2))
     assert len(list(read_traces(tmp_path / "run"))) == 2
     found = ran(job, tmp_path / "run", policy)
-    assert 10 <= len(policy.calls) <= 10 + job.batch, "only what was in flight was asked twice"
-    assert [t.problem.id for _, t in read_traces(tmp_path / "run")] == [p.id for p in Digits().test]
+    assert 10 <= len(policy.calls) <= 10 + job.max_concurrency, "only what was in flight was asked twice"
+    assert [t.problem.id for _, t in read_traces(tmp_path / "run")] == [p.id for p in DigitTask().test]
     assert found == whole
     again = FakePolicy()
     assert ran(job, tmp_path / "run", again) == whole and not again.calls
 
 
 def test_a_torn_trace_is_solved_again(tmp_path: Path) -> None:
-    job = Evaluate(Digits(), batch=5)
+    job = Evaluate(DigitTask(), max_concurrency=5)
     whole = ran(job, tmp_path / "run", FakePolicy(["3"] * 10))
     path = tmp_path / "run" / "traces.jsonl"
     path.write_bytes(path.read_bytes()[:-30])
@@ -106,7 +106,7 @@ def test_a_torn_trace_is_solved_again(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Shy(Wanted):
+class Shy(FirstCharVerifier):
     """Cannot judge the first problems."""
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
@@ -116,37 +116,37 @@ class Shy(Wanted):
 
 
 @dataclass(frozen=True)
-class ShyDigits(Digits):
+class ShyDigits(DigitTask):
     @property
-    def verifier(self) -> Wanted:
+    def verifier(self) -> FirstCharVerifier:
         return Shy()
 
 
 @pytest.mark.parametrize("strategy", [Chain(), Ensemble(2)])
 def test_a_first_batch_without_any_judgement_does_not_end_the_run(strategy: Any, tmp_path: Path) -> None:
     watcher = Watcher()
-    found = ran(Evaluate(ShyDigits(), strategy=strategy, batch=2), tmp_path / "run", FakePolicy(["5"] * 20), watcher)
+    found = ran(Evaluate(ShyDigits(), strategy=strategy, max_concurrency=2), tmp_path / "run", FakePolicy(["5"] * 20), watcher)
     n = 1 if isinstance(strategy, Chain) else 2
     assert found.single.mean == pytest.approx(1 / 10) and found.undecided == 4 * n
-    told = [s[3]["accuracy"] for s in watcher.said if s[0] == "step"]
+    told = [s[3]["accuracy"] for s in watcher.calls if s[0] == "step"]
     assert math.isnan(told[0]) and told[-1] == pytest.approx(found.single.mean)
     assert found.reasons == {"timed out": 4 * n} and "4 of 10 problems have no verdict" in found.unmeasured
 
 
 def test_limit_and_emptiness(tmp_path: Path) -> None:
-    found = ran(Evaluate(Digits(), limit=3), tmp_path / "few", FakePolicy(["0"] * 3))
+    found = ran(Evaluate(DigitTask(), limit=3), tmp_path / "few", FakePolicy(["0"] * 3))
     assert found.problems == 3 and found.single.right == 1
     with pytest.raises(TaskError, match="no held-out problems"):
-        ran(Evaluate(Digits(size=0)), tmp_path / "none", FakePolicy())
+        ran(Evaluate(DigitTask(size=0)), tmp_path / "none", FakePolicy())
     for bad in ({"limit": 0}, {"batch": 0}):
         with pytest.raises(UsageError, match="at least 1"):
-            Evaluate(Digits(), **bad)
+            Evaluate(DigitTask(), **bad)
 
 
 def test_another_job_s_traces_are_not_taken(tmp_path: Path) -> None:
-    ran(Evaluate(Digits(), limit=3), tmp_path / "run", FakePolicy())
+    ran(Evaluate(DigitTask(), limit=3), tmp_path / "run", FakePolicy())
     with pytest.raises(RunError, match=r"limit: 3 -> 4"):
-        ran(Evaluate(Digits(), limit=4), tmp_path / "run", FakePolicy())
+        ran(Evaluate(DigitTask(), limit=4), tmp_path / "run", FakePolicy())
 
 
 def test_a_whole_job_on_a_fresh_model(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_whole_job_on_a_fresh_model(tmp_path: Path) -> None:
     from ponder.pipelines import evaluate as module
 
     job = Evaluate(
-        Digits(), template=ASK, strategy=Ensemble(3, Sampling(max_tokens=2)), batch=4, device="cpu", dtype="float32"
+        DigitTask(), template=QUESTION_TEMPLATE, strategy=Ensemble(3, Sampling(max_tokens=2)), max_concurrency=4, device="cpu", dtype="float32"
     )
     fresh = Fresh("0123456789=", width=16, layers=1, heads=2, context=16)
     loader = next(name for name in ("load_any", "load_policy") if hasattr(module, name))
@@ -178,7 +178,7 @@ def test_solving_all_stops_at_the_first_failure() -> None:
             return await super().generate(prefix, sampling, n)
 
     with pytest.raises(ExceptionGroup) as caught:
-        asyncio.run(solve_all(Digits().test, Chain(), Failing()))
+        asyncio.run(solve_all(DigitTask().test, Chain(), Failing()))
     assert isinstance(caught.value.exceptions[0], ValueError)
 
 
@@ -187,15 +187,15 @@ def test_an_evaluation_means_the_weights_it_began_with(tmp_path: Path) -> None:
     trained = tmp_path / "trained"
     (trained / "checkpoints" / "step-000001").mkdir(parents=True)
     (trained / "job.json").write_text("{}")
-    assert pin(str(trained)) == str(trained / "checkpoints" / "step-000001" / "model")
+    assert pin_checkpoint(str(trained)) == str(trained / "checkpoints" / "step-000001" / "model")
     (trained / "checkpoints" / "step-000002").mkdir()
-    assert pin(str(trained)) == str(trained / "checkpoints" / "step-000002" / "model")
-    assert pin("smollm2") == "smollm2"
+    assert pin_checkpoint(str(trained)) == str(trained / "checkpoints" / "step-000002" / "model")
+    assert pin_checkpoint("smollm2") == "smollm2"
 
 
 def test_lines_stand_in_columns() -> None:
     right = Accuracy(8, 10)
-    found = Report(10, 16, right, right, right, undecided=1, cost=Cost(generated_tokens=5))
+    found = EvaluationReport(10, 16, right, right, right, num_undecided=1, cost=Cost(generated_tokens=5))
     assert all(line[15] == " " and line[16] != " " for line in found.lines())
     assert found.lines()[1].startswith("majority of 16  80.0 %")
 
@@ -211,7 +211,7 @@ class Slow(FakePolicy):
 
 
 def test_a_slow_problem_holds_up_nobody(tmp_path: Path) -> None:
-    found = ran(Evaluate(Digits(), batch=2), tmp_path / "run", Slow(["3"] * 10))
+    found = ran(Evaluate(DigitTask(), max_concurrency=2), tmp_path / "run", Slow(["3"] * 10))
     order = [t.problem.id for _, t in read_traces(tmp_path / "run")]
     assert found.problems == 10 and order.index("digits/test/0") >= 8
 
@@ -226,58 +226,58 @@ class Moody(FakePolicy):
 
 
 def test_a_problem_that_fails_is_undecided_and_tried_again(tmp_path: Path) -> None:
-    found = ran(Evaluate(Digits()), tmp_path / "run", Moody(["3"] * 10))
+    found = ran(Evaluate(DigitTask()), tmp_path / "run", Moody(["3"] * 10))
     assert (found.failed, found.single.total, found.single.undecided) == (2, 10, 2)
     assert found.single.mean == 1 / 10 and found.reasons == {"not today": 2} and not found.unmeasured
     assert "2 problems: an error ended the thinking" in "\n".join(found.lines())
     again = FakePolicy(["1", "2"])
-    assert ran(Evaluate(Digits()), tmp_path / "run", again).single.right == 3 and len(again.calls) == 2
+    assert ran(Evaluate(DigitTask()), tmp_path / "run", again).single.right == 3 and len(again.calls) == 2
     still = Moody(["3"])  # what is left goes on failing, and the others still count
-    assert ran(Evaluate(Digits()), tmp_path / "again", Moody(["3"] * 10)).failed == 2
-    assert ran(Evaluate(Digits()), tmp_path / "again", still).single.total == 10
+    assert ran(Evaluate(DigitTask()), tmp_path / "again", Moody(["3"] * 10)).failed == 2
+    assert ran(Evaluate(DigitTask()), tmp_path / "again", still).single.total == 10
     everything = Moody()
     everything.bad = "0123456789"
     with pytest.raises(ModelError, match="all problems fail, the last one because: not today"):
-        ran(Evaluate(Digits()), tmp_path / "other", everything)
+        ran(Evaluate(DigitTask()), tmp_path / "other", everything)
 
 
 def test_what_was_chosen_counts_and_no_answer_is_wrong(tmp_path: Path) -> None:
     traces = [judged([1.0, 0.0], ["1", "2"]), judged([1.0, 0.0], ["1", "2"]), judged([1.0, 1.0], ["1", "1"])]
     traces[0].chosen, traces[1].chosen = 1, 2
-    traces[2].spent = True
-    found = report(traces, "wanted", None)
-    assert isinstance(found.single, Accuracy) and (found.single.right, found.single.total) == (1, 3)
-    assert found.coverage is not None and found.coverage.mean == 1.0 and found.spent == 1
+    traces[2].budget_exhausted = True
+    found = evaluation_report(traces, "wanted", None)
+    assert isinstance(found.accuracy, Accuracy) and (found.accuracy.correct, found.accuracy.total) == (1, 3)
+    assert found.coverage is not None and found.coverage.mean == 1.0 and found.num_out_of_budget == 1
     traces[2].failed = "an error"
-    failed = report(traces, "wanted", None).single
-    assert (failed.right, failed.total, failed.undecided) == (1, 3, 1)
+    failed = evaluation_report(traces, "wanted", None).accuracy
+    assert (failed.correct, failed.total, failed.undecided) == (1, 3, 1)
 
 
 def test_an_ensemble_without_an_answer_is_wrong_and_a_failed_one_unknown() -> None:
     """As for a single answer, and as `ponder compare` has it."""
     silent, failed = judged([], []), judged([], [])
     failed.failed = "the prompt has 9000 tokens"
-    found = report([judged([1.0, 1.0], ["1", "1"]), silent, failed], "wanted", Wanted().read)
-    assert (found.single.mean, found.single.total, found.single.undecided) == (1 / 3, 3, 1)
+    found = evaluation_report([judged([1.0, 1.0], ["1", "1"]), silent, failed], "wanted", FirstCharVerifier().read)
+    assert (found.accuracy.mean, found.accuracy.total, found.accuracy.undecided) == (1 / 3, 3, 1)
     for rate in (found.majority, found.coverage):
         assert rate is not None and (rate.total, rate.undecided, rate.mean) == (3, 1, 1 / 3)
     assert found.reasons == {"the prompt has N tokens": 1} and "1 of 3 problems have no verdict" in found.unmeasured
 
 
 def test_an_oracle_is_said_to_be_one(tmp_path: Path) -> None:
-    job = Evaluate(Digits(), guide="oracle", limit=2)
+    job = Evaluate(DigitTask(), guide="oracle", limit=2)
     with Run(tmp_path / "run", job) as run:
-        found = asyncio.run(evaluate(job, FakePolicy(["0", "1"]), run, Silent(), Wanted()))
+        found = asyncio.run(evaluate(job, FakePolicy(["0", "1"]), run, Silent(), FirstCharVerifier()))
     assert found.oracle and any(line.startswith("oracle") for line in found.lines())
     assert not ran(replace(job, guide=""), tmp_path / "plain", FakePolicy(["0", "1"])).oracle
 
 
 def test_a_budget_for_all_problems_together(tmp_path: Path) -> None:
     """One token an answer: four are paid for, whichever they are, and a run that goes on has spent them."""
-    job = Evaluate(Digits(), strategy=Chain(Sampling(max_tokens=1)), budget=Budget(4), batch=1)
+    job = Evaluate(DigitTask(), strategy=Chain(Sampling(max_tokens=1)), budget=Budget(4), max_concurrency=1)
     assert ran(job, tmp_path / "each", FakePolicy(["3"] * 10)).cost.generated_tokens == 10
     policy = FakePolicy(["3"] * 10)
-    found = ran(replace(job, together=True), tmp_path / "all", policy)
+    found = ran(replace(job, shared_budget=True), tmp_path / "all", policy)
     assert found.cost.generated_tokens == policy.written == 4 and found.spent == 6
     assert (found.single.right, found.single.total) == (1, 10), "no answer for want of budget is wrong"
 
@@ -289,13 +289,13 @@ def test_a_guide_is_measured_too() -> None:
     for trace, row in zip(traces, marks, strict=True):
         for step, mark in zip(trace.steps[1:], row, strict=True):
             step.scores["orm"] = Score(mark)
-    found = report(traces, "wanted", None, "orm").guide
+    found = evaluation_report(traces, "wanted", None, "orm").guide_auroc
     assert found is not None and (found.area, found.right, found.wrong) == (3.5 / 4, 2, 2)
     assert 0 <= found.low <= found.area <= found.high <= 1
     assert any(
-        line.startswith("guide           a right answer") for line in report(traces, "wanted", None, "orm").lines()
+        line.startswith("guide           a right answer") for line in evaluation_report(traces, "wanted", None, "orm").lines()
     )
     for guide in ("", "wanted", "unknown"):
-        assert report(traces, "wanted", None, guide).guide is None
-    assert report(traces[:1], "wanted", None, "orm").guide is None, "one problem has no interval"
-    assert report([judged([0.5, 1.0], ["1", "2"])] * 2, "wanted", None, "wanted").guide is None
+        assert evaluation_report(traces, "wanted", None, guide).guide_auroc is None
+    assert evaluation_report(traces[:1], "wanted", None, "orm").guide_auroc is None, "one problem has no interval"
+    assert evaluation_report([judged([0.5, 1.0], ["1", "2"])] * 2, "wanted", None, "wanted").guide_auroc is None

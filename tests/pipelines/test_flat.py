@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes import ALPHABET, ASK, Digits, Watcher, group
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, Watcher, trace_group
 from ponder.errors import Interrupted, TaskError, UsageError, VerifierError
 from ponder.models.load import Fresh
 from ponder.pipelines import flat
@@ -40,7 +40,7 @@ class Same:
 
 
 @dataclass(frozen=True)
-class Always(Digits):
+class Always(DigitTask):
     by: tuple[float, ...] = (0.0,)
 
     @property
@@ -50,8 +50,8 @@ class Always(Digits):
 
 MODEL = Fresh(ALPHABET, width=16, layers=1, heads=2, context=32)
 JOB = RL(
-    Always(), MODEL, ASK, Ensemble(2, Sampling(max_tokens=2)), GRPO(kl=NO_KL), AdamW(lr=3e-3), steps=7, prompts=4,
-    patience=3, preflight=False, save_every=5, device="cpu", dtype="float32",
+    Always(), MODEL, QUESTION_TEMPLATE, Ensemble(2, Sampling(max_tokens=2)), GRPO(kl=NO_KL), AdamW(lr=3e-3), steps=7, problems_per_step=4,
+    max_steps_without_signal=3, preflight=False, save_every=5, device="cpu", dtype="float32",
 )  # fmt: skip
 
 
@@ -80,11 +80,11 @@ def test_a_run_without_a_signal_stops_with_all_kept(
 @pytest.mark.filterwarnings("ignore:after step")
 def test_the_last_step_tells_too_and_zero_never_stops(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match=r"stopped after 6 of 6 .* goes on with the model as it is"):
-        replace(JOB, steps=6, patience=6)(tmp_path / "end")
-    assert replace(JOB, steps=6, patience=6)(tmp_path / "end").version == 6
-    assert replace(JOB, patience=0)(tmp_path / "on").version == 7
+        replace(JOB, steps=6, max_steps_without_signal=6)(tmp_path / "end")
+    assert replace(JOB, steps=6, max_steps_without_signal=6)(tmp_path / "end").version == 6
+    assert replace(JOB, max_steps_without_signal=0)(tmp_path / "on").version == 7
     with pytest.raises(UsageError, match="patience at least 0"):
-        replace(JOB, patience=-1)
+        replace(JOB, max_steps_without_signal=-1)
 
 
 @pytest.mark.parametrize(("steps", "said"), [(1, "after step 1 all 8"), (2, "after step 2 all 16")])
@@ -95,13 +95,13 @@ def test_it_is_said_soon(steps: int, said: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("job", [
-    replace(JOB, task=Always(by=(0.0, 1.0)), objective=REINFORCE()),  # compares all answers of a step
-    replace(JOB, objective=Distill(), teacher="?"),  # learns from a teacher, whatever the reward
-    replace(JOB, task=Digits(answer="7"), strategy=Ensemble(8, Sampling(max_tokens=2)), prompts=8),
+    replace(JOB, task=Always(by=(0.0, 1.0)), algorithm=REINFORCE()),  # compares all answers of a step
+    replace(JOB, algorithm=Distill(), teacher="?"),  # learns from a teacher, whatever the reward
+    replace(JOB, task=DigitTask(answer="7"), strategy=Ensemble(8, Sampling(max_tokens=2)), problems_per_step=8),
 ])  # fmt: skip
 def test_whoever_learns_something_goes_on(job: RL, tmp_path: Path) -> None:
     if job.teacher:
-        start = replace(JOB, steps=1, patience=0)
+        start = replace(JOB, steps=1, max_steps_without_signal=0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             start(tmp_path / "teacher")
@@ -118,7 +118,7 @@ def test_a_stop_in_between_does_not_begin_the_count_anew(tmp_path: Path) -> None
     with pytest.raises(TaskError, match="stopped after 3 of 7 steps: all 24 rewards"):
         JOB(tmp_path / "run")
     state = json.loads((newest_checkpoint(tmp_path / "run") / "state.json").read_text())["state"]  # type: ignore[operator]
-    assert state["memory"][flat.LIVE] == 0 and state["memory"][flat.SEEN] == 24
+    assert state["memory"][flat.HAS_SPREAD_KEY] == 0 and state["memory"][flat.NUM_REWARDS_KEY] == 24
 
 
 # the count itself
@@ -130,18 +130,18 @@ GROUPS = st.lists(st.lists(st.sampled_from([None, 0.0, 0.5, 1.0]), min_size=1, m
 def test_any_difference_that_credit_can_see_is_a_signal(steps: list[list[list[float | None]]], alone: bool) -> None:
     memory: dict[str, float] = {}
     for i, groups in enumerate(steps):
-        flat.note(memory, i, [group([1], [[2]] * len(g), g) for g in groups], "wanted", alone)
+        flat.update_flat_rewards(memory, i, [trace_group([1], [[2]] * len(g), g) for g in groups], "wanted", alone)
         json.dumps(memory, allow_nan=False)
     known = [[r for r in g if r is not None] for groups in steps for g in groups]
     every = [r for g in known for r in g]
     live = len(set(every)) > 1 if alone else any(len(set(g)) > 1 for g in known)
-    assert bool(flat.lacking(memory)) == (bool(every) and not live)
+    assert bool(flat.describe_flat_rewards(memory)) == (bool(every) and not live)
 
 
 def test_a_run_from_before_is_left_alone() -> None:
     memory: dict[str, Any] = {}
-    flat.note(memory, 5, [group([1], [[2], [2]], [1.0, 1.0])], "wanted", False)
-    assert not flat.lacking(memory)
+    flat.update_flat_rewards(memory, 5, [trace_group([1], [[2], [2]], [1.0, 1.0])], "wanted", False)
+    assert not flat.describe_flat_rewards(memory)
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Silent:
 
 
 @dataclass(frozen=True)
-class Undecided(Digits):
+class Undecided(DigitTask):
     @property
     def verifier(self) -> Silent:  # type: ignore[override]
         return Silent()
@@ -164,7 +164,7 @@ class Undecided(Digits):
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_run_in_which_nothing_was_judged_fails(steps: int, tmp_path: Path) -> None:
     """However short it is: it trained on no reward at all."""
-    few = replace(JOB, task=Undecided(), steps=steps, prompts=1)
+    few = replace(JOB, task=Undecided(), steps=steps, problems_per_step=1)
     with pytest.raises(VerifierError, match=f"{2 * steps} of the last {2 * steps} answers could not be judged"):
         few(tmp_path / "run")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ponder.pipelines.forecast import dead, enough, expected_dead, groups, rates, run_time
+from ponder.pipelines.forecast import dead_group_probability, smallest_group_size, expected_dead, forecast_groups, fit_pass_rates, forecast_run_time
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from ponder.pipelines.forecast import dead, enough, expected_dead, groups, rates
     [(0.5, 8, 2 * 0.5**8), (0.5, 2, 0.5), (0.0, 8, 1.0), (1.0, 8, 1.0), (0.1, 8, 0.43046722), (0.9, 16, 0.18530202)],
 )
 def test_a_group_of_equal_rewards(p: float, n: int, share: float) -> None:
-    assert dead(p, n) == pytest.approx(share, rel=1e-6)
+    assert dead_group_probability(p, n) == pytest.approx(share, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_a_scan_finds_the_spread(shape: tuple[float, float]) -> None:
     inside, off = 0, []
     for _ in range(12):
         passes = draw.binomial(8, draw.beta(*shape, 32))
-        found = rates([8] * 32, passes.tolist())
-        expected, low, high = found.dead(16)  # at another size than was scanned
+        found = fit_pass_rates([8] * 32, passes.tolist())
+        expected, low, high = found.dead_share(16)  # at another size than was scanned
         truth = expected_dead(*shape, 16)
         inside += low <= truth <= high
         off.append(expected - truth)
@@ -52,42 +52,42 @@ def test_a_scan_finds_the_spread(shape: tuple[float, float]) -> None:
 
 
 def test_more_problems_more_certain() -> None:
-    few, many = (rates([8] * k, [4] * k).dead(8) for k in (4, 64))
+    few, many = (fit_pass_rates([8] * k, [4] * k).dead_share(8) for k in (4, 64))
     assert many[2] - many[1] < few[2] - few[1]
-    assert rates([8] * 64, [4] * 64).mean() == pytest.approx(0.5)
+    assert fit_pass_rates([8] * 64, [4] * 64).mean() == pytest.approx(0.5)
 
 
 def test_hopeless_problems_stay_hopeless() -> None:
     """Nothing right in 256 samples: no group size that is offered would save it."""
-    found = groups([[0.0] * 8] * 32)
+    found = forecast_groups([[0.0] * 8] * 32)
     assert found is not None and found.pass_rate == 0 and found.observed == 1
-    assert found.expected > 0.95 and found.by_n[64] > 0.9 and enough(found, 0.5) is None
+    assert found.expected > 0.95 and found.by_n[64] > 0.9 and smallest_group_size(found, 0.5) is None
 
 
 def test_groups_of_two_kinds_of_rewards() -> None:
-    found = groups([[1.0, 0.0, 0.0, 0.0]] * 10 + [[0.0] * 4] * 10)
+    found = forecast_groups([[1.0, 0.0, 0.0, 0.0]] * 10 + [[0.0] * 4] * 10)
     assert found is not None and found.n == 4
     assert found.pass_rate == 0.125 and found.observed == 0.5 and found.low < found.expected < found.high
     assert list(found.by_n) == [2, 4, 8, 16, 32, 64]
     shares = list(found.by_n.values())
     assert shares == sorted(shares, reverse=True), "more samples, fewer groups without a gradient"
-    assert enough(found, 1.0) == 2 and enough(found, shares[3]) == 16
-    shifted = groups([[0.5, -0.5, -0.5, -0.5]] * 10 + [[-0.5] * 4] * 10)
+    assert smallest_group_size(found, 1.0) == 2 and smallest_group_size(found, shares[3]) == 16
+    shifted = forecast_groups([[0.5, -0.5, -0.5, -0.5]] * 10 + [[-0.5] * 4] * 10)
     assert shifted is not None and shifted.by_n == found.by_n, "only which rewards are equal counts"
 
 
 def test_groups_that_cannot_be_forecast() -> None:
-    assert groups([]) is None and groups([[]]) is None
-    assert groups([[0.1, 0.5, 1.0]]) is None, "three kinds of rewards are no coin"
-    solved = groups([[1.0] * 4] * 8)
+    assert forecast_groups([]) is None and forecast_groups([[]]) is None
+    assert forecast_groups([[0.1, 0.5, 1.0]]) is None, "three kinds of rewards are no coin"
+    solved = forecast_groups([[1.0] * 4] * 8)
     assert solved is not None and solved.pass_rate == 1 and solved.expected > 0.8
-    unequal = groups([[1.0, 0.0], [1.0]])
+    unequal = forecast_groups([[1.0, 0.0], [1.0]])
     assert unequal is not None and unequal.n == 2, "an undecided answer is missing from its group"
 
 
 def test_time() -> None:
-    found = run_time(100, [3.0, 2.0], [2.0, 1.0], [1.0, 1.0], 0.0, 1.0)
-    assert (found.expected, found.low, found.high) == (300.0, 300.0, 500.0) and found.learned and not found.growing
-    found = run_time(100, [3.0, 2.0], [2.0, 1.0], [0.5, 0.25], 8.0, 4.0)
-    assert found.low == 300 and found.high == 100 * (3 + 2 + 8 / 2) * 4 and found.growing
-    assert not run_time(10, [1.0], [0.0], [0.0], 2.0, 1.0).learned
+    found = forecast_run_time(100, [3.0, 2.0], [2.0, 1.0], [1.0, 1.0], 0.0, 1.0)
+    assert (found.expected, found.low, found.high) == (300.0, 300.0, 500.0) and found.had_gradient and not found.completions_may_grow
+    found = forecast_run_time(100, [3.0, 2.0], [2.0, 1.0], [0.5, 0.25], 8.0, 4.0)
+    assert found.low == 300 and found.high == 100 * (3 + 2 + 8 / 2) * 4 and found.completions_may_grow
+    assert not forecast_run_time(10, [1.0], [0.0], [0.0], 2.0, 1.0).had_gradient

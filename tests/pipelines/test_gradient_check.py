@@ -12,16 +12,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from fakes import ALPHABET, ASK, Digits, wait
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, run_async
 from ponder.models.load import Fresh, load_policy
 from ponder.nets import decoder
 from ponder.nets.decoder import Block, Decoder
 from ponder.nets.lora import LoRA
 from ponder.pipelines import checks, keeping
 from ponder.pipelines.checks import PreflightFailed
-from ponder.pipelines.preflight import preflight
-from ponder.pipelines.reward import RewardModel
-from ponder.pipelines.rl import RL, build
+from ponder.pipelines.preflight import run_preflight
+from ponder.pipelines.reward import TrainRewardModel
+from ponder.pipelines.rl import RL, build_learners
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.witness import gradient_norms
 from ponder.reason.strategies import Ensemble
@@ -34,10 +34,10 @@ from ponder.types import Sampling
 
 MODEL = Fresh(ALPHABET, width=32, layers=3, heads=4, context=32)
 JOB = RL(
-    Digits(), MODEL, ASK, Ensemble(4, Sampling(max_tokens=6)), GRPO(), AdamW(lr=3e-3), steps=1, prompts=3,
+    DigitTask(), MODEL, QUESTION_TEMPLATE, Ensemble(4, Sampling(max_tokens=6)), GRPO(), AdamW(lr=3e-3), steps=1, problems_per_step=3,
     frozen_layers=1, device="cpu", dtype="float32",
 )  # fmt: skip
-TUNE = FineTune(Digits(), MODEL, ASK, steps=1, batch=2, device="cpu", dtype="float32")
+TUNE = FineTune(DigitTask(), MODEL, QUESTION_TEMPLATE, steps=1, batch_size=2, device="cpu", dtype="float32")
 
 
 @pytest.fixture
@@ -63,8 +63,8 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 
 def test_no_check_changes_which_parameters_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = load_policy(MODEL, template=ASK, device="cpu", dtype="float32")
-    learner, _ = build(JOB, policy)
+    policy = load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
+    learner, _ = build_learners(JOB, policy)
     wanted, seen = [p.requires_grad for p in policy.net.parameters()], []
     forward = Decoder.forward
 
@@ -74,36 +74,36 @@ def test_no_check_changes_which_parameters_learn(monkeypatch: pytest.MonkeyPatch
         return forward(self, *args)
 
     monkeypatch.setattr(Decoder, "forward", recorded)
-    wait(preflight(JOB, policy, learner))
+    run_async(run_preflight(JOB, policy, learner))
     assert len(seen) > 4 and all(flags == wanted for flags in seen)
 
 
 def test_norms_are_those_of_the_gradient_and_leave_nothing_behind() -> None:
-    policy = load_policy(MODEL, template=ASK, device="cpu", dtype="float32")
-    learner, _ = build(JOB, policy)
+    policy = load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
+    learner, _ = build_learners(JOB, policy)
     traces = _credited(policy, learner)
     grads = learner.gradient(traces)
     norms = gradient_norms(learner, traces, compiled=False)
-    assert norms.keys() == grads.keys() == learner.masters.params.keys()
+    assert norms.keys() == grads.keys() == learner.master_weights.params.keys()
     assert all(norms[n] == pytest.approx(float(g.norm()), rel=1e-5) for n, g in grads.items())
     assert all(p.grad is None for p in policy.net.parameters())
 
 
 def _credited(policy: Any, learner: Learner) -> list[Any]:
-    from ponder.pipelines.witness import draw, ended
+    from ponder.pipelines.witness import draw_short_samples, add_ended_answers
 
-    drawn = wait(draw(policy, [Digits().train[i] for i in range(2)], Sampling(max_tokens=6)))
-    ended(drawn, 2, "wanted")
+    drawn = run_async(draw_short_samples(policy, [DigitTask().train[i] for i in range(2)], Sampling(max_tokens=6)))
+    add_ended_answers(drawn, 2, "wanted")
     traces = [trace for trace, _ in drawn]
     learner.note_reference(traces)
-    JOB.objective.credit(traces, "wanted", {})
+    JOB.algorithm.credit(traces, "wanted", {})
     return traces
 
 
 JOBS = {
     "frozen layers": JOB,
     "all layers": replace(JOB, frozen_layers=0),
-    "critic": replace(JOB, objective=PPO()),
+    "critic": replace(JOB, algorithm=PPO()),
     "fine-tuning": TUNE,
 }
 
@@ -123,7 +123,7 @@ def test_reward_models_are_proved_too(fused: list[int], tmp_path: Path) -> None:
     rows = [{"prompt": "1+1=", "completion": str(i), "label": i % 2 == 0} for i in range(8)]
     (tmp_path / "labels.jsonl").write_text("\n".join(map(json.dumps, rows)))
     data = (str(tmp_path / "labels.jsonl"),)
-    job = RewardModel(data, MODEL, template=ASK, steps=1, batch=4, held_out=0, device="cpu", dtype="float32")
+    job = TrainRewardModel(data, MODEL, template=QUESTION_TEMPLATE, steps=1, batch_size=4, held_out_tenths=0, device="cpu", dtype="float32")
     job(tmp_path / "healthy")
     fused.append(0)
     with pytest.raises(PreflightFailed, match="have no gradient"):
@@ -133,7 +133,7 @@ def test_reward_models_are_proved_too(fused: list[int], tmp_path: Path) -> None:
 def test_another_gradient_than_the_plain_one_is_refused(
     fused: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    run = decoder.fused
+    run = decoder.run_compiled_block
 
     def larger(block: Block, x: Tensor, turn: Any, attend: Any) -> Tensor:
         out = run(block, x, turn, attend)
@@ -147,15 +147,15 @@ def test_another_gradient_than_the_plain_one_is_refused(
 def test_adapters_are_all_reached(fused: list[int]) -> None:
     pytest.importorskip("peft")
     job = replace(JOB, frozen_layers=0, lora=LoRA(2))
-    policy = load_policy(MODEL, template=ASK, device="cpu", dtype="float32")
-    learner, _ = build(job, policy)
-    check = checks.gradient(learner, _credited(policy, learner))
-    assert check.passed and f"all {len(learner.masters.params)} parameters" in check.value
+    policy = load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
+    learner, _ = build_learners(job, policy)
+    check = checks.check_gradient(learner, _credited(policy, learner))
+    assert check.passed and f"all {len(learner.master_weights.params)} parameters" in check.value
 
 
 def test_a_step_that_misses_a_parameter_is_not_taken(fused: list[int]) -> None:
-    policy = load_policy(MODEL, template=ASK, device="cpu", dtype="float32")
-    learner, _ = build(JOB, policy)
+    policy = load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
+    learner, _ = build_learners(JOB, policy)
     traces, before = _credited(policy, learner), {n: p.clone() for n, p in policy.net.named_parameters()}
     fused.append(1)
     with pytest.raises(NotReached, match=r"layers\.1"):
@@ -165,11 +165,11 @@ def test_a_step_that_misses_a_parameter_is_not_taken(fused: list[int]) -> None:
 
 def test_a_kl_term_alone_is_no_gradient_to_prove_anything_by() -> None:
     """Where the policy is its reference, what is left of it is rounding, which differs from kernel to kernel."""
-    policy = load_policy(MODEL, template=ASK, device="cpu", dtype="float32")
-    learner, _ = build(JOB, policy)
+    policy = load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
+    learner, _ = build_learners(JOB, policy)
     first, second = traces = _credited(policy, learner)
     assert keeping._shortest(learner, traces) == sorted(traces, key=lambda t: sum(len(s.token_ids) for s in t.steps))
     for step in first.steps[1:]:
         step.advantages = step.advantages * 0
-    assert learner.objective.dense and keeping._shortest(learner, traces) == [second]
+    assert learner.objective.trains_zero_advantage and keeping._shortest(learner, traces) == [second]
     assert keeping._shortest(learner, [first]) == []

@@ -14,7 +14,7 @@ from ponder.models import chat
 from ponder.models.genrm import GenRM
 from ponder.models.load import Fresh
 from ponder.nets import hf
-from ponder.pipelines.guides import guide_named, learned, sees_gold
+from ponder.pipelines.guides import guide_named, parse_reward_model, sees_gold
 from ponder.tasks import Sums
 from ponder.types import Step, ids, prompt_trace
 
@@ -23,7 +23,7 @@ from ponder.types import Step, ids, prompt_trace
 def model(tmp_path: Path) -> str:
     net, tokenizer = Fresh("ab", width=8, layers=1, heads=2).build(torch.float32, torch.device("cpu"))
     hf.save(net, tmp_path / "model")
-    chat.adopt(tokenizer, "{{ messages[-1].content }}").save(tmp_path / "model")
+    chat.with_chat_template(tokenizer, "{{ messages[-1].content }}").save(tmp_path / "model")
     return str(tmp_path / "model")
 
 
@@ -37,15 +37,15 @@ def test_a_generative_judge_by_name(kind: str, rationales: int, model: str) -> N
 def test_a_misspelt_one_is_named(name: str) -> None:
     with pytest.raises(UsageError, match="is no judge: genrm:MODEL"):
         guide_named(name, None)
-    assert learned(name) == ("", "")
+    assert parse_reward_model(name) == ("", "")
     with pytest.raises(UnknownName):
         guide_named("genrm", None)
 
 
 def test_which_guides_have_weights() -> None:
-    assert learned("reward:a:b") == ("reward", "a:b") and learned("genrm+8:m") == ("genrm+8", "m")
+    assert parse_reward_model("reward:a:b") == ("reward", "a:b") and parse_reward_model("genrm+8:m") == ("genrm+8", "m")
     for name in ("", "oracle", "reward:", "rewards:x", "module:object", "p_true"):
-        assert learned(name) == ("", "")
+        assert parse_reward_model(name) == ("", "")
 
 
 def test_the_oracle_for_ends_and_another_for_what_is_before_them() -> None:
@@ -59,7 +59,7 @@ def test_the_oracle_for_ends_and_another_for_what_is_before_them() -> None:
     wrong = trace.add(Step(half, "#### 77", ids([4]), np.log([0.9]).astype(np.float32), "eos", last=True))
     scores = asyncio.run(guide(trace, [right, half, wrong]))  # type: ignore[arg-type]
     assert [s.value for s in scores] == pytest.approx([1.0, 0.5, 0.0])
-    assert learned("oracle+reward:x") == ("oracle+reward", "x") and not sees_gold("reward:oracle+x")
+    assert parse_reward_model("oracle+reward:x") == ("oracle+reward", "x") and not sees_gold("reward:oracle+x")
     for name in ("oracle+", "oracle+nobody"):
         with pytest.raises(UsageError):
             guide_named(name, None, task)

@@ -8,23 +8,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fakes import Digits, group
+from fakes import DigitTask, trace_group
 from ponder import jobs
 from ponder.errors import RunError, TaskError, UnknownName, UsageError
 from ponder.funnel import Funnel
-from ponder.models.genrm import prompt as judge_prompt
+from ponder.models.genrm import verdict_prompt as judge_prompt
 from ponder.pipelines import harvest as pipeline
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.conversations import read_conversations
 from ponder.pipelines.harvest import Harvest, only_scorer
-from ponder.pipelines.rows import write_rows
+from ponder.pipelines.rows import write_jsonl
 from ponder.runs import Run
 from ponder.tasks import Addition, Algebra
-from ponder.types import Problem, Score, Step, Trace, ids, user
+from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 
 
 def trace(question: str, answers: dict[str, float | None], id: str = "p/0", scorer: str = "wanted") -> Trace:
-    made = Trace(Problem(id, user(question), "7"), [Step(None, question, ids(map(ord, question)))])
+    made = Trace(Problem(id, user_messages(question), "7"), [Step(None, question, ids(map(ord, question)))])
     for text, score in answers.items():
         tokens = ids(map(ord, text))
         step = Step(0, text, tokens, np.full(len(tokens), -1.0, np.float32), "eos")
@@ -37,15 +37,15 @@ def trace(question: str, answers: dict[str, float | None], id: str = "p/0", scor
 def run(tmp_path: Path) -> Path:
     """Two problems; one under an id that another problem of another step has too."""
     with Run(tmp_path / "run", Harvest(("x",))) as opened:
-        opened.traces(0, [trace("3+4", {"7": 1.0, " 7": 1.0, "seven 7": 1.0, "8": 0.0, "9": 0.0})])
-        opened.traces(1, [trace("5+2", {"7": 1.0, "x": None, "77": 0.0})])
+        opened.write_traces(0, [trace("3+4", {"7": 1.0, " 7": 1.0, "seven 7": 1.0, "8": 0.0, "9": 0.0})])
+        opened.write_traces(1, [trace("5+2", {"7": 1.0, "x": None, "77": 0.0})])
     return tmp_path / "run"
 
 
 def test_chains_are_read_back_by_fine_tuning(run: Path, tmp_path: Path):
     funnel = Funnel()
-    rows = Harvest((str(run),), by="first").rows(funnel)
-    write_rows(tmp_path / "chains.jsonl", rows)
+    rows = Harvest((str(run),), keep="first").rows(funnel)
+    write_jsonl(tmp_path / "chains.jsonl", rows)
     read = read_conversations(str(tmp_path / "chains.jsonl"))
     assert [(p.question, p.answer) for p in read] == [("3+4", "7"), ("3+4", "seven 7"), ("5+2", "7")]
     assert [(r["from"]["at"], r["from"]["steps"]) for r in rows] == [(0, [0, 1]), (0, [0, 3]), (1, [0, 1])]
@@ -57,15 +57,15 @@ def test_chains_are_read_back_by_fine_tuning(run: Path, tmp_path: Path):
 
 def test_pairs_are_read_back_by_dpo(run: Path, tmp_path: Path):
     for what in ("pairs", "siblings"):
-        write_rows(tmp_path / f"{what}.jsonl", Harvest((str(run),), what=what, each=1).rows(Funnel()))
+        write_jsonl(tmp_path / f"{what}.jsonl", Harvest((str(run),), kind=what, max_per_problem=1).rows(Funnel()))
         read = read_conversations(str(tmp_path / f"{what}.jsonl"), pairs=True)
         assert [(p.question, p.answer) for p in read] == [("3+4", ("7", "8")), ("5+2", ("7", "77"))]
 
 
 @pytest.mark.parametrize("what", ["labels", "values", "operators", "journeys"])
 def test_every_kind_is_plain_json_with_its_lineage(run: Path, tmp_path: Path, what: str):
-    rows = Harvest((str(run),), what=what).rows(Funnel())
-    write_rows(tmp_path / "out.jsonl", rows)
+    rows = Harvest((str(run),), kind=what).rows(Funnel())
+    write_jsonl(tmp_path / "out.jsonl", rows)
     assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == rows
     assert all(set(row["from"]) >= {"run", "at", "problem", "steps"} for row in rows) and rows
 
@@ -74,16 +74,16 @@ def test_labels_are_read_back_by_reward_models(run: Path, tmp_path: Path):
     from ponder.tasks import steps
 
     for what, wanted in (("labels", "stepwise"), ("values", "stepwise"), ("pairs", "pairs")):
-        write_rows(tmp_path / f"{what}.jsonl", Harvest((str(run),), what=what).rows(Funnel()))
+        write_jsonl(tmp_path / f"{what}.jsonl", Harvest((str(run),), kind=what).rows(Funnel()))
         first = json.loads((tmp_path / f"{what}.jsonl").read_text().partition("\n")[0])
-        assert steps.guess(first, "x") == wanted
-        read = steps.read(tmp_path / f"{what}.jsonl")
-        assert read[0].problem.question == "3+4" and read[0].score(1, steps.LABEL) == 1.0
+        assert steps.detect_format(first, "x") == wanted
+        read = steps.read_labels(tmp_path / f"{what}.jsonl")
+        assert read[0].problem.question == "3+4" and read[0].score(1, steps.LABEL_SCORE) == 1.0
 
 
 def tree(labels: bool = False) -> Trace:
     """Two ways from one step, of which one is right; and an answer that begins with another."""
-    made = Trace(Problem("p/0", user("3+4"), "7"), [Step(None, "3+4", ids([1]))])
+    made = Trace(Problem("p/0", user_messages("3+4"), "7"), [Step(None, "3+4", ids([1]))])
     verdicts = [(0, "3 and 4\n", None), (1, "is 7", 1.0), (1, "is 8", 0.0), (0, "7", 1.0), (0, "77", 0.0)]
     for parent, text, verdict in verdicts:
         tokens = ids(map(ord, text))
@@ -103,9 +103,9 @@ def prefixes(path: Path) -> list[tuple[str, float, bool]]:
 
     return sorted(
         (t.text(i).strip(), label, t.steps[i].last)
-        for t in steps.read(path)
+        for t in steps.read_labels(path)
         for i in range(1, len(t.steps))
-        if (label := t.score(i, steps.LABEL)) is not None
+        if (label := t.score(i, steps.LABEL_SCORE)) is not None
     )
 
 
@@ -119,9 +119,9 @@ LABELS = [("3 and 4", 0.75, False), ("3 and 4\nis 7", 1.0, True), ("3 and 4\nis 
 def test_labels_of_a_tree_stand_once_in_every_format(tmp_path: Path, format: str, labels: bool):
     """Math-Shepherd's rows have a sign at every step, so that there shared steps stand in every row."""
     with Run(tmp_path / "run", Harvest(("x",))) as opened:
-        opened.traces(0, [tree(labels)])
-    rows = Harvest((str(tmp_path / "run"),), what="labels", format=format).rows(funnel := Funnel())
-    write_rows(tmp_path / "out.jsonl", rows)
+        opened.write_traces(0, [tree(labels)])
+    rows = Harvest((str(tmp_path / "run"),), kind="labels", format=format).rows(funnel := Funnel())
+    write_jsonl(tmp_path / "out.jsonl", rows)
     found, wanted = prefixes(tmp_path / "out.jsonl"), LABELS if labels else OUTCOMES
     if format == "prm800k":
         wanted = [(text, float(label >= 0.5), last) for text, label, last in wanted]
@@ -138,15 +138,15 @@ def test_labels_on_the_steps_come_first_and_may_be_led_by_the_gold_answer(tmp_pa
     made = tree(labels=True)
     made.oracle = True
     with Run(tmp_path / "run", Harvest(("x",))) as opened:
-        opened.traces(0, [made])
+        opened.write_traces(0, [made])
     runs = (str(tmp_path / "run"),)
-    rows = Harvest(runs, what="labels").rows(Funnel())
+    rows = Harvest(runs, kind="labels").rows(Funnel())
     assert [row["labels"] for row in rows] == [[0.75, 1.0], [None, 0.25], [0.0]]
     assert rows[0]["hard"] == [True, True] and rows[0]["labelled"] == [1, 1]
-    rows = Harvest(runs, what="labels", scorer="wanted", oracle=True).rows(Funnel())
+    rows = Harvest(runs, kind="labels", scorer="wanted", include_oracle=True).rows(Funnel())
     assert [row["labels"] for row in rows] == [[0.5, 1.0], [None, 0.0], [1.0], [0.0]]
     with pytest.raises(TaskError, match="1 led by it"):
-        Harvest(runs, what="labels", scorer="wanted").rows(Funnel())
+        Harvest(runs, kind="labels", scorer="wanted").rows(Funnel())
 
 
 @pytest.mark.parametrize("what", ["labels", "values"])
@@ -156,18 +156,18 @@ def test_what_is_shared_is_told_in_what_is_kept(tmp_path: Path, what: str):
     made.steps[2].token_ids = ids(range(30))
     made.steps[2].logprobs = np.zeros(30, np.float32)
     with Run(tmp_path / "run", Harvest(("x",))) as opened:
-        opened.traces(0, [made])
-    rows = Harvest((str(tmp_path / "run"),), what=what, each=3).rows(Funnel())
+        opened.write_traces(0, [made])
+    rows = Harvest((str(tmp_path / "run"),), kind=what, max_per_problem=3).rows(Funnel())
     told = {tuple(row["completions"]): row["labels"] for row in rows}
     assert told == {("7",): [1.0], ("77",): [0.0], ("3 and 4", "is 8"): [0.5, 0.0]}
 
 
 def test_journeys_are_judged_again(run: Path, tmp_path: Path):
     """`Wanted` reads the first character: a journey that begins with "<think>" is wrong by it."""
-    rows = Harvest((str(run),), what="journeys").rows(Funnel())
+    rows = Harvest((str(run),), kind="journeys").rows(Funnel())
     assert len(rows) == 4 and not any(row["verified"] for row in rows)  # the run's job names no judge
     with pytest.raises(TaskError, match="no journeys are left") as error:
-        Harvest((str(run),), what="journeys", task=Digits()).rows(Funnel())
+        Harvest((str(run),), kind="journeys", task=DigitTask()).rows(Funnel())
     (line,) = [line for line in str(error.value).splitlines() if "still right" in line]
     assert line.split() == ["still", "right", "as", "one", "answer", "0", "-", "4", "compared"]
 
@@ -181,14 +181,14 @@ def test_a_runs_own_judge_is_asked(tmp_path: Path):
     )
     made.problem = problem
     with Run(tmp_path / "run", Collect(task)) as opened:
-        opened.traces(0, [made])
-    (row,) = Harvest((str(tmp_path / "run"),), what="journeys").rows(funnel := Funnel())
+        opened.write_traces(0, [made])
+    (row,) = Harvest((str(tmp_path / "run"),), kind="journeys").rows(funnel := Funnel())
     assert row["verified"] and row["messages"][-1]["content"].endswith(f"So {right}")
-    assert funnel.lost["still right as one answer"] == {"several answers": 1}  # which the scores had let through
+    assert funnel.dropped["still right as one answer"] == {"several answers": 1}  # which the scores had let through
 
 
 def test_as_a_stage_it_is_done_once(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    job = Harvest((str(run),), by="diverse")
+    job = Harvest((str(run),), keep="diverse")
     assert jobs.decode(jobs.encode(job)) == job
     out = job(tmp_path / "stage")
     rows = out.read_text()
@@ -196,12 +196,12 @@ def test_as_a_stage_it_is_done_once(run: Path, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(pipeline, "read_traces", lambda folder: pytest.fail("it was done"))
     assert job(tmp_path / "stage").read_text() == rows
     with pytest.raises(RunError, match="another job"):
-        Harvest((str(run),), each=1)(tmp_path / "stage")
+        Harvest((str(run),), max_per_problem=1)(tmp_path / "stage")
 
 
 def test_nothing_right_stops_with_the_funnel_and_leaves_no_file(tmp_path: Path):
     with Run(tmp_path / "run", Harvest(("x",))) as opened:
-        opened.traces(0, [trace("3+4", {"8": 0.0, "?": None})])
+        opened.write_traces(0, [trace("3+4", {"8": 0.0, "?": None})])
     with pytest.raises(TaskError, match="hold no chains by the scorer 'wanted'") as error:
         Harvest((str(tmp_path / "run"),))(tmp_path / "out")
     assert "judged                  1   - 1 undecided:" in str(error.value)
@@ -218,12 +218,12 @@ def test_searches_led_by_the_gold_answer_estimate_nothing(tmp_path: Path):
     led = trace("3+4", {"7": 1.0, "8": 0.0})
     led.oracle = True
     with Run(tmp_path / "run", Harvest(("x",))) as opened:
-        opened.traces(0, [led])
+        opened.write_traces(0, [led])
     runs = (str(tmp_path / "run"),)
     for what in ("labels", "values"):
         with pytest.raises(TaskError, match="1 led by it"):
-            Harvest(runs, what=what).rows(Funnel())
-        assert Harvest(runs, what=what, oracle=True).rows(Funnel())[0]["from"]["oracle"] is True
+            Harvest(runs, kind=what).rows(Funnel())
+        assert Harvest(runs, kind=what, include_oracle=True).rows(Funnel())[0]["from"]["oracle"] is True
     assert Harvest(runs).rows(Funnel())[0]["from"]["oracle"] is True  # what is right is right
 
 
@@ -231,25 +231,25 @@ def test_the_scorer_must_be_clear(tmp_path: Path):
     both = trace("3+4", {"7": 1.0})
     both.steps[1].scores["format"] = Score(0.5)
     with Run(tmp_path / "two", Harvest(("x",))) as opened:
-        opened.traces(0, [both])
+        opened.write_traces(0, [both])
     with pytest.raises(UsageError, match=r"--scorer with one of wanted \(1\), format \(1\)"):
         Harvest((str(tmp_path / "two"),)).rows(Funnel())
     judged = trace("3+4", {"7": 1.0, "8": 0.0}, scorer="accuracy")
     judged.steps[2].scores["value"] = Score(1.0)
     with Run(tmp_path / "own", Collect(Algebra(test_size=2))) as opened:  # whose verifier is named "accuracy"
-        opened.traces(0, [judged])
+        opened.write_traces(0, [judged])
     with Run(tmp_path / "one", Harvest(("x",))) as opened:
-        opened.traces(0, [trace("5+2", {"7": 1.0})])  # by "wanted"
+        opened.write_traces(0, [trace("5+2", {"7": 1.0})])  # by "wanted"
     rows = Harvest((str(tmp_path / "own"), str(tmp_path / "one"))).rows(Funnel())
     assert [row["messages"][-1]["content"] for row in rows] == ["7", "7"] and only_scorer(
         [str(tmp_path / "own")]
     ) == "accuracy"
     with Run(tmp_path / "none", Harvest(("x",))) as opened:
-        opened.traces(0, [group([1], [[2]])])
+        opened.write_traces(0, [trace_group([1], [[2]])])
     with pytest.raises(TaskError, match="no answer in these runs was scored"):
         only_scorer([str(tmp_path / "none")])
     for run in ("none", "one"):  # which operators there were is known without any score
-        (row,) = Harvest((str(tmp_path / run),), what="operators").rows(Funnel())
+        (row,) = Harvest((str(tmp_path / run),), kind="operators").rows(Funnel())
         assert [event["operator"] for event in row["operators"]] == ["generate"]
 
 
@@ -261,7 +261,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path):
     with pytest.raises(RunError, match="holds no traces: let it work first"):
         Harvest((str(tmp_path / "stages"),)).rows(Funnel())
     with Run(tmp_path / "stages" / "rl", Harvest(("x",))) as inner:
-        inner.traces(0, [trace("3+4", {"7": 1.0})])
+        inner.write_traces(0, [trace("3+4", {"7": 1.0})])
     with pytest.raises(RunError, match=r"give its stages: .*stages/rl"):
         Harvest((str(tmp_path / "stages"),)).rows(Funnel())
 
@@ -283,82 +283,82 @@ def test_tokens_are_checked_by_the_tokenizer_that_is_named(run: Path, tmp_path: 
     from ponder.models.tokenizer import Tokenizer
 
     alphabet = "0123456789+-=x seven"
-    characters = Tokenizer.characters(alphabet)
+    characters = Tokenizer.from_alphabet(alphabet)
     characters.save(tmp_path / "model")
     with Run(tmp_path / "own", Harvest(("x",))) as opened:
         made = trace("3+4", {"7": 1.0})
-        made.steps[1].token_ids = ids([*characters.encode("7", special=False), characters.eos[0]])
-        opened.traces(0, [made])
-    (row,) = Harvest((str(tmp_path / "own"),), model=str(tmp_path / "model")).rows(Funnel())
+        made.steps[1].token_ids = ids([*characters.encode("7", add_special_tokens=False), characters.eos[0]])
+        opened.write_traces(0, [made])
+    (row,) = Harvest((str(tmp_path / "own"),), tokens_model=str(tmp_path / "model")).rows(Funnel())
     assert row["token_ids"] == made.steps[1].token_ids.tolist() and row["sampled"] == [1, 1]
     with pytest.raises(TaskError, match="another one wrote the"):
-        Harvest((str(run),), model=str(tmp_path / "model")).rows(Funnel())
+        Harvest((str(run),), tokens_model=str(tmp_path / "model")).rows(Funnel())
 
 
 def test_tokens_must_be_all_of_the_text_s(tmp_path: Path):
     """More tokens than the text has are another text's; an end has none."""
     from ponder.models.tokenizer import Tokenizer
 
-    characters = Tokenizer.characters("0123456789+-=x seven")
+    characters = Tokenizer.from_alphabet("0123456789+-=x seven")
     characters.save(tmp_path / "model")
     made = trace("3+4", {"7": 1.0})
-    made.steps[1].token_ids = ids([*characters.encode("78", special=False), characters.eos[0]])
+    made.steps[1].token_ids = ids([*characters.encode("78", add_special_tokens=False), characters.eos[0]])
     with Run(tmp_path / "own", Harvest(("x",))) as opened:
-        opened.traces(0, [made])
+        opened.write_traces(0, [made])
     with pytest.raises(TaskError, match="another one wrote the"):
-        Harvest((str(tmp_path / "own"),), model=str(tmp_path / "model")).rows(Funnel())
+        Harvest((str(tmp_path / "own"),), tokens_model=str(tmp_path / "model")).rows(Funnel())
 
 
 def test_a_journey_s_own_words_are_learned_too(tmp_path: Path):
     """Sampled thoughts and connecting words, as tokens, from a run through a file into a model's lessons."""
     from dataclasses import replace
 
-    from fakes import ASK, characters
+    from fakes import QUESTION_TEMPLATE, char_policy
     from ponder.models.load import Fresh
-    from ponder.pipelines.sft import given
+    from ponder.pipelines.sft import answer_trace
     from ponder.reason.harvest.journeys import RESTARTS
     from ponder.train.imitation import SFT
 
     alphabet = "".join(sorted({*"".join(RESTARTS), *"<think>/3+45278abcdef\n"}))
     fresh = Fresh(alphabet, width=16, layers=1, heads=2, context=512)
     made = trace("3+4", {"52": 0.0, "7": 1.0})
-    policy = characters()
+    policy = char_policy()
     net, tokenizer = fresh.build(next(policy.net.parameters()).dtype, policy.net.device)
-    policy = type(policy)(net, replace(tokenizer, chat_template=ASK))
+    policy = type(policy)(net, replace(tokenizer, chat_template=QUESTION_TEMPLATE))
     for step in made.steps[1:]:
         step.token_ids = ids([*policy.tokens(step.text), 2])
         step.logprobs = np.full(len(step.token_ids), -1.0, np.float32)
     with Run(tmp_path / "own", Harvest(("x",))) as opened:
-        opened.traces(0, [made])
+        opened.write_traces(0, [made])
     tokenizer.save(tmp_path / "model")
-    job = Harvest((str(tmp_path / "own"),), what="journeys", model=str(tmp_path / "model"))
+    job = Harvest((str(tmp_path / "own"),), kind="journeys", tokens_model=str(tmp_path / "model"))
     (row,) = job.rows(Funnel())
     assert sum(row["sampled"]) == 2 + 2 and all(row["learned"])
-    write_rows(tmp_path / "data.jsonl", [row])
+    write_jsonl(tmp_path / "data.jsonl", [row])
     (problem,) = read_conversations(str(tmp_path / "data.jsonl"))
-    alone = given(policy, problem, problem.answer)
+    alone = answer_trace(policy, problem, problem.answer)
     SFT().credit([alone], "", {})
     learned = [t for s in alone.steps if s.advantages is not None for t in s.token_ids.tolist()]
     assert policy.text(ids(learned[:-1])) == row["messages"][-1]["content"] and learned == row["token_ids"]
 
 
 def test_a_task_with_its_own_settings_is_part_of_the_job():
-    job = Harvest(("r",), what="journeys", task=Addition(digits=1))
+    job = Harvest(("r",), kind="journeys", task=Addition(digits=1))
     assert jobs.decode(jobs.encode(job)) == job
 
 
 def test_rows_are_written_whole_or_not_at_all(tmp_path: Path):
     with pytest.raises(RunError, match="cannot write"):
-        write_rows(tmp_path / "nowhere" / "x.jsonl", [{}])
+        write_jsonl(tmp_path / "nowhere" / "x.jsonl", [{}])
     with pytest.raises(ValueError):
-        write_rows(tmp_path / "x.jsonl", [{"a": 1}, {"a": float("nan")}])
+        write_jsonl(tmp_path / "x.jsonl", [{"a": 1}, {"a": float("nan")}])
     assert not (tmp_path / "x.jsonl").exists()
 
 
 def test_verdicts_are_lessons_for_a_generative_judge(run: Path, tmp_path: Path):
     """Each judged answer once, in the very form in which a judge is asked."""
     funnel = Funnel()
-    rows = Harvest((str(run),), what="verdicts").rows(funnel)
+    rows = Harvest((str(run),), kind="verdicts").rows(funnel)
     told = [(r["messages"][0]["content"], r["messages"][1]["content"], r["from"]["steps"][-1]) for r in rows]
     asked = [
         ("3+4", "7", 1),
@@ -372,17 +372,17 @@ def test_verdicts_are_lessons_for_a_generative_judge(run: Path, tmp_path: Path):
         assert prompt == judge_prompt(question, answer, False)[0]["content"]
         assert word == ("Yes" if "7" in answer and answer != "77" else "No") and step == at
     assert funnel.stages["judged"] == 7 and funnel.stages["unique"] == 6
-    write_rows(tmp_path / "verdicts.jsonl", rows)
+    write_jsonl(tmp_path / "verdicts.jsonl", rows)
     assert [p.answer for p in read_conversations(str(tmp_path / "verdicts.jsonl"))] == [word for _, word, _ in told]
 
 
 def test_a_verdict_may_come_after_another_right_answer(tmp_path: Path):
     with Run(tmp_path / "run", Harvest(("x",))) as opened:
-        opened.traces(0, [trace("3+4", {"7": 1.0, "is 7": 1.0, "8": 0.0}), trace("1+1", {"3": 0.0}, "p/1")])
-        opened.traces(0, [trace("2+5", {"7": 1.0}, "p/2")])
+        opened.write_traces(0, [trace("3+4", {"7": 1.0, "is 7": 1.0, "8": 0.0}), trace("1+1", {"3": 0.0}, "p/1")])
+        opened.write_traces(0, [trace("2+5", {"7": 1.0}, "p/2")])
     funnel = Funnel()
-    rows = Harvest((str(tmp_path / "run"),), what="rationales").rows(funnel)
+    rows = Harvest((str(tmp_path / "run"),), kind="rationales").rows(funnel)
     said = [row["messages"][1]["content"] for row in rows]
     assert said == ["is 7\nVerdict: Yes", "7\nVerdict: Yes", "7\nVerdict: No", "7\nVerdict: Yes"]
     assert rows[0]["messages"][0] == judge_prompt("3+4", "7", True)[0]
-    assert funnel.lost["with a rationale"] == {"no right answer to check it by": 1}
+    assert funnel.dropped["with a rationale"] == {"no right answer to check it by": 1}

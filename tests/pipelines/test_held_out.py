@@ -10,32 +10,32 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes import ASK, Digits
+from fakes import QUESTION_TEMPLATE, DigitTask
 from ponder.errors import TaskError, UsageError
 from ponder.funnel import Funnel
 from ponder.models.load import Fresh
 from ponder.pipelines.collect import Collect
-from ponder.pipelines.conversations import HELD_OUT, read_conversations
+from ponder.pipelines.conversations import HELD_OUT_TAG, read_conversations
 from ponder.pipelines.evaluate import Evaluate
-from ponder.pipelines.harvest import DATA, Harvest
-from ponder.pipelines.held_out import STAGE, WHY, is_held_out
-from ponder.pipelines.judged import gather
-from ponder.pipelines.kinds import WHAT
+from ponder.pipelines.harvest import HARVEST_FILE, Harvest
+from ponder.pipelines.held_out import TRAINING_ONLY_STAGE, HELD_OUT_REASON, is_held_out
+from ponder.pipelines.judged import read_labelled_traces
+from ponder.pipelines.kinds import HARVEST_KINDS
 from ponder.pipelines.label import Label
 from ponder.pipelines.problems import MakeProblems
-from ponder.pipelines.rows import write_rows
+from ponder.pipelines.rows import write_jsonl
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.sieve import Sieve
 from ponder.pipelines.stages import Stage, Stages
 from ponder.runs import Run
 from ponder.tasks import Addition, Algebra
-from ponder.types import Problem, Score, Step, Trace, ids, user
+from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 
 SIDES = {"test": "digits/test/0", "train": "digits/train/0", "other": "mine-17", "mixed": "digits:digits/test/0"}
 
 
 def thought(id: str, question: str = "3=") -> Trace:
-    made = Trace(Problem(id, user(question), "3"), [Step(None, question, ids(map(ord, question)))])
+    made = Trace(Problem(id, user_messages(question), "3"), [Step(None, question, ids(map(ord, question)))])
     for text, score in {"3": 1.0, "4": 0.0, "so 3": 1.0}.items():
         likely = np.full(len(text), -1.0, np.float32)
         made.add(Step(0, text, ids(map(ord, text)), likely, "eos", scores={"wanted": Score(score)}))
@@ -44,11 +44,11 @@ def thought(id: str, question: str = "3=") -> Trace:
 
 def run(folder: Path, job: Any, *traces: Trace) -> str:
     with Run(folder, job) as opened:
-        opened.traces(0, traces)
+        opened.write_traces(0, traces)
     return str(folder)
 
 
-@pytest.mark.parametrize("what", WHAT)
+@pytest.mark.parametrize("what", HARVEST_KINDS)
 def test_harvest_refuses_an_evaluation(what: str, tmp_path: Path) -> None:
     """Whatever its ids say: the job is enough."""
     job = Evaluate(Algebra(test_size=2))  # whose verifier has another name, and so judges no journey again
@@ -56,59 +56,59 @@ def test_harvest_refuses_an_evaluation(what: str, tmp_path: Path) -> None:
     funnel = Funnel()
     with pytest.raises(TaskError, match=r"all 2 traces are of problems that are held out .*--include-held-out"):
         Harvest((measured,), what, scorer="wanted").rows(funnel)
-    assert funnel.stages[STAGE] == 0 and funnel.lost[STAGE] == {WHY: 2}
+    assert funnel.stages[TRAINING_ONLY_STAGE] == 0 and funnel.dropped[TRAINING_ONLY_STAGE] == {HELD_OUT_REASON: 2}
     rows = Harvest((measured,), what, scorer="wanted", include_held_out=True).rows(Funnel())
     assert rows and all(row["from"]["held_out"] is True for row in rows)
 
 
 def test_harvest_drops_test_problems_wherever_they_were_solved(tmp_path: Path) -> None:
-    mixed = run(tmp_path / "run", Collect(Digits()), *(thought(id, f"{i}=") for i, id in enumerate(SIDES.values())))
-    rows = Harvest((mixed,), "chains", each=1).rows(funnel := Funnel())
+    mixed = run(tmp_path / "run", Collect(DigitTask()), *(thought(id, f"{i}=") for i, id in enumerate(SIDES.values())))
+    rows = Harvest((mixed,), "chains", max_per_problem=1).rows(funnel := Funnel())
     assert [row["from"]["problem"] for row in rows] == [SIDES["train"], SIDES["other"]]
-    assert funnel.stages["traces"] == 4 and funnel.stages[STAGE] == 2 and funnel.lost[STAGE] == {WHY: 2}
+    assert funnel.stages["traces"] == 4 and funnel.stages[TRAINING_ONLY_STAGE] == 2 and funnel.dropped[TRAINING_ONLY_STAGE] == {HELD_OUT_REASON: 2}
     assert all("held_out" not in row["from"] for row in rows)
 
 
 def test_as_a_stage_it_refuses_too_and_says_where(tmp_path: Path) -> None:
-    job = Stages((Stage("data", Harvest((run(tmp_path / "eval", Evaluate(Digits()), thought("x")),))),))
+    job = Stages((Stage("data", Harvest((run(tmp_path / "eval", Evaluate(DigitTask()), thought("x")),))),))
     with pytest.raises(TaskError, match="stage 'data': all 1 traces are of problems that are held out"):
         job(tmp_path / "stages")
-    assert not (tmp_path / "stages" / "data" / DATA).exists()
+    assert not (tmp_path / "stages" / "data" / HARVEST_FILE).exists()
 
 
 def test_what_was_made_from_a_test_problem_is_held_out() -> None:
-    made = Problem("evolve/0/1", user("?"), "1", {"parents": ["gsm8k/test/7"]})
-    assert is_held_out(made) and not is_held_out(Problem("evolve/0/2", user("?"), "1", {"parents": ["gsm8k/train/7"]}))
-    assert not is_held_out(Problem("math/train/test/7", user("?"), "1"))
+    made = Problem("evolve/0/1", user_messages("?"), "1", {"parents": ["gsm8k/test/7"]})
+    assert is_held_out(made) and not is_held_out(Problem("evolve/0/2", user_messages("?"), "1", {"parents": ["gsm8k/train/7"]}))
+    assert not is_held_out(Problem("math/train/test/7", user_messages("?"), "1"))
 
 
 def test_judges_do_not_learn_from_an_evaluation(tmp_path: Path) -> None:
-    measured = run(tmp_path / "eval", Evaluate(Digits()), thought("a"))
+    measured = run(tmp_path / "eval", Evaluate(DigitTask()), thought("a"))
     with pytest.raises(TaskError, match=r"held out .*--include-held-out"):
-        gather((measured,))
-    assert len(gather((measured,), include_held_out=True)[0]) == 1
-    mixed = run(tmp_path / "run", Collect(Digits()), *map(thought, SIDES.values()))
-    assert len(gather((mixed,), funnel=(funnel := Funnel()))[0]) == 2 and funnel.lost[STAGE] == {WHY: 2}
+        read_labelled_traces((measured,))
+    assert len(read_labelled_traces((measured,), include_held_out=True)[0]) == 1
+    mixed = run(tmp_path / "run", Collect(DigitTask()), *map(thought, SIDES.values()))
+    assert len(read_labelled_traces((mixed,), funnel=(funnel := Funnel()))[0]) == 2 and funnel.dropped[TRAINING_ONLY_STAGE] == {HELD_OUT_REASON: 2}
     file = tmp_path / "traces.jsonl"
     file.write_text("".join(json.dumps(thought(id).to_json()) + "\n" for id in SIDES.values()))
-    assert len(gather((str(file),))[0]) == 2
+    assert len(read_labelled_traces((str(file),))[0]) == 2
     labels = tmp_path / "labels.jsonl"
-    write_rows(labels, Harvest((measured,), "labels", include_held_out=True).rows(Funnel()))
+    write_jsonl(labels, Harvest((measured,), "labels", include_held_out=True).rows(Funnel()))
     with pytest.warns(UserWarning, match=r"rows of .*labels\.jsonl came from problems that are held out"):
-        gather((str(labels),))
+        read_labelled_traces((str(labels),))
 
 
 def test_labels_are_not_made_of_an_evaluation(tmp_path: Path, fresh: str) -> None:
-    measured = run(tmp_path / "eval", Evaluate(Digits()), thought("a"))
-    job = Label(Digits(), fresh, ASK, data=(measured,), device="cpu", dtype="float32")
+    measured = run(tmp_path / "eval", Evaluate(DigitTask()), thought("a"))
+    job = Label(DigitTask(), fresh, QUESTION_TEMPLATE, data=(measured,), device="cpu", dtype="float32")
     with pytest.raises(TaskError, match=r"held out .*--include-held-out"):
         job(tmp_path / "labels")
-    told = Label(Digits(), fresh, ASK, data=(measured,), include_held_out=True, device="cpu", dtype="float32")
+    told = Label(DigitTask(), fresh, QUESTION_TEMPLATE, data=(measured,), include_held_out=True, device="cpu", dtype="float32")
     labelled = run(tmp_path / "told", told, thought("a"))
     with pytest.raises(TaskError, match="held out"):  # what was labelled so stays known, though no id says it
         Harvest((labelled,), scorer="wanted").rows(Funnel())
     with pytest.raises(UsageError, match="include_held_out is of `data`"):
-        Label(Digits(), include_held_out=True)
+        Label(DigitTask(), include_held_out=True)
 
 
 @pytest.fixture
@@ -123,32 +123,32 @@ def fresh(tmp_path: Path) -> str:
 
 
 def test_fine_tuning_says_so(tmp_path: Path) -> None:
-    measured = run(tmp_path / "eval", Evaluate(Digits()), thought("digits/test/3"))
-    clean = run(tmp_path / "clean", Collect(Digits()), thought("digits/train/3"))
+    measured = run(tmp_path / "eval", Evaluate(DigitTask()), thought("digits/test/3"))
+    clean = run(tmp_path / "clean", Collect(DigitTask()), thought("digits/train/3"))
     file = tmp_path / "chains.jsonl"
-    rows = Harvest((measured, clean), each=1, include_held_out=True).rows(Funnel())
-    write_rows(file, rows)
-    assert [HELD_OUT in p.tags for p in read_conversations(str(file))] == [True]  # one question, kept once
+    rows = Harvest((measured, clean), max_per_problem=1, include_held_out=True).rows(Funnel())
+    write_jsonl(file, rows)
+    assert [HELD_OUT_TAG in p.tags for p in read_conversations(str(file))] == [True]  # one question, kept once
     model = Fresh("0123456789= so", width=16, layers=1, heads=2, context=32)
-    job = FineTune(str(file), model, ASK, steps=1, batch=1, device="cpu", dtype="float32")
+    job = FineTune(str(file), model, QUESTION_TEMPLATE, steps=1, batch_size=1, device="cpu", dtype="float32")
     with pytest.warns(UserWarning, match=r"1 of 1 rows of .*chains\.jsonl came from problems that are held out"):
         job(tmp_path / "sft")
-    write_rows(file, Harvest((clean,), each=1).rows(Funnel()))
+    write_jsonl(file, Harvest((clean,), max_per_problem=1).rows(Funnel()))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        FineTune(str(file), model, ASK, steps=1, batch=1, device="cpu", dtype="float32")(tmp_path / "quiet")
+        FineTune(str(file), model, QUESTION_TEMPLATE, steps=1, batch_size=1, device="cpu", dtype="float32")(tmp_path / "quiet")
 
 
 def test_problems_do_not_start_from_test_problems(tmp_path: Path) -> None:
     task = Algebra(test_size=4)
     file = tmp_path / "p.jsonl"
     rows = [{"prompt": p.question, "answer": str(p.answer), "id": p.id} for p in (*task.train[:3], *task.test)]
-    write_rows(file, rows)
-    job = MakeProblems("filter", file=str(file), sieve=Sieve(near=0))
+    write_jsonl(file, rows)
+    job = MakeProblems("filter", file=str(file), filters=Sieve(dedup_threshold=0))
     made = job(tmp_path / "some")
     assert [row["id"] for row in made.rows] == [p.id for p in task.train[:3]]
-    assert made.funnel.stages[STAGE] == 3 and made.funnel.lost[STAGE] == {WHY: 4}
-    write_rows(file, rows[3:])
+    assert made.funnel.stages[TRAINING_ONLY_STAGE] == 3 and made.funnel.dropped[TRAINING_ONLY_STAGE] == {HELD_OUT_REASON: 4}
+    write_jsonl(file, rows[3:])
     with pytest.raises(TaskError, match="all problems to start from are held out"):
         job(tmp_path / "none")
 
@@ -157,7 +157,7 @@ def test_a_mutation_that_is_a_test_problem_goes(tmp_path: Path) -> None:
     """In a space this small, numbers that are drawn anew make the task's own test problems."""
     task = Addition(digits=1)
     tests = {p.question for p in task.test}
-    asked = [Problem(f"made/{i}", user(p.question), p.answer) for i, p in enumerate((task.test[0], task.train[0]))]
-    left = Sieve(shortest=0, near=0)(asked, funnel := Funnel(), task)
+    asked = [Problem(f"made/{i}", user_messages(p.question), p.answer) for i, p in enumerate((task.test[0], task.train[0]))]
+    left = Sieve(min_chars=0, dedup_threshold=0)(asked, funnel := Funnel(), task)
     assert [p.id for p in left] == ["made/1"] and asked[1].question not in tests
-    assert funnel.lost["not a test problem"] == {"a test problem of addition": 1}
+    assert funnel.dropped["not a test problem"] == {"a test problem of addition": 1}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fakes import ALPHABET, Digits
+from fakes import ALPHABET, DigitTask
 from ponder.models.load import Fresh
 from ponder.pipelines import filemarks
 from ponder.pipelines.collect import Collect
@@ -22,14 +22,14 @@ from ponder.pipelines.inputs import inputs_of
 from ponder.pipelines.label import Label
 from ponder.pipelines.own_code import code_marks
 from ponder.pipelines.problems import MakeProblems
-from ponder.pipelines.reward import RewardModel
+from ponder.pipelines.reward import TrainRewardModel
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.tasks import Addition
 from ponder.tasks.mixed import Mixed
 from ponder.train.critic import Critic
 from ponder.train.ppo import PPO
-from ponder.types import Problem, user
+from ponder.types import Problem, user_messages
 
 MODEL = Fresh(ALPHABET, width=16, layers=1, heads=2, context=32)
 FILES = {
@@ -105,7 +105,7 @@ def test_files_that_code_names_count_unless_it_writes_some(home: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Lazy(Digits):
+class Lazy(DigitTask):
     start: int = 0
 
     @property
@@ -120,15 +120,15 @@ class _Counting:
         return 10**9
 
     def __getitem__(self, at: slice) -> list[Problem]:
-        return [Problem(str(i), user(str(i + self.first))) for i in range(*at.indices(len(self)))]
+        return [Problem(str(i), user_messages(str(i + self.first))) for i in range(*at.indices(len(self)))]
 
 
 def test_problems_count_where_they_are_learned_from(monkeypatch: pytest.MonkeyPatch) -> None:
     learned = "the training problems of digits"
-    assert learned in inputs_of(RL(Digits(), MODEL)) and learned in inputs_of(FineTune(Digits(), MODEL))
-    assert learned in inputs_of(RL(Mixed((Digits(), Addition())), MODEL))
-    assert learned in inputs_of(MakeProblems("filter", task=Digits(), model="none"))
-    for job in (Evaluate(Digits(), "none"), Collect(Digits(), "none"), Label(Digits(), "none")):
+    assert learned in inputs_of(RL(DigitTask(), MODEL)) and learned in inputs_of(FineTune(DigitTask(), MODEL))
+    assert learned in inputs_of(RL(Mixed((DigitTask(), Addition())), MODEL))
+    assert learned in inputs_of(MakeProblems("filter", task=DigitTask(), model="none"))
+    for job in (Evaluate(DigitTask(), "none"), Collect(DigitTask(), "none"), Label(DigitTask(), "none")):
         assert not any("problems" in name for name in inputs_of(job)), "whose traces hold each problem whole"
     assert not any("problems" in name for name in inputs_of(RL(Addition(), MODEL))), "they follow from settings"
     before = inputs_of(RL(Lazy(), MODEL))
@@ -141,9 +141,9 @@ def test_models_count_wherever_they_are_named(home: Path) -> None:
     for name in ("teacher", "critic", "solver"):
         (home / name).mkdir()
         (home / name / "config.json").write_text("{}")
-    job = RL(Digits(), MODEL, objective=PPO(critic=Critic(model="critic")), teacher="teacher")
+    job = RL(DigitTask(), MODEL, algorithm=PPO(critic=Critic(model="critic")), teacher="teacher")
     assert {"the weights of teacher (teacher)", "the weights of objective.critic.model (critic)"} <= set(inputs_of(job))
-    asked = inputs_of(MakeProblems("filter", task=Digits(), solvers=("solver", "teacher")))
+    asked = inputs_of(MakeProblems("filter", task=DigitTask(), solvers=("solver", "teacher")))
     assert {"the weights of solvers (solver)", "the weights of solvers (teacher)"} <= set(asked)
     before = inputs_of(job)
     for file in ("tokenizer.json", "chat_template.jinja", "adapter_model.safetensors", "merges.txt"):
@@ -155,12 +155,12 @@ def test_models_count_wherever_they_are_named(home: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", ".", "/", "..", "~", "x" * 5000, "a\nb", "a\0b", "~nobody/x", "://"])
 def test_texts_that_name_no_place(text: str, home: Path) -> None:
-    for job in (Label(Digits(), "none", separator=text), RL(Placed(place=text), MODEL)):
+    for job in (Label(DigitTask(), "none", separator=text), RL(Placed(place=text), MODEL)):
         assert not any("folder" in n or "file" in n for n in inputs_of(job))
 
 
 @dataclass(frozen=True)
-class Placed(Digits):
+class Placed(DigitTask):
     place: str = ""
 
 
@@ -178,7 +178,7 @@ def test_two_files_of_one_name_both_count(home: Path) -> None:
     data = [home / place / "rows.jsonl" for place in ("inner", "space")]
     for path in data:
         path.write_text("1")
-    job = RewardModel(tuple(map(str, data)), MODEL)
+    job = TrainRewardModel(tuple(map(str, data)), MODEL)
     seen = [inputs_of(job)["the file rows.jsonl (data)"]]
     for path in data:
         path.write_text("2")
@@ -193,7 +193,7 @@ def test_a_kept_fingerprint_is_of_the_very_file(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(filemarks, "SETTLED", 0)
     path, other = tmp_path / "a", tmp_path / "b"
     reads: list[Path] = []
-    read: Callable[..., str] = filemarks._read
+    read: Callable[..., str] = filemarks._hash_file
 
     def counted(path: Path, size: int) -> str:
         reads.append(path)

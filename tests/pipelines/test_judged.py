@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fakes import ALPHABET, ASK
+from fakes import ALPHABET, QUESTION_TEMPLATE
 from ponder.errors import TaskError
 from ponder.funnel import Funnel
 from ponder.models.load import Fresh, load_policy
-from ponder.pipelines.judged import gather, labelled
-from ponder.train.reward import PRM
+from ponder.pipelines.judged import read_labelled_traces, prepare_labels
+from ponder.train.reward import ProcessReward
 
 GOOD = json.dumps({"prompt": "1+1=", "completions": ["1+1=2", "2"], "labels": [True, True]})
 
@@ -21,10 +21,10 @@ def test_bad_rows_are_a_line_of_the_funnel(tmp_path: Path, recwarn: pytest.Warni
     file = tmp_path / "labels.jsonl"
     file.write_text("\n".join(["\ufeffoops", "[]", GOOD, GOOD.replace("1+1=2", ""), GOOD]), "utf-8")
     with pytest.raises(TaskError, match=r"line 1 is not JSON .*line 2 is not .*line 4: .*: skip_bad") as error:
-        gather((str(file),))
+        read_labelled_traces((str(file),))
     assert "--skip-bad" in str(error.value)
-    policy = load_policy(Fresh(ALPHABET + "\n", width=32, layers=1, heads=4, context=64), ASK, "cpu", "float32")
-    found = labelled((str(file),), policy, PRM().places, 0, skip_bad=True)
+    policy = load_policy(Fresh(ALPHABET + "\n", width=32, layers=1, heads=4, context=64), QUESTION_TEMPLATE, "cpu", "float32")
+    found = prepare_labels((str(file),), policy, ProcessReward().targets, 0, skip_bad=True)
     lines = found.funnel.lines()
     assert len(found.train) == 2 and lines[0].split()[:6] == ["rows", "that", "can", "be", "used", "2"]
     assert "1 is not JSON" in lines[0] and "1 is not a JSON object" in lines[0] and "and no text" in lines[0]
@@ -37,7 +37,7 @@ def test_traces_may_be_skipped_too(tmp_path: Path) -> None:
     file = tmp_path / "traces.jsonl"
     file.write_text("\n".join([json.dumps(trace), "oops", json.dumps({"problem": {}})]), "utf-8")
     with pytest.raises(TaskError, match=r"line 2 is not JSON .*line 3 is no trace: it has no 'steps'"):
-        gather((str(file),), scored=False)
+        read_labelled_traces((str(file),), needs_scores=False)
     funnel = Funnel()
-    (found,), _ = gather((str(file),), scored=False, skip_bad=True, funnel=funnel)
+    (found,), _ = read_labelled_traces((str(file),), needs_scores=False, skip_bad=True, funnel=funnel)
     assert found.problem.id == "p" and funnel.stages == {"rows that can be used": 1, "of training problems": 1}

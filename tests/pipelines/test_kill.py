@@ -25,7 +25,7 @@ from typing import Any
 
 import pytest
 
-from fakes import ALPHABET, ASK, Digits
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask
 from ponder.models.load import Fresh
 from ponder.pipelines.rl import RL
 from ponder.reason.strategies import Ensemble
@@ -37,9 +37,9 @@ from ponder.train.policy_gradient import GRPO
 from ponder.types import Sampling
 
 JOB = RL(
-    task=Digits(), model=Fresh(ALPHABET, width=32, layers=2, heads=4, context=32), template=ASK,
-    strategy=Ensemble(8, Sampling(max_tokens=2)), objective=GRPO(kl=NO_KL), optimiser=AdamW(lr=3e-3, warmup=2), steps=9,
-    prompts=6, micro_tokens=20, save_every=2, device="cpu", dtype="float32",
+    task=DigitTask(), model=Fresh(ALPHABET, width=32, layers=2, heads=4, context=32), template=QUESTION_TEMPLATE,
+    strategy=Ensemble(8, Sampling(max_tokens=2)), algorithm=GRPO(kl=NO_KL), optimiser=AdamW(lr=3e-3, warmup_steps=2), steps=9,
+    problems_per_step=6, micro_tokens=20, save_every=2, device="cpu", dtype="float32",
 )  # fmt: skip
 KILLS = 8  # by time, and as many inside saves; writing in the background, and not
 CHAIN = 4  # at most so many in one run
@@ -65,7 +65,7 @@ class Hourglass:
 
 def write_in_background() -> None:
     """Whatever the device; and late, when the next step has changed what is being written."""
-    begin, wait, write, metrics = Saver.__init__, Saver.wait, Saver._write, Run.metrics
+    begin, wait, write, metrics = Saver.__init__, Saver.wait, Saver._write, Run.write_metrics
     stepped = threading.Event()
 
     def waited(saver: Saver) -> None:
@@ -82,7 +82,7 @@ def write_in_background() -> None:
         stepped.set()
 
     Saver.__init__ = lambda *given, **named: begin(*given, **{**named, "background": True})
-    Saver.wait, Saver._write, Run.metrics = waited, late, told
+    Saver.wait, Saver._write, Run.write_metrics = waited, late, told
 
 
 def live(folder: str, grains: int, background: bool) -> None:

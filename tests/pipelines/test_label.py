@@ -15,18 +15,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakes import ALPHABET, ASK, Digits, Watcher, wait
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, Watcher, run_async
 from ponder import jobs
 from ponder.errors import Interrupted, RunError, TaskError, UsageError
 from ponder.models.load import Fresh, load_policy
 from ponder.nets import hf
 from ponder.pipelines.label import Label
-from ponder.pipelines.rollouts import FirstError, Labelling, Shepherd, Tally, Visits, label_all, to_label
+from ponder.pipelines.rollouts import FirstErrorSearch, Labelling, MathShepherd, CompletionCounts, Visits, label_all, steps_to_label
 from ponder.reason.strategies import Ensemble
 from ponder.runs import Run, read_traces
-from ponder.tasks.steps import LABEL
-from ponder.tasks.steps.cut import split
-from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Step, Trace, ids, user
+from ponder.tasks.steps import LABEL_SCORE
+from ponder.tasks.steps.cut import split_steps
+from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Step, Trace, ids, user_messages
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Ends:
 
 
 def chain(*steps: str, id: str = "p") -> Trace:
-    trace = Trace(Problem(id, user("q:"), "gold"), [Step(None, "q:", ids(map(ord, "q:")))])
+    trace = Trace(Problem(id, user_messages("q:"), "gold"), [Step(None, "q:", ids(map(ord, "q:")))])
     at = 0
     for i, text in enumerate(steps):
         stop: Any = "eos" if i == len(steps) - 1 else "stop"
@@ -74,19 +74,19 @@ def chain(*steps: str, id: str = "p") -> Trace:
 
 
 def labels(trace: Trace) -> list[float | None]:
-    return [trace.score(i, LABEL) for i in range(1, len(trace.steps))]
+    return [trace.score(i, LABEL_SCORE) for i in range(1, len(trace.steps))]
 
 
 def test_shepherd_hard_and_soft() -> None:
     trace, world = chain("a", "b", "x", "c", "wrong"), World()
-    wait(Shepherd(n=4, kind="hard")(trace, world, Ends()))
+    run_async(MathShepherd(max_completions=4, kind="hard")(trace, world, Ends()))
     assert labels(trace) == [1.0, 1.0, 0.0, 0.0, 0.0]
-    assert trace.steps[1].scores[LABEL].reason == "2 of 2 completions are right"
+    assert trace.steps[1].scores[LABEL_SCORE].reason == "2 of 2 completions are right"
     assert world.asked.count(("q:a", 2)) == 1 and ("q:ab", 2) in world.asked, "decided in the first round"
     assert [n for said, n in world.asked if said == "q:abx"] == [2, 2], "all four, in two rounds"
     assert trace.cost.generated_tokens == 5 * (2 + 2 + 4 + 4) and trace.cost.prompt_tokens > 0
     half, world = chain("a", "x", "wrong"), World(0.5, seed=3)
-    wait(Shepherd(n=400)(half, world, Ends()))
+    run_async(MathShepherd(max_completions=400)(half, world, Ends()))
     share, *rest = labels(half)
     assert share == pytest.approx(0.5, abs=0.08) and rest == [0.0, 0.0]
     assert sum(n for said, n in world.asked if said == "q:a") == 400
@@ -95,18 +95,18 @@ def test_shepherd_hard_and_soft() -> None:
 def test_soft_labels_draw_more_where_it_is_uncertain() -> None:
     sure, unsure = chain("a", "right"), chain("a", "right")
     first, second = World(1.0), World(0.5)
-    rule = Shepherd(n=256, first=8, width=0.3)
-    wait(rule(sure, first, Ends()))
-    wait(rule(unsure, second, Ends()))
+    rule = MathShepherd(max_completions=256, first_round=8, max_interval_width=0.3)
+    run_async(rule(sure, first, Ends()))
+    run_async(rule(unsure, second, Ends()))
     drawn = [sum(n for _, n in world.asked) for world in (first, second)]
     assert drawn[0] == 16 and 32 <= drawn[1] <= 64, "16 of 16 is [.81, 1]; a half takes about 40"
-    assert sure.score(1, LABEL) == 1.0 and sure.score(2, LABEL) == 1.0
+    assert sure.score(1, LABEL_SCORE) == 1.0 and sure.score(2, LABEL_SCORE) == 1.0
 
 
 def test_an_answer_is_its_own_label_and_undecided_is_no_zero() -> None:
     trace, world = chain("a?"), World()
-    wait(Shepherd(n=2)(trace, world, Ends()))
-    assert labels(trace) == [None] and "1 undecided" in trace.steps[1].scores[LABEL].reason and not world.asked
+    run_async(MathShepherd(max_completions=2)(trace, world, Ends()))
+    assert labels(trace) == [None] and "1 undecided" in trace.steps[1].scores[LABEL_SCORE].reason and not world.asked
 
 
 class Full(World):
@@ -116,10 +116,10 @@ class Full(World):
 
 def test_a_prefix_that_cannot_be_completed_is_undecided() -> None:
     trace = chain("a", "wrong")
-    wait(Shepherd(n=2)(trace, Full(), Ends()))
-    assert labels(trace) == [None, 0.0] and "fills the context" in trace.steps[1].scores[LABEL].reason
+    run_async(MathShepherd(max_completions=2)(trace, Full(), Ends()))
+    assert labels(trace) == [None, 0.0] and "fills the context" in trace.steps[1].scores[LABEL_SCORE].reason
     trace = chain("a", "b", "wrong")
-    wait(FirstError(n=2)(trace, Full(), Ends()))
+    run_async(FirstErrorSearch(max_completions=2)(trace, Full(), Ends()))
     assert labels(trace) == [None, None, None]
 
 
@@ -130,31 +130,31 @@ def test_binary_search_finds_the_first_wrong_step(length: int, wrong: int) -> No
     wrong = min(wrong, length)
     trace, world = chain(*("x" if i == wrong else "a" for i in range(length)), "wrong"), World()
     every = chain(*(s.text for s in trace.steps[1:]))
-    wait(FirstError(n=3, first=3)(trace, world, Ends()))
-    wait(Shepherd(n=3, kind="hard")(every, World(), Ends()))
+    run_async(FirstErrorSearch(max_completions=3, first_round=3)(trace, world, Ends()))
+    run_async(MathShepherd(max_completions=3, kind="hard")(every, World(), Ends()))
     assert labels(trace) == labels(every) == [1.0] * wrong + [0.0] * (length + 1 - wrong)
     assert len(world.asked) <= np.ceil(np.log2(length + 1)) + 1
 
 
 def test_a_right_answer_costs_nothing_and_vouches_for_what_it_shares() -> None:
     trace, world = chain("a", "b", "right"), World()
-    wait(FirstError()(trace, world, Ends()))
+    run_async(FirstErrorSearch()(trace, world, Ends()))
     assert labels(trace) == [1.0, 1.0, 1.0] and not world.asked
     trace.add(Step(2, "x", ids([ord("x")]), np.zeros(1, np.float32), "stop"))
     trace.add(Step(4, "wrong", ids(map(ord, "wrong")), np.zeros(5, np.float32), "eos"))
-    wait(FirstError()(trace, world, Ends()))
+    run_async(FirstErrorSearch()(trace, world, Ends()))
     assert labels(trace) == [1.0, 1.0, 1.0, 0.0, 0.0]
     assert {said for said, _ in world.asked} == {"q:abx"}, "what leads to a right answer is not tried"
-    assert "takes wrong steps to stay wrong" not in trace.steps[1].scores[LABEL].reason
+    assert "takes wrong steps to stay wrong" not in trace.steps[1].scores[LABEL_SCORE].reason
     mixed = chain("a", "odd?")
-    wait(FirstError()(mixed, World(), Ends()))
-    assert labels(mixed) == [None, None] and "undecided: odd" in mixed.steps[2].scores[LABEL].reason
+    run_async(FirstErrorSearch()(mixed, World(), Ends()))
+    assert labels(mixed) == [None, None] and "undecided: odd" in mixed.steps[2].scores[LABEL_SCORE].reason
 
 
 def test_all_problems_at_once() -> None:
     """Nobody waits for another: all first rounds are asked for before any is answered."""
     traces, world = [chain("a", "x", "wrong", id=str(i)) for i in range(5)], World()
-    wait(label_all(traces, Shepherd(n=2), world, Ends()))
+    run_async(label_all(traces, MathShepherd(max_completions=2), world, Ends()))
     assert all(labels(t) == [1.0, 0.0, 0.0] for t in traces) and len(world.asked) == 10
 
 
@@ -164,14 +164,14 @@ def test_visits_give_the_visit_weighted_mean_of_outcomes() -> None:
     for text, visits in (("wrong", 1), ("odd?", 9)):
         trace.add(Step(1, text, ids(map(ord, text)), np.zeros(len(text), np.float32), "eos", visits=visits))
     for i in trace.answers():
-        (score,) = wait(Ends()(trace, [i]))
+        (score,) = run_async(Ends()(trace, [i]))
         trace.steps[i].scores["gold"] = score
     Visits("gold")(trace)
-    assert labels(trace) == [0.75, 1.0, 0.0, None] and trace.steps[1].scores[LABEL].reason == "mean outcome of 4 visits"
+    assert labels(trace) == [0.75, 1.0, 0.0, None] and trace.steps[1].scores[LABEL_SCORE].reason == "mean outcome of 4 visits"
     fresh = chain("a", "right")
     fresh.steps[2].scores["gold"] = Score(1.0)
     Visits("gold", least=2)(fresh)
-    assert labels(fresh) == [None, None] and LABEL not in fresh.steps[1].scores
+    assert labels(fresh) == [None, None] and LABEL_SCORE not in fresh.steps[1].scores
 
 
 def test_rounds_with_a_seed_differ() -> None:
@@ -182,31 +182,31 @@ def test_rounds_with_a_seed_differ() -> None:
             seeds.append(sampling.seed)
             return await super().generate(prefix, sampling, n)
 
-    wait(Shepherd(n=8, first=2, kind="hard", sampling=Sampling(seed=5))(chain("x", "wrong"), Seeded(), Ends()))
+    run_async(MathShepherd(max_completions=8, first_round=2, kind="hard", sampling=Sampling(seed=5))(chain("x", "wrong"), Seeded(), Ends()))
     assert seeds == [5, 7, 9]
 
 
 def test_asides_and_prompts_are_not_labelled() -> None:
     trace = chain("a", "right")
-    trace.add(Step(1, "is that good?", ids([7]), np.zeros(1, np.float32), "eos", aside=True))
+    trace.add(Step(1, "is that good?", ids([7]), np.zeros(1, np.float32), "eos", meta=True))
     trace.add(Step(1, "a tool's", ids([9])))
     trace.add(Step(1, "dropped", ids([9]), np.zeros(1, np.float32), "stop", pruned="worse than others"))
-    assert to_label(trace) == [1, 2]
+    assert steps_to_label(trace) == [1, 2]
     given_text = chain("a", "b")
     for step in given_text.steps:
         step.logprobs = None
-    assert to_label(given_text) == [1, 2]
+    assert steps_to_label(given_text) == [1, 2]
 
 
 def test_impossible_settings_are_refused() -> None:
     rules: list[tuple[type[Labelling], dict[str, Any]]] = [
-        (Shepherd, {"first": 9}), (FirstError, {"first": 0}), (Shepherd, {"kind": "firm"}), (Shepherd, {"width": 1.0}),
-        (FirstError, {"sampling": Sampling(temperature=0.0)}),
+        (MathShepherd, {"first": 9}), (FirstErrorSearch, {"first": 0}), (MathShepherd, {"kind": "firm"}), (MathShepherd, {"width": 1.0}),
+        (FirstErrorSearch, {"sampling": Sampling(temperature=0.0)}),
     ]  # fmt: skip
     for kind, changes in rules:
         with pytest.raises(UsageError):
             kind(**changes)
-    assert Tally().share is None
+    assert CompletionCounts().share is None
 
 
 # the job
@@ -223,14 +223,14 @@ def base(folder: Path) -> str:
 def test_the_job_labels_answers_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
     sampling = Sampling(max_tokens=12)
     job = Label(
-        Digits(), base(tmp_path / "base"), ASK, strategy=Ensemble(3, sampling), rule=Shepherd(n=2, sampling=sampling),
-        separator="1", limit=6, batch=2, device="cpu", dtype="float32",
+        DigitTask(), base(tmp_path / "base"), QUESTION_TEMPLATE, strategy=Ensemble(3, sampling), labeller=MathShepherd(max_completions=2, sampling=sampling),
+        separator="1", limit=6, max_concurrency=2, device="cpu", dtype="float32",
     )  # fmt: skip
     whole = job(tmp_path / "whole")
     assert len(whole) == 6
-    assert all(LABEL in s.scores and s.sampled for trace in whole for s in trace.steps[1:])
+    assert all(LABEL_SCORE in s.scores and s.sampled for trace in whole for s in trace.steps[1:])
     parts = [s for trace in whole for s in trace.steps[1:] if not s.done]
-    assert parts and all(s.text.endswith("1") and "of 2 completions" in s.scores[LABEL].reason for s in parts)
+    assert parts and all(s.text.endswith("1") and "of 2 completions" in s.scores[LABEL_SCORE].reason for s in parts)
     with pytest.raises(Interrupted, match="stopped after 4 of 6 problems"):
         job(tmp_path / "run", Watcher("step", 2))
     with pytest.raises(Interrupted, match="stopped after 4 of 6 problems"):
@@ -239,7 +239,7 @@ def test_the_job_labels_answers_and_goes_on_where_it_stopped(tmp_path: Path) -> 
     one, two = ([{k: v for k, v in t.to_json().items() if k != "cost"} for t in side] for side in (again, whole))
     assert one == two
     assert jobs.decode(json.loads((tmp_path / "run" / "job.json").read_text()), trust=True) == job
-    other = replace(job, data=(str(tmp_path / "whole"),), rule=FirstError(n=2, sampling=sampling))
+    other = replace(job, data=(str(tmp_path / "whole"),), labeller=FirstErrorSearch(max_completions=2, sampling=sampling))
     assert [t.problem.id for t in other(tmp_path / "two")] == [t.problem.id for t in whole]
     assert len(list(read_traces(tmp_path / "two"))) == 6
 
@@ -254,20 +254,20 @@ def test_the_job_labels_answers_and_goes_on_where_it_stopped(tmp_path: Path) -> 
 )
 def test_labels_that_teach_nothing_end_the_job_with_the_funnel(answer: str | None, why: str, tmp_path: Path) -> None:
     """A solver that never succeeds, or always does, or is never judged. What it wrote is kept."""
-    policy = load_policy(base(tmp_path / "base"), ASK, "cpu", "float32")
+    policy = load_policy(base(tmp_path / "base"), QUESTION_TEMPLATE, "cpu", "float32")
     job = Label(
-        Digits(), str(tmp_path / "base"), ASK, (str(tmp_path / "given"),), separator=None,
-        rule=Shepherd(n=1, first=1, sampling=Sampling(max_tokens=2)), device="cpu", dtype="float32",
+        DigitTask(), str(tmp_path / "base"), QUESTION_TEMPLATE, (str(tmp_path / "given"),), separator=None,
+        labeller=MathShepherd(max_completions=1, first_round=1, sampling=Sampling(max_tokens=2)), device="cpu", dtype="float32",
     )  # fmt: skip
     with Run(tmp_path / "given", job) as run:
         for i in range(4):
-            problem = replace(Digits().train[i], answer=answer or str(i))
+            problem = replace(DigitTask().train[i], answer=answer or str(i))
             trace = Trace(problem, [Step(None, "", policy.encode(problem.messages))])
             tokens = ids([*policy.tokens(str(i)), 2])
             trace.add(Step(0, str(i), tokens, np.zeros(2, np.float32), "eos"))
             if answer == "?":
                 trace.steps[1].scores["wanted"] = Score(None, "odd")
-            run.traces(0, [trace])
+            run.write_traces(0, [trace])
     shown = {"x": "never right", None: "labelled right, wholly or partly  4", "?": "4 undecided"}[answer]
     for _ in range(2):  # it is not done again, and no better
         with pytest.raises(TaskError, match=re.escape(why)) as stopped:
@@ -281,25 +281,25 @@ def test_labels_that_teach_nothing_end_the_job_with_the_funnel(answer: str | Non
 def test_what_a_job_of_labels_tells(tmp_path: Path) -> None:
     sampling = Sampling(max_tokens=12)
     job = Label(
-        Digits(), base(tmp_path / "base"), ASK, strategy=Ensemble(3, sampling), rule=Shepherd(n=2, sampling=sampling),
+        DigitTask(), base(tmp_path / "base"), QUESTION_TEMPLATE, strategy=Ensemble(3, sampling), labeller=MathShepherd(max_completions=2, sampling=sampling),
         separator="1", limit=6, device="cpu", dtype="float32",
     )  # fmt: skip
     traces = job(tmp_path / "run")
-    said = job.closing(tmp_path / "run")
-    steps = sum(LABEL in s.scores for t in traces for s in t.steps)
+    said = job.summary_lines(tmp_path / "run")
+    steps = sum(LABEL_SCORE in s.scores for t in traces for s in t.steps)
     counts = {line.split("  ")[1].strip(): int(line.split("  ")[-1]) for line in said[:1]}
     assert counts == {"problems": 6} and any(line.split()[:3] == ["steps", "tried", str(steps)] for line in said)
     assert said[-1].startswith("use it")
 
 
 def test_labels_are_of_the_engine_s_own_tokens(tmp_path: Path) -> None:
-    policy = load_policy(base(tmp_path / "base"), ASK, "cpu", "float32")
+    policy = load_policy(base(tmp_path / "base"), QUESTION_TEMPLATE, "cpu", "float32")
     text = "1\n2\n3"
     tokens = ids([*policy.tokens(text), 2])
-    trace = Trace(Digits().train[3], [Step(None, "", policy.encode(Digits().train[3].messages))])
+    trace = Trace(DigitTask().train[3], [Step(None, "", policy.encode(DigitTask().train[3].messages))])
     trace.add(Step(0, text, tokens, np.zeros(len(tokens), np.float32), "eos"))
-    cut = split(trace, policy.text)
-    wait(Shepherd(n=4, sampling=Sampling(max_tokens=4))(cut, policy, Digits().verifier))
+    cut = split_steps(trace, policy.text)
+    run_async(MathShepherd(max_completions=4, sampling=Sampling(max_tokens=4))(cut, policy, DigitTask().verifier))
     assert [s.text for s in cut.steps[1:]] == ["1\n", "2\n", "3"] and labels(cut) == [0.0, 0.0, 0.0]
     assert np.array_equal(np.concatenate([s.token_ids for s in cut.steps[1:]]), tokens)
     assert cut.cost.cached_tokens > cut.cost.prompt_tokens > 0, "a prefix is computed once for its completions"
@@ -307,18 +307,18 @@ def test_labels_are_of_the_engine_s_own_tokens(tmp_path: Path) -> None:
 
 def test_answers_of_runs_are_those_of_this_tokenizer_and_none_hides_another(tmp_path: Path) -> None:
     """Two runs may have other problems under one id, and a run of another model has other tokens."""
-    policy = load_policy(base(tmp_path / "base"), ASK, "cpu", "float32")
+    policy = load_policy(base(tmp_path / "base"), QUESTION_TEMPLATE, "cpu", "float32")
     job = Label(
-        Digits(), str(tmp_path / "base"), ASK, (str(tmp_path / "one"), str(tmp_path / "two")), separator=None,
-        rule=Shepherd(n=1, first=1, sampling=Sampling(max_tokens=2)), device="cpu", dtype="float32",
+        DigitTask(), str(tmp_path / "base"), QUESTION_TEMPLATE, (str(tmp_path / "one"), str(tmp_path / "two")), separator=None,
+        labeller=MathShepherd(max_completions=1, first_round=1, sampling=Sampling(max_tokens=2)), device="cpu", dtype="float32",
     )  # fmt: skip
     for name, question, gold in (("one", "1=", "1"), ("two", "2=", "2")):
-        problem = Problem("p/0", user(question), gold)
+        problem = Problem("p/0", user_messages(question), gold)
         trace = Trace(problem, [Step(None, "", policy.encode(problem.messages))])
         tokens = ids([*policy.tokens("12"), 2])
         trace.add(Step(0, "12", tokens, np.zeros(3, np.float32), "eos"))
         with Run(tmp_path / name, job) as run:
-            run.traces(0, [trace, Trace(problem, trace.steps[:1], failed="gone") if name == "one" else trace])
+            run.write_traces(0, [trace, Trace(problem, trace.steps[:1], failed="gone") if name == "one" else trace])
     assert [t.problem.question for t in job(tmp_path / "run")] == ["1=", "2="]
     assert [t.problem.question for t in job(tmp_path / "run")] == ["1=", "2="], "and that is kept"
     assert len(list(read_traces(tmp_path / "run"))) == 2

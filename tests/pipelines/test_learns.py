@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes import ALPHABET, ASK, Digits
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask
 from ponder.models.load import Fresh
 from ponder.pipelines.rl import RL
 from ponder.reason.strategies import Ensemble
@@ -35,8 +35,8 @@ STEPS = 16
 def learn(rule: Any, folder: Path, lr: float = 1e-2, seed: int = 0) -> list[float]:
     """Rewards by step. A blind guess is right once in twenty-three."""
     job = RL(
-        Digits(answer="7"), Fresh(ALPHABET, width=32, layers=2, heads=4, context=16, seed=seed), ASK,
-        Ensemble(8, Sampling(max_tokens=1)), rule, AdamW(lr=lr), steps=STEPS, prompts=6, refill=0, preflight=False,
+        DigitTask(answer="7"), Fresh(ALPHABET, width=32, layers=2, heads=4, context=16, seed=seed), QUESTION_TEMPLATE,
+        Ensemble(8, Sampling(max_tokens=1)), rule, AdamW(lr=lr), steps=STEPS, problems_per_step=6, refill=0, preflight=False,
         save_every=STEPS, seed=seed, device="cpu", dtype="float32",
     )  # fmt: skip
     job(folder)

@@ -16,15 +16,15 @@ import torch
 
 from fakes import (
     ALPHABET,
-    ASK,
-    Digits,
+    QUESTION_TEMPLATE,
+    DigitTask,
     Watcher,
-    apart,
-    caught,
-    characters,
+    perturb,
+    fails_if,
+    char_policy,
     plain_logits,
     plain_logprobs,
-    wait,
+    run_async,
     weights64,
 )  # fmt: skip
 from ponder.engine import sampler
@@ -45,14 +45,14 @@ from ponder.train import checkpoint
 from ponder.train.objective import NO_KL
 from ponder.train.optimiser import AdamW
 from ponder.train.policy_gradient import GRPO, REINFORCE
-from ponder.types import Completion, Sampling, Score, user
+from ponder.types import Completion, Sampling, Score, user_messages
 from ponder.verify import FinalNumber, final, scoring
 
 Patch = pytest.MonkeyPatch
 both = pytest.mark.parametrize("broken", [False, True], ids=["right", "mistake"])
 MODEL = Fresh(ALPHABET, width=32, layers=2, heads=4, context=32)
 JOB = RL(
-    Digits(), MODEL, ASK, Ensemble(4, Sampling(max_tokens=2)), GRPO(kl=NO_KL), AdamW(lr=1e-2), steps=2, prompts=3,
+    DigitTask(), MODEL, QUESTION_TEMPLATE, Ensemble(4, Sampling(max_tokens=2)), GRPO(kl=NO_KL), AdamW(lr=1e-2), steps=2, problems_per_step=3,
     preflight=False, device="cpu", dtype="float32",
 )  # fmt: skip
 
@@ -61,18 +61,18 @@ JOB = RL(
 def test_5_the_sampler_says_what_it_drew_from(broken: bool, monkeypatch: Patch) -> None:
     """top-k renormalises: the true log-probability is that of the tokens that were left. And a job says so."""
     if broken:
-        real = sampler.draw
+        real = sampler.sample_tokens
 
         def full(logprobs: torch.Tensor, uniform: torch.Tensor, greedy: torch.Tensor, forced: Any) -> Any:
             tokens, said = real(logprobs, uniform, greedy)
             return tokens, said - 0.7  # as if the rest of the distribution were still there
 
         monkeypatch.setattr(sampler, "draw", full)
-    policy, rule = characters(), Sampling(temperature=0.8, top_k=3, max_tokens=4)
+    policy, rule = char_policy(), Sampling(temperature=0.8, top_k=3, max_tokens=4)
     w = {n: p.detach() for n, p in weights64(policy.net).items()}
-    prompt = policy.encode(user("12="))
-    with caught(broken):
-        for found in wait(policy.generate(prompt, rule, 5)):
+    prompt = policy.encode(user_messages("12="))
+    with fails_if(broken):
+        for found in run_async(policy.generate(prompt, rule, 5)):
             path = [*prompt.tolist(), *found.token_ids.tolist()]
             logits = plain_logits(w, policy.net.config, path)[len(prompt) - 1 : -1] / 0.8
             top = logits.topk(3)
@@ -95,7 +95,7 @@ def test_7_each_step_names_the_weights_that_wrote_it(broken: bool, tmp_path: Pat
 
         monkeypatch.setattr(Keeper, "record", silent)
     JOB(tmp_path / "run")
-    with caught(broken):
+    with fails_if(broken):
         assert all({s.version for s in t.steps[1:]} == {step} for step, t in read_traces(tmp_path / "run"))
 
 
@@ -104,16 +104,16 @@ def test_7_new_weights_write_at_once(broken: bool, monkeypatch: Patch) -> None:
     """Nothing of a prefix that was computed before an update is used after it."""
     if broken:
         monkeypatch.setattr(Engine, "renew", lambda self: None)
-    policy = characters()
-    prompt = policy.encode(user("12="))
-    with caught(broken):
+    policy = char_policy()
+    prompt = policy.encode(user_messages("12="))
+    with fails_if(broken):
         for _ in range(2):
             w = {n: p.detach() for n, p in weights64(policy.net).items()}
-            for found in wait(policy.generate(prompt, Sampling(max_tokens=3), 4)):
+            for found in run_async(policy.generate(prompt, Sampling(max_tokens=3), 4)):
                 path = [*prompt.tolist(), *found.token_ids.tolist()]
                 true = plain_logprobs(policy.net, w, path, len(found.token_ids))
                 assert np.allclose(found.logprobs, true, atol=1e-4)
-            apart(policy.net, 0.1)
+            perturb(policy.net, 0.1)
 
 
 @both
@@ -121,11 +121,11 @@ def test_11_an_answer_never_ends_twice(broken: bool, tmp_path: Path, monkeypatch
     from ponder.pipelines import sft
 
     if broken:
-        real = sft.imitation
+        real = sft.text_answer_trace
         monkeypatch.setattr(sft, "imitation", lambda policy, problem, text: real(policy, problem, text + "<eos><eos>"))
-    job = FineTune(Digits(), MODEL, ASK, steps=1, batch=4, device="cpu", dtype="float32")
+    job = FineTune(DigitTask(), MODEL, QUESTION_TEMPLATE, steps=1, batch_size=4, device="cpu", dtype="float32")
     job(tmp_path / "run")
-    with caught(broken):
+    with fails_if(broken):
         for _, trace in read_traces(tmp_path / "run"):
             written = trace.steps[1].token_ids.tolist()
             assert written[-1] == 2 and written.count(2) == 1
@@ -136,9 +136,9 @@ def test_15_the_same_problem_twice_is_two_groups(broken: bool, tmp_path: Path, m
     """Each instance has its own samples, and its own baseline."""
     if broken:
         monkeypatch.setattr(Local, "_seed", lambda self, prefix, *rest: int(prefix.sum()))
-    replace(JOB, task=Digits(1), prompts=2, strategy=Ensemble(8, Sampling(max_tokens=2)), steps=1)(tmp_path / "run")
+    replace(JOB, task=DigitTask(1), problems_per_step=2, strategy=Ensemble(8, Sampling(max_tokens=2)), steps=1)(tmp_path / "run")
     one, two = (t for _, t in read_traces(tmp_path / "run"))
-    with caught(broken):
+    with fails_if(broken):
         assert one.problem == two.problem and len(one.answers()) == len(two.answers()) == 8
         assert [s.token_ids.tolist() for s in one.steps] != [s.token_ids.tolist() for s in two.steps]
 
@@ -167,7 +167,7 @@ def test_18_what_was_sampled_is_trained_not_what_a_template_makes_of_it(
     w = {n: p.detach() for n, p in weights64(policy.net).items()}
     traces = [t for _, t in read_traces(tmp_path / "run")]
     assert any("?" in t.text(i) for t in traces for i in t.answers()), "there is something to drop"
-    with caught(broken):
+    with fails_if(broken):
         for trace in traces:
             for i in trace.answers():
                 step, path = trace.steps[i], trace.token_ids(i).tolist()
@@ -187,7 +187,7 @@ def test_19_a_resumed_run_is_the_same_to_the_bit(
     with pytest.raises(Interrupted):
         LONG(tmp_path / "run", Watcher("step", 3))
     if forgotten:
-        real = checkpoint.load
+        real = checkpoint.load_latest
 
         def forgetful(run: Any) -> Any:
             found = real(run)
@@ -201,14 +201,14 @@ def test_19_a_resumed_run_is_the_same_to_the_bit(
             return found
 
         monkeypatch.setattr(keeping.checkpoint, "load", forgetful)
-    with caught(bool(forgotten)):
+    with fails_if(bool(forgotten)):
         policy = LONG(tmp_path / "run")
         found = record(tmp_path / "run", policy)
         assert found == whole
 
 
 LONG = replace(
-    JOB, objective=REINFORCE(baseline="running"), curriculum=Frontier(), optimiser=AdamW(lr=1e-2, warmup=5), steps=6,
+    JOB, algorithm=REINFORCE(baseline="running"), curriculum=Frontier(), optimiser=AdamW(lr=1e-2, warmup_steps=5), steps=6,
     save_every=2,
 )  # fmt: skip
 
@@ -242,7 +242,7 @@ def test_20_a_grader_that_breaks_is_undecided(mistake: str, raises: bool, monkey
     if raises and not mistake:
         monkeypatch.setattr(scoring, "safely", lambda judge: judge())
 
-    class Numbers(Digits):
+    class Numbers(DigitTask):
         @property
         def verifier(self) -> Any:
             return FinalNumber(("bare",))
@@ -250,15 +250,15 @@ def test_20_a_grader_that_breaks_is_undecided(mistake: str, raises: bool, monkey
     async def run() -> Sequence[Any]:
         from ponder.pipelines.solve import solve_all
 
-        policy = characters()
+        policy = char_policy()
         return await solve_all(Numbers().train[:2], JOB.strategy, policy, Numbers().verifier)
 
-    with caught(bool(mistake)):
+    with fails_if(bool(mistake)):
         try:
-            traces = wait(run())
+            traces = run_async(run())
         except BaseException as raised:
             raise AssertionError("into the loop") from raised
-        told = pipeline.summary(traces, "accuracy")
+        told = pipeline.sample_metrics(traces, "accuracy")
         assert told["frac_undecided"] == 1.0 and told["reward"] != told["reward"]
         GRPO().credit(traces, "accuracy", {})
         assert all(s.advantages is None for t in traces for s in t.steps)
@@ -271,8 +271,8 @@ def test_20_a_grader_does_not_hang(broken: bool, monkeypatch: Patch) -> None:
         real = final.extract
         monkeypatch.setattr(final, "extract", lambda *args: time.sleep(0.02 * len(args[0]) / 1000) or real(*args))
     judge = FinalNumber()
-    with caught(broken):
+    with fails_if(broken):
         for piece in ("\\boxed{", "<answer>", "1,", "((", "\\frac{1}{", "a" * 7 + "!"):
             began = time.perf_counter()
-            found = judge.judge(piece * 20_000, "42")
+            found = judge.grade(piece * 20_000, "42")
             assert found.value == 0.0 and time.perf_counter() - began < 2.0

@@ -13,14 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from fakes import ALPHABET, ASK, Digits, Wanted, wait
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, FirstCharVerifier, run_async
 from ponder.models.load import Fresh, load_policy
 from ponder.models.native import Native
 from ponder.nets.lora import LoRA
 from ponder.pipelines.checks import Check, PreflightFailed
 from ponder.pipelines.conversations import read_conversations
-from ponder.pipelines.preflight import examine_given, preflight
-from ponder.pipelines.rl import RL, build
+from ponder.pipelines.preflight import examine_given, run_preflight
+from ponder.pipelines.rl import RL, build_learners
 from ponder.pipelines.sft import FineTune
 from ponder.protocols import Scorer
 from ponder.reason.strategies import Ensemble
@@ -32,28 +32,28 @@ from ponder.train.imitation import SFT
 from ponder.train.learner import Learner
 from ponder.train.objective import KL, NO_KL, Stats, Tokens
 from ponder.train.optimiser import AdamW
-from ponder.train.pack import Batch, Work
+from ponder.train.pack import PackedBatch, TraceChains
 from ponder.train.policy_gradient import GRPO, Clipped
 from ponder.types import Problem, Sampling, Score, Trace
 
 MODEL = Fresh(ALPHABET, width=32, layers=2, heads=4, context=32)
 JOB = RL(
-    Digits(), MODEL, ASK, Ensemble(4, Sampling(max_tokens=6)), GRPO(), AdamW(lr=3e-3), steps=2, prompts=3,
+    DigitTask(), MODEL, QUESTION_TEMPLATE, Ensemble(4, Sampling(max_tokens=6)), GRPO(), AdamW(lr=3e-3), steps=2, problems_per_step=3,
     save_every=1, device="cpu", dtype="float32",
 )  # fmt: skip
-PLAIN = replace(JOB, objective=GRPO(kl=NO_KL))
+PLAIN = replace(JOB, algorithm=GRPO(kl=NO_KL))
 NAMES = ["log-probabilities", "invariance", "KL", "prompt", "EOS", "template", "grader", "finite", "gradient"]
 
 
 def made(job: RL) -> tuple[Native, Learner]:
     policy = load_policy(job.model, template=job.template, device="cpu", dtype=job.dtype)
-    return policy, build(job, policy)[0]
+    return policy, build_learners(job, policy)[0]
 
 
 def checked(job: RL, change: Callable[[Native, Learner], None] = lambda policy, learner: None) -> list[Check]:
     policy, learner = made(job)
     change(policy, learner)
-    return wait(preflight(job, policy, learner))
+    return run_async(run_preflight(job, policy, learner))
 
 
 def failed(job: RL, change: Callable[[Native, Learner], None] = lambda policy, learner: None) -> dict[str, Check]:
@@ -61,7 +61,7 @@ def failed(job: RL, change: Callable[[Native, Learner], None] = lambda policy, l
         checked(job, change)
     found = {c.name: c for c in why.value.checks if c.passed is False}
     for check in found.values():  # the error names what was measured, why it matters and what to do
-        assert f"  {check.name}: {check.value}. {check.why_and_fix}" in str(why.value)
+        assert f"  {check.name}: {check.value}. {check.advice}" in str(why.value)
     return found
 
 
@@ -70,7 +70,7 @@ def failed(job: RL, change: Callable[[Native, Learner], None] = lambda policy, l
 
 @pytest.mark.parametrize("name", ONLINE)
 def test_every_algorithm_passes(name: str) -> None:
-    found = checked(replace(JOB, objective=ONLINE[name]()))
+    found = checked(replace(JOB, algorithm=ONLINE[name]()))
     assert [c.name for c in found] == NAMES
     skipped = [c.name for c in found if c.passed is None]
     assert skipped == ([] if found[2].passed else ["KL"]) and bool(found[2].passed) == bool(ONLINE[name]().kl.beta)
@@ -80,11 +80,11 @@ def test_every_algorithm_passes(name: str) -> None:
     "job",
     [
         replace(JOB, dtype="bfloat16"),
-        replace(JOB, objective=GRPO(kl=KL(0.1, "k2"), entropy=0.01)),
+        replace(JOB, algorithm=GRPO(kl=KL(0.1, "k2"), entropy_coef=0.01)),
         replace(JOB, temperature=0.7, strategy=Ensemble(4, Sampling(temperature=0.7, max_tokens=6))),
         replace(JOB, frozen_layers=1, recompute=True),
         replace(JOB, strategy=Ensemble(4, Sampling(max_tokens=1))),
-        replace(JOB, task=Digits(size=1, answer="7")),
+        replace(JOB, task=DigitTask(size=1, answer="7")),
     ],
     ids=["bfloat16", "k2 and entropy", "temperature", "frozen", "one token", "one problem"],
 )
@@ -137,12 +137,12 @@ def test_the_run_is_the_same_to_the_bit(tmp_path: Path) -> None:
 def test_nothing_is_changed() -> None:
     policy, learner = made(JOB)
     before = {n: t.clone() for n, t in {**learner.tensors(), **policy.net.state_dict()}.items()}
-    flags, facts = [p.requires_grad for p in policy.net.parameters()], learner.facts()
-    wait(preflight(JOB, policy, learner))
+    flags, facts = [p.requires_grad for p in policy.net.parameters()], learner.counters()
+    run_async(run_preflight(JOB, policy, learner))
     after = {**learner.tensors(), **policy.net.state_dict()}
     assert all(torch.equal(t, after[n]) for n, t in before.items())
-    assert [p.requires_grad for p in policy.net.parameters()] == flags and learner.facts() == facts
-    assert all(p.grad is None for p in policy.net.parameters()) and learner.objective is JOB.objective
+    assert [p.requires_grad for p in policy.net.parameters()] == flags and learner.counters() == facts
+    assert all(p.grad is None for p in policy.net.parameters()) and learner.objective is JOB.algorithm
 
 
 # Broken
@@ -156,17 +156,17 @@ def test_a_temperature_on_one_side_only() -> None:
     assert list(found) == ["log-probabilities"] and "at most 0.001" in found["log-probabilities"].value
 
 
-def packs(monkeypatch: pytest.MonkeyPatch, change: Callable[[Batch], Batch]) -> None:
+def packs(monkeypatch: pytest.MonkeyPatch, change: Callable[[PackedBatch], PackedBatch]) -> None:
     """The learner packs otherwise."""
     pack = learning.pack
 
-    def broken(part: Sequence[Work], device: torch.device, notes: Sequence[str] = ()) -> Batch:
+    def broken(part: Sequence[TraceChains], device: torch.device, notes: Sequence[str] = ()) -> PackedBatch:
         return change(pack(part, device, notes))
 
     monkeypatch.setattr(learning, "pack", broken)
 
 
-def per_token(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
+def per_token(batch: PackedBatch, change: Callable[[Tensor], Tensor]) -> PackedBatch:
     """Every [N] of a batch changed alike."""
     named = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name.endswith("_N")}
     notes = {name: change(t) for name, t in batch.notes.items()}
@@ -199,7 +199,7 @@ def test_a_loss_that_reads_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> N
     ids=["detached", "wrong sign", "half of it"],
 )
 def test_a_kl_term_that_does_not_pull(broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(losses.KL, "k3", broken)
+    monkeypatch.setitem(losses.KL_ESTIMATORS, "k3", broken)
     found = failed(JOB)
     assert list(found) == ["KL"] and "by its formula 0.0417" in found["KL"].value
 
@@ -214,7 +214,7 @@ def test_another_reference_than_the_policy() -> None:
     assert list(found) == ["KL"] and "the reference begins" in found["KL"].value
 
 
-def last_of_each(batch: Batch) -> Tensor:
+def last_of_each(batch: PackedBatch) -> Tensor:
     return torch.cat([batch.sequence_N[1:] != batch.sequence_N[:-1], torch.tensor([True])])
 
 
@@ -240,7 +240,7 @@ def test_no_eos_at_all() -> None:
 
 
 def test_a_trained_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    def longer(batch: Batch) -> Batch:
+    def longer(batch: PackedBatch) -> PackedBatch:
         """Each sequence begins with the prompt's last token."""
         twice = torch.cat([torch.tensor([True]), batch.sequence_N[1:] != batch.sequence_N[:-1]]) + 1
         out = per_token(batch, lambda t: t.repeat_interleave(twice))
@@ -270,7 +270,7 @@ def test_templates(template: str, said: str) -> None:
 
 
 @dataclass(frozen=True)
-class Says(Wanted):
+class Says(FirstCharVerifier):
     """Gives every answer the same score."""
 
     value: float | None = 0.0
@@ -283,7 +283,7 @@ class Says(Wanted):
 
 
 @dataclass(frozen=True)
-class Judged(Digits):
+class Judged(DigitTask):
     by: Scorer = Says()
     lost: bool = False
 
@@ -303,7 +303,7 @@ class Judged(Digits):
         (Judged(by=Says(None)), "is undecided: always so"),
         (Judged(by=Says(float("nan"))), "is undecided: the score was nan; always so"),
         (Judged(by=Says(fails=True)), "the verifier raised RuntimeError: no sandbox"),
-        (Judged(by=Wanted(), lost=True), "failed: KeyError: 'answer'"),
+        (Judged(by=FirstCharVerifier(), lost=True), "failed: KeyError: 'answer'"),
     ],
 )
 def test_graders(task: Judged, said: str) -> None:
@@ -341,12 +341,12 @@ def test_a_run_that_fails_its_checks_trains_nothing(tmp_path: Path) -> None:
 
 # Given answers
 
-TUNE = FineTune(Digits(), MODEL, ASK, steps=1, batch=2, device="cpu", dtype="float32")
+TUNE = FineTune(DigitTask(), MODEL, QUESTION_TEMPLATE, steps=1, batch_size=2, device="cpu", dtype="float32")
 
 
 def given(objective: SFT) -> dict[str, Check]:
-    policy = load_policy(MODEL, template=ASK, device="cpu", dtype="float32")
-    found, evidence = examine_given(TUNE, Digits().train, policy, Learner(policy.net, objective))
+    policy = load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
+    found, evidence = examine_given(TUNE, DigitTask().train, policy, Learner(policy.net, objective))
     assert len(evidence.credited()) == 2
     return {c.name: c for c in found}
 
@@ -365,7 +365,7 @@ def test_given_answers_whose_end_is_masked(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("sampled", [[1] * 21, [1] * 14 + [0] * 3 + [1] * 4])
 def test_answers_in_their_own_tokens_pass(sampled: list[int], tmp_path: Path) -> None:
     """Long ones, in one piece or with a tool's output between two."""
-    policy = load_policy(MODEL, template=ASK, device="cpu", dtype="float32")
+    policy = load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
     tokens = [*policy.tokens("7" * 20).tolist(), 2]
     row = {"prompt": "1+", "completion": "7" * 20, "token_ids": tokens, "sampled": sampled}
     (tmp_path / "c.jsonl").write_text(json.dumps(row))
@@ -376,11 +376,11 @@ def test_answers_in_their_own_tokens_pass(sampled: list[int], tmp_path: Path) ->
 
 def test_long_answers_keep_their_end() -> None:
     @dataclass(frozen=True)
-    class Long(Digits):
+    class Long(DigitTask):
         def gold(self, problem: Problem) -> str:
             return "7" * 20
 
-    policy = load_policy(MODEL, template=ASK, device="cpu", dtype="float32")
+    policy = load_policy(MODEL, template=QUESTION_TEMPLATE, device="cpu", dtype="float32")
     job = replace(TUNE, data=Long())
     found, evidence = examine_given(job, Long().train, policy, Learner(policy.net, SFT()))
     assert all(c.passed for c in found)

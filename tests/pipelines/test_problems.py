@@ -18,16 +18,16 @@ from fakes import Watcher
 from ponder import jobs
 from ponder.errors import Interrupted, MissingExtra, ModelError, RunError, TaskError, UnknownName, UsageError
 from ponder.funnel import Funnel
-from ponder.pipelines.agreement import Tried
+from ponder.pipelines.agreement import SolveRate
 from ponder.pipelines.harvest import Harvest
-from ponder.pipelines.problems import Made, MakeProblems, make
-from ponder.pipelines.sieve import Sieve, plain
+from ponder.pipelines.problems import MakeProblemsResult, MakeProblems, make_problems
+from ponder.pipelines.sieve import Sieve, without_instruction
 from ponder.pipelines.sources import check_parents
-from ponder.protocols import Silent, Watch
+from ponder.protocols import Silent, Progress
 from ponder.runs import Run, read_job, read_traces
-from ponder.tasks import Addition, Algebra, Columns
-from ponder.tasks.made.rows import made
-from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Step, ids, prompt_trace, user
+from ponder.tasks import Addition, Algebra, CustomTask
+from ponder.tasks.made.rows import synthetic_problem
+from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Step, ids, prompt_trace, user_messages
 
 SUMS = {
     "name": "sums",
@@ -43,7 +43,7 @@ GROUPS = {
     "variables": {"n": [20, 90], "b": [3, 9]},
     "answer": "floor(n / b)",
 }
-PLAIN = Sieve(near=0)
+PLAIN = Sieve(dedup_threshold=0)
 
 
 class Speaks:
@@ -82,10 +82,10 @@ def adds(question: str, sample: int) -> str:
     return f"I add: \\boxed{{{sum(figures(question)) + 7 * wrong + (sample % 2)}}}"
 
 
-def ran(job: MakeProblems, folder: Path, policy: Any, watch: Watch | None = None) -> Made:
+def ran(job: MakeProblems, folder: Path, policy: Any, watch: Progress | None = None) -> MakeProblemsResult:
     find = policy if callable(policy) else lambda name: policy
-    with Run(folder, job, follows=job.follows) as run:
-        return asyncio.run(make(job, find, run, watch or Silent()))
+    with Run(folder, job, continue_from=job.continue_from) as run:
+        return asyncio.run(make_problems(job, find, run, watch or Silent()))
 
 
 @pytest.fixture
@@ -97,49 +97,49 @@ def templates(tmp_path: Path) -> str:
 
 def test_from_templates_to_a_task(templates: str, tmp_path: Path):
     """Templates, a solver that can add but not share, the filters, and the columns task that reads what is left."""
-    job = MakeProblems("templates", file=templates, count=80, model="m", samples=4, sieve=PLAIN)
+    job = MakeProblems("templates", file=templates, count=80, model="m", samples_per_solver=4, filters=PLAIN)
     solver = Speaks(adds)
     found = ran(job, tmp_path / "run", solver)
     assert all(row["tags"]["parents"] == ["sums"] for row in found.rows) and len(found.rows) == 40
     assert all(row["pass_rate"] == 0.5 and row["attempts"] == 4 for row in found.rows)
     assert all(row["answer"] == str(sum(figures(row["tags"]["question"]))) for row in found.rows)
     assert found.funnel.stages["drawn"] == 80 and found.funnel.stages["of fitting difficulty"] == 40
-    assert found.funnel.lost["of fitting difficulty"] == {"below 1%: too hard": 40}
+    assert found.funnel.dropped["of fitting difficulty"] == {"below 1%: too hard": 40}
     assert len(solver.asked) == 80 and "boxed" in solver.asked[0]
     path = tmp_path / "run" / "problems.jsonl"
     assert [json.loads(line) for line in path.read_text().splitlines()] == found.rows
-    task = Columns(data=str(path), rewards=("ponder.tasks.made.rows:accuracy",), gold_column="gold")
+    task = CustomTask(data=str(path), rewards=("ponder.tasks.made.rows:accuracy",), gold_column="gold")
     trace = prompt_trace(task.train[0], ids([1]))
     trace.add(Step(0, task.gold(task.train[0]), ids([1]), stop="eos"))
     (score,) = asyncio.run(task.verifier(trace, [1]))
     assert score.value == 1.0
     assert json.loads((tmp_path / "run" / "funnel.json").read_text()) == found.funnel.to_json()
     # The solutions are an ordinary run's, and can be harvested.
-    assert len(Harvest((str(tmp_path / "run"),), by="first", each=1).rows(Funnel())) == 40
+    assert len(Harvest((str(tmp_path / "run"),), keep="first", max_per_problem=1).rows(Funnel())) == 40
 
 
 def test_without_a_solver_templates_are_believed(templates: str, tmp_path: Path):
-    job = MakeProblems("templates", file=templates, count=10, sieve=PLAIN)
+    job = MakeProblems("templates", file=templates, count=10, filters=PLAIN)
     found = ran(job, tmp_path / "run", lambda name: pytest.fail("no model is needed"))
     assert len(found.rows) == 10 and "pass_rate" not in found.rows[0]
     assert jobs.decode(jobs.encode(job)) == job
-    bare = MakeProblems("templates", file=templates, count=2, sieve=PLAIN, prompt="Q: {question} {{}}")
+    bare = MakeProblems("templates", file=templates, count=2, filters=PLAIN, prompt="Q: {question} {{}}")
     (first, _) = ran(bare, tmp_path / "bare", None).rows
     assert first["prompt"] == f"Q: {first['tags']['question']} {{}}"
 
 
 def test_what_is_too_easy_goes_too(templates: str, tmp_path: Path):
-    job = MakeProblems("templates", file=templates, count=8, model="m", samples=4, sieve=PLAIN)
+    job = MakeProblems("templates", file=templates, count=8, model="m", samples_per_solver=4, filters=PLAIN)
     always = Speaks(lambda q, i: f"\\boxed{{{sum(figures(q))}}}")
     with pytest.raises(TaskError, match="none is agreed on and of fitting difficulty") as error:
         ran(job, tmp_path / "run", always)
     assert "4 above 95%: too easy" in str(error.value) and "4 below 1%: too hard" in str(error.value)
-    easy = MakeProblems("templates", file=templates, count=8, model="m", samples=4, sieve=PLAIN, easiest=1.0)
+    easy = MakeProblems("templates", file=templates, count=8, model="m", samples_per_solver=4, filters=PLAIN, max_pass_rate=1.0)
     assert len(ran(easy, tmp_path / "easy", always).rows) == 4
 
 
 def test_a_solver_that_never_succeeds(templates: str, tmp_path: Path):
-    job = MakeProblems("templates", file=templates, count=6, model="m", samples=2, sieve=PLAIN)
+    job = MakeProblems("templates", file=templates, count=6, model="m", samples_per_solver=2, filters=PLAIN)
     with pytest.raises(TaskError, match="m found none of the answers: name a stronger solver") as error:
         ran(job, tmp_path / "run", Speaks(lambda q, i: "I do not know"))
     assert "drawn" in str(error.value) and "6 by no sample" in str(error.value)
@@ -150,11 +150,11 @@ def test_a_solver_that_never_succeeds(templates: str, tmp_path: Path):
 def test_another_solver_solves_again_what_was_written(parents: str, tmp_path: Path):
     """What a model wrote is kept, what an old solver answered is set aside and said, and no file mixes the two."""
     writer.written = []  # type: ignore[attr-defined]
-    job = MakeProblems("write", file=parents, question="question", model="m", count=12, samples=4, sieve=PLAIN, seed=3)
+    job = MakeProblems("write", file=parents, question_column="question", model="m", count=12, samples_per_solver=4, filters=PLAIN, seed=3)
     policies = {"m": Speaks(writer), "weak": Speaks(lambda q, i: "I do not know"), "a": Speaks(adds), "b": Speaks(adds)}
     folder = tmp_path / "run"
 
-    def now(**settings: Any) -> tuple[Made, dict[str, int]]:
+    def now(**settings: Any) -> tuple[MakeProblemsResult, dict[str, int]]:
         for policy in policies.values():
             policy.asked.clear()
         made = ran(replace(job, **settings), folder, policies.__getitem__)
@@ -193,11 +193,11 @@ def test_another_solver_solves_again_what_was_written(parents: str, tmp_path: Pa
 
 
 def test_templates_can_get_another_model(templates: str, tmp_path: Path):
-    job = MakeProblems("templates", file=templates, count=6, model="m", samples=2, sieve=PLAIN)
+    job = MakeProblems("templates", file=templates, count=6, model="m", samples_per_solver=2, filters=PLAIN)
     with pytest.raises(TaskError, match="found none"):
         ran(job, tmp_path / "run", Speaks(lambda q, i: "I do not know"))
     with pytest.warns(UserWarning, match="6 attempts"):
-        assert ran(replace(job, model="n", writing=Sampling()), tmp_path / "run", Speaks(adds)).rows
+        assert ran(replace(job, model="n", writer_sampling=Sampling()), tmp_path / "run", Speaks(adds)).rows
     with pytest.raises(RunError, match=r"another job \(count: 6 -> 7\)"):
         ran(replace(job, count=7), tmp_path / "run", Speaks(adds))
     with Run(tmp_path / "other", Sieve()):
@@ -238,11 +238,11 @@ def parents(tmp_path: Path) -> str:
 
 def test_written_problems_must_be_agreed_on(parents: str, tmp_path: Path):
     writer.written = []  # type: ignore[attr-defined]
-    job = MakeProblems("write", file=parents, question="question", model="m", count=12, samples=4, sieve=PLAIN, seed=3)
+    job = MakeProblems("write", file=parents, question_column="question", model="m", count=12, samples_per_solver=4, filters=PLAIN, seed=3)
     found = ran(job, tmp_path / "run", Speaks(writer))
     assert found.funnel.stages["asked for"] == 12 and found.funnel.stages["made"] == 8
-    assert found.funnel.lost["with a problem and an answer"] == {"no <problem>": 4}
-    assert found.funnel.lost["agreed on"] == {"fewer than 2 samples give its answer": 4}
+    assert found.funnel.dropped["with a problem and an answer"] == {"no <problem>": 4}
+    assert found.funnel.dropped["agreed on"] == {"fewer than 2 samples give its answer": 4}
     assert len(found.rows) == 4
     for row in found.rows:
         tags = row["tags"]
@@ -265,7 +265,7 @@ def test_harder_ones_and_ones_for_an_answer(parents: str, tmp_path: Path, source
         return WRITTEN.format(q=f"Take {a} and add 5, then tell what you have.", a=a + 5)
 
     job = MakeProblems(
-        source, file=parents, question="question", model="m", count=8, samples=4, sieve=PLAIN,
+        source, file=parents, question_column="question", model="m", count=8, samples_per_solver=4, filters=PLAIN,
         operators=(operator,) if operator else (),
     )  # fmt: skip
     found = ran(job, tmp_path / "run", Speaks(speak))
@@ -273,7 +273,7 @@ def test_harder_ones_and_ones_for_an_answer(parents: str, tmp_path: Path, source
     assert {len(r["tags"]["parents"]) for r in found.rows} == {2 if operator == "combine" else 1}
     assert {r["tags"]["operator"] for r in found.rows} == {operator or "backward"}
     if source == "backward":
-        assert found.funnel.lost["with the answer asked for"]["for another answer"] > 0
+        assert found.funnel.dropped["with the answer asked for"]["for another answer"] > 0
 
 
 def test_several_solvers_must_agree(parents: str, tmp_path: Path):
@@ -288,16 +288,16 @@ def test_several_solvers_must_agree(parents: str, tmp_path: Path):
 
     writer.written = []  # type: ignore[attr-defined]
     job = MakeProblems(
-        "write", file=parents, question="question", model="m", solvers=("a", "b", "c"), count=18, samples=4, sieve=PLAIN
+        "write", file=parents, question_column="question", model="m", solvers=("a", "b", "c"), count=18, samples_per_solver=4, filters=PLAIN
     )
     found = ran(job, tmp_path / "run", find)
     assert {int(r["answer"]) for r in found.rows} == {100}  # two of three solvers outvote one
-    assert found.funnel.lost["agreed on"]["another answer is as frequent"] == 5
+    assert found.funnel.dropped["agreed on"]["another answer is as frequent"] == 5
     assert {step for step, _ in read_traces(tmp_path / "run")} == {0, 1, 2, 3}
 
 
 def test_agreement_by_hand():
-    problem = made("x", "1 + 1?", "2", source="s", operator="o")
+    problem = synthetic_problem("x", "1 + 1?", "2", source="s", operator="o")
 
     def trace(*answers: str):
         out = prompt_trace(problem, ids([1]))
@@ -307,17 +307,17 @@ def test_agreement_by_hand():
             out.add(step)
         return out
 
-    tried = Tried(problem)
-    tried.count(trace("2", "2", "3", "u", ""))
-    assert (tried.right, tried.rival, tried.decided, tried.rate) == ([2], [1], 4, 0.5) and tried.agreed
-    tried.count(trace("3", "3", "2"))
-    assert not tried.agreed  # one of two solvers is no majority
+    tried = SolveRate(problem)
+    tried.add_trace(trace("2", "2", "3", "u", ""))
+    assert (tried.correct_by_solver, tried.runner_up_by_solver, tried.num_judged, tried.pass_rate) == ([2], [1], 4, 0.5) and tried.majority_agrees
+    tried.add_trace(trace("3", "3", "2"))
+    assert not tried.majority_agrees  # one of two solvers is no majority
     tried.count(trace("2"))
-    assert tried.agreed and tried.lengths == [2, 2, 2, 2]
-    even = Tried(problem)
+    assert tried.majority_agrees and tried.lengths == [2, 2, 2, 2]
+    even = SolveRate(problem)
     even.count(trace("2", "3"))
-    assert not even.agreed and even.rate == 0.5
-    none = Tried(problem)
+    assert not even.majority_agrees and even.rate == 0.5
+    none = SolveRate(problem)
     none.count(trace("u"))
     assert none.rate is None
 
@@ -329,7 +329,7 @@ def test_mutations_are_solved_before_they_are_believed(tmp_path: Path):
         for n in (5, 9)
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    job = MakeProblems("mutate", file=str(path), model="m", count=12, samples=4, sieve=PLAIN)
+    job = MakeProblems("mutate", file=str(path), model="m", count=12, samples_per_solver=4, filters=PLAIN)
     found = ran(job, tmp_path / "run", Speaks(adds))
     assert {r["tags"]["operator"] for r in found.rows} == {"numbers", "names", "units"}
     assert all(int(r["answer"]) == sum(figures(r["tags"]["question"])) for r in found.rows)
@@ -346,36 +346,36 @@ def knows(question: str) -> list[int]:
 
 def test_a_program_can_say_what_is_unique(templates: str, tmp_path: Path):
     Path(templates).write_text(json.dumps(SUMS))
-    job = MakeProblems("templates", file=templates, count=30, sieve=PLAIN, exact=f"{__name__}:knows")
+    job = MakeProblems("templates", file=templates, count=30, filters=PLAIN, exact_solver=f"{__name__}:knows")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ponder.names.load", lambda path: knows)
         found = ran(job, tmp_path / "run", Speaks(adds))
     assert found.rows and all(figures(r["tags"]["question"])[0] % 2 == 0 for r in found.rows)
-    assert found.funnel.lost["solved by program"] == {"several answers": 30 - len(found.rows)}
+    assert found.funnel.dropped["solved by program"] == {"several answers": 30 - len(found.rows)}
     for name, kind in (("number", int), ("text", str)):  # a program may also give its one answer as it is
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("ponder.names.load", lambda path, kind=kind: lambda asked: kind(sum(figures(asked))))
             found = ran(job, tmp_path / name, Speaks(adds))
-        assert len(found.rows) == 30 and "solved by program" not in found.funnel.lost
+        assert len(found.rows) == 30 and "solved by program" not in found.funnel.dropped
 
 
 def test_selection_keeps_so_many(templates: str, tmp_path: Path):
-    job = MakeProblems("templates", file=templates, count=40, keep=10, sieve=PLAIN)
+    job = MakeProblems("templates", file=templates, count=40, max_kept=10, filters=PLAIN)
     found = ran(job, tmp_path / "run", Speaks(adds))
     assert len(found.rows) == 10 and {r["tags"]["domain"] for r in found.rows} == {"adding", "sharing"}
-    assert found.funnel.lost["chosen"] == {"beyond 10": 30}
+    assert found.funnel.dropped["chosen"] == {"beyond 10": 30}
 
 
 # The sieve
 
 
 def ask(*questions: str) -> list[Problem]:
-    return [made(f"q{i}", q, "1", source="s", operator="o") for i, q in enumerate(questions)]
+    return [synthetic_problem(f"q{i}", q, "1", source="s", operator="o") for i, q in enumerate(questions)]
 
 
 def test_the_sieve_by_hand():
     funnel = Funnel()
-    sieve = Sieve(shortest=12, longest=90, language="en", near=0)
+    sieve = Sieve(min_chars=12, max_chars=90, language="en", dedup_threshold=0)
     left = sieve(
         ask(
             "Too short",
@@ -388,10 +388,10 @@ def test_the_sieve_by_hand():
         funnel,
     )
     assert [p.id for p in left] == ["q2", "q5"]
-    assert funnel.lost["of fitting length"] == {"too short": 1, "too long": 1}
-    assert funnel.lost["in one language"].total() == 1 and funnel.lost["not a repetition"] == {"word for word": 1}
+    assert funnel.dropped["of fitting length"] == {"too short": 1, "too long": 1}
+    assert funnel.dropped["in one language"].total() == 1 and funnel.dropped["not a repetition"] == {"word for word": 1}
     with pytest.raises(TaskError, match="nothing is left at the stage 'passed the text filters'"):
-        Sieve(near=0)(ask("short"), Funnel())
+        Sieve(dedup_threshold=0)(ask("short"), Funnel())
 
 
 def test_near_duplicates_and_held_out_problems_go():
@@ -400,24 +400,24 @@ def test_near_duplicates_and_held_out_problems_go():
     story = "A farmer has many cows and twice as many sheep, and she counts all of their legs in the evening to be sure"
     questions = [story + " of it.", story + " of that.", held.test[0].question + " Please say it in words for me now."]
     funnel = Funnel()
-    left = Sieve(near=0.7, against=(held,), ngram=4)(ask(*questions), funnel)
+    left = Sieve(dedup_threshold=0.7, decontaminate_against=(held,), ngram=4)(ask(*questions), funnel)
     assert [p.id for p in left] == ["q0"]
-    assert funnel.lost["not nearly one"] == {"70% alike": 1}
-    assert funnel.lost["not held out"] == {"shares 4 words with a held-out problem": 1}
+    assert funnel.dropped["not nearly one"] == {"70% alike": 1}
+    assert funnel.dropped["not held out"] == {"shares 4 words with a held-out problem": 1}
 
 
 def test_embeddings_by_name(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("ponder.names.load", lambda path: lambda texts: [[len(t), 1.0] for t in texts])
     funnel = Funnel()
-    left = Sieve(near=0.999, embed="x:y")(ask("one question", "two question"), funnel)
-    assert len(left) == 1 and funnel.lost["not nearly one"].total() == 1
+    left = Sieve(dedup_threshold=0.999, embedder="x:y")(ask("one question", "two question"), funnel)
+    assert len(left) == 1 and funnel.dropped["not nearly one"].total() == 1
 
 
 # Going on, and what is refused
 
 
 def test_it_goes_on_where_it_stopped(parents: str, tmp_path: Path):
-    job = MakeProblems("write", file=parents, question="question", model="m", count=12, samples=4, sieve=PLAIN, batch=2)
+    job = MakeProblems("write", file=parents, question_column="question", model="m", count=12, samples_per_solver=4, filters=PLAIN, max_concurrency=2)
     writer.written = []  # type: ignore[attr-defined]
     whole = ran(job, tmp_path / "whole", Speaks(writer))
     writer.written = []  # type: ignore[attr-defined]
@@ -437,7 +437,7 @@ def test_it_goes_on_where_it_stopped(parents: str, tmp_path: Path):
 def test_a_changed_question_is_asked_anew(tmp_path: Path):
     """The file has the same ids, but other questions under them: attempts at the old ones say nothing."""
     file = tmp_path / "p.jsonl"
-    job = MakeProblems("filter", file=str(file), solvers=("m",), samples=4, sieve=PLAIN)
+    job = MakeProblems("filter", file=str(file), solvers=("m",), samples_per_solver=4, filters=PLAIN)
     rows = [{"id": str(i), "prompt": f"What is {i} + {i} in all?", "answer": 2 * i} for i in range(3)]
     for number, wanted in ((1, 3), (50, 1), (50, 0)):
         rows[1] |= {"prompt": f"What is {number} + {number} in all?", "answer": 2 * number}
@@ -451,8 +451,8 @@ def test_what_is_missing_is_told_before_it_costs(parents: str, tmp_path: Path, m
     monkeypatch.setitem(sys.modules, "datasketch", None)
     policy = Speaks(writer)
     with pytest.raises(MissingExtra, match=r"near=0 does without"):
-        ran(MakeProblems("write", file=parents, question="question", model="m"), tmp_path / "a", policy)
-    for settings in ({"exact": "no:where"}, {"sieve": Sieve(near=0.5, embed="no:where")}):
+        ran(MakeProblems("write", file=parents, question_column="question", model="m"), tmp_path / "a", policy)
+    for settings in ({"exact": "no:where"}, {"sieve": Sieve(dedup_threshold=0.5, embedder="no:where")}):
         with pytest.raises(UsageError, match="cannot load 'no:where'"):
             ran(MakeProblems("write", model="m", **{"sieve": PLAIN, **settings}), tmp_path / str(len(settings)), policy)
         (tmp_path / str(len(settings)) / "job.json").unlink()
@@ -461,7 +461,7 @@ def test_what_is_missing_is_told_before_it_costs(parents: str, tmp_path: Path, m
 
 def test_without_examples_a_topic_is_given(tmp_path: Path):
     policy = Speaks(lambda q, i: WRITTEN.format(q=q[:60], a=1) if "<problem>" in q else "\\boxed{1}")
-    found = ran(MakeProblems("write", model="m", count=30, sieve=PLAIN, easiest=1.0), tmp_path / "run", policy)
+    found = ran(MakeProblems("write", model="m", count=30, filters=PLAIN, max_pass_rate=1.0), tmp_path / "run", policy)
     assert len({row["tags"]["domain"] for row in found.rows}) > 8
     assert all(f"about {row['tags']['domain']}"[:20] in row["prompt"] for row in found.rows)
 
@@ -471,14 +471,14 @@ def test_a_policy_that_always_fails_ends_it(parents: str, tmp_path: Path):
         async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
             raise UsageError("the prompt is too long")
 
-    job = MakeProblems("write", file=parents, question="question", model="m", count=40)
+    job = MakeProblems("write", file=parents, question_column="question", model="m", count=40)
     with pytest.raises(ModelError, match="every attempt to write fails, the last one because: the prompt is too long"):
         ran(job, tmp_path / "run", Fails(adds))
     assert json.loads((tmp_path / "run" / "funnel.json").read_text())[0]["stage"] == "asked for"
 
 
 def test_a_reply_without_any_problem_stops_with_the_funnel(parents: str, tmp_path: Path):
-    job = MakeProblems("write", file=parents, question="question", model="m", count=5)
+    job = MakeProblems("write", file=parents, question_column="question", model="m", count=5)
     with pytest.raises(TaskError, match="nothing is left at the stage 'made'") as error:
         ran(job, tmp_path / "run", Speaks(lambda q, i: "no"))
     assert "5 no <problem>" in str(error.value)
@@ -532,24 +532,24 @@ def test_parents_that_do_not_fit(tmp_path: Path):
         ran(MakeProblems("filter", file=str(one)), tmp_path / "d", Speaks(adds))
 
     with pytest.raises(TaskError, match="'odd/1' has no answer in plain text, which mutate needs: its answer is dict"):
-        check_parents("mutate", (), [Problem("odd/1", user("?"), {"columns": {}})])
+        check_parents("mutate", (), [Problem("odd/1", user_messages("?"), {"columns": {}})])
 
 
 def test_how_to_answer_is_no_part_of_a_tasks_question():
     asked = Algebra(test_size=2)
-    assert "Put the final number" in asked.test[0].question and "Put" not in plain(asked).test[0].question
+    assert "Put the final number" in asked.test[0].question and "Put" not in without_instruction(asked).test[0].question
     funnel = Funnel()
-    left = Sieve(near=0, against=(asked,))(
+    left = Sieve(dedup_threshold=0, decontaminate_against=(asked,))(
         ask("Why? Put the final number in \\boxed{}, and say it twice for me"), funnel
     )
     assert len(left) == 1  # words that every prompt of the task has give nothing away
-    assert plain(Addition()) == Addition()
+    assert without_instruction(Addition()) == Addition()
 
 
 def test_a_task_can_be_started_from(tmp_path: Path):
-    job = MakeProblems("filter", task=Addition(digits=2), count=20, sieve=Sieve(near=0, shortest=1))
+    job = MakeProblems("filter", task=Addition(digits=2), count=20, filters=Sieve(dedup_threshold=0, min_chars=1))
     found = ran(job, tmp_path / "run", Speaks(adds))
     assert found.rows and found.funnel.stages["given"] == 20
     assert "boxed" in found.rows[0]["prompt"] and found.rows[0]["tags"]["parents"] == [found.rows[0]["id"]]
-    again = MakeProblems("filter", file=str(tmp_path / "run" / "problems.jsonl"), sieve=Sieve(near=0, shortest=1))
+    again = MakeProblems("filter", file=str(tmp_path / "run" / "problems.jsonl"), filters=Sieve(dedup_threshold=0, min_chars=1))
     assert ran(again, tmp_path / "again", Speaks(adds)).rows == found.rows

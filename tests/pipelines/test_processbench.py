@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from fakes import ALPHABET, ASK
+from fakes import ALPHABET, QUESTION_TEMPLATE
 from ponder.errors import TaskError, UsageError
 from ponder.models.load import Fresh, load_policy
 from ponder.models.native import Native
 from ponder.models.reward import PRM, own_reader
-from ponder.nets.valued import Head, Valued
+from ponder.nets.valued import ScoreHead, DecoderWithHead
 from ponder.pipelines.processbench import process_bench
 from ponder.tasks.steps import processbench
 from ponder.types import Trace
@@ -21,8 +21,8 @@ from ponder.types import Trace
 
 def judge() -> PRM:
     """Finds a step with a "b" in it wrong, by an embedding that says so; everything else passes through."""
-    policy = load_policy(Fresh(ALPHABET + "\n", width=32, layers=1, heads=4, context=64), ASK, "cpu", "float32")
-    net = Valued.of(policy.net, Head("process", "logit"))
+    policy = load_policy(Fresh(ALPHABET + "\n", width=32, layers=1, heads=4, context=64), QUESTION_TEMPLATE, "cpu", "float32")
+    net = DecoderWithHead.from_decoder(policy.net, ScoreHead("process", "logit"))
     assert isinstance(net.score, torch.nn.Linear)
     good, bad = (int(policy.tokens(c)[0]) for c in "ab")
     with torch.no_grad():
@@ -38,7 +38,7 @@ def judge() -> PRM:
 def solutions(folder: Path, *rows: tuple[list[str], int]) -> list[Trace]:
     path = folder / "part.json"
     path.write_text(json.dumps([{"problem": "1+1=", "steps": steps, "label": label} for steps, label in rows]))
-    traces = processbench.read(str(path))
+    traces = processbench.read_processbench(str(path))
     for trace in traces:  # the last letter of a step is what this judge reads
         for step in trace.steps[1:]:
             step.text, step.last = step.text.removesuffix("\n"), False
@@ -48,19 +48,19 @@ def solutions(folder: Path, *rows: tuple[list[str], int]) -> list[Trace]:
 def test_first_wrong_steps_are_found(tmp_path: Path) -> None:
     rows = [(["a", "b", "a"], 1), (["a", "a"], -1), (["b"], 0), (["a", "b"], 0), (["a", "b"], -1), (["a"], -1)]
     found = process_bench(judge(), solutions(tmp_path, *rows))
-    assert (found.found.erroneous, found.found.correct) == (2 / 3, 2 / 3)
-    assert found.found.f1 == pytest.approx(2 / 3) and found.found.solutions == 6 and not found.undecided
-    assert found.best.f1 >= found.found.f1
+    assert (found.result.error_accuracy, found.result.correct_accuracy) == (2 / 3, 2 / 3)
+    assert found.result.f1 == pytest.approx(2 / 3) and found.result.solutions == 6 and not found.num_unread
+    assert found.best_result.f1 >= found.result.f1
     low = process_bench(judge(), solutions(tmp_path, *rows), threshold=0.001)
-    assert (low.found.erroneous, low.found.correct) == (0.0, 1.0) and low.best.f1 == found.best.f1
+    assert (low.result.error_accuracy, low.result.correct_accuracy) == (0.0, 1.0) and low.best_result.f1 == found.best_result.f1
 
 
 def test_solutions_that_do_not_fit_stay_in_the_denominator(tmp_path: Path) -> None:
     rows = [(["a" * 80], -1), (["a"], -1), (["b"], 0)]
     told: list[int] = []
     found = process_bench(judge(), solutions(tmp_path, *rows), watch=told.append)
-    assert found.undecided == 1 and found.found.solutions == 3 and told == [3]
-    assert (found.found.erroneous, found.found.correct) == (1.0, 0.5), "of two without an error one was read"
+    assert found.num_unread == 1 and found.result.solutions == 3 and told == [3]
+    assert (found.result.error_accuracy, found.result.correct_accuracy) == (1.0, 0.5), "of two without an error one was read"
     with pytest.raises(TaskError, match="none of 1 solutions fits"):
         process_bench(judge(), solutions(tmp_path, rows[0]))
 
@@ -70,6 +70,6 @@ def test_impossible_settings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="between 0 and 1"):
         process_bench(judge(), traces, threshold=1.0)
     with pytest.raises(UsageError, match="per step"):
-        process_bench(PRM(judge().reader, per="line"), traces)
+        process_bench(PRM(judge().reader, granularity="line"), traces)
     with pytest.raises(UsageError, match="auto, step or line"):
-        PRM(judge().reader, per="word")  # type: ignore[arg-type]
+        PRM(judge().reader, granularity="word")  # type: ignore[arg-type]

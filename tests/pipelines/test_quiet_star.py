@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import ASK, Digits, Watcher, characters, wait
+from fakes import QUESTION_TEMPLATE, DigitTask, Watcher, char_policy, run_async
 from ponder import jobs
 from ponder.errors import Interrupted, UsageError
 from ponder.models.load import Fresh
-from ponder.pipelines.quiet_star import QuietStar, begin_as, text, think
+from ponder.pipelines.quiet_star import QuietStar, copy_embeddings, answer_text, sample_thoughts
 from ponder.runs import read_metrics, read_traces
 from ponder.train.optimiser import AdamW
-from ponder.train.quiet import Text
+from ponder.train.quiet import QuietText
 from ponder.types import ids
 
 MODEL = Fresh("0123456789=:[]", width=16, layers=1, heads=2, context=24)
 JOB = QuietStar(
-    Digits(), MODEL, template=ASK, like=(":", "="), length=3, steps=4, batch=3, limit=5, save_every=2, keep=2,
+    DigitTask(), MODEL, template=QUESTION_TEMPLATE, thought_tokens_like=(":", "="), max_thought_tokens=3, steps=4, batch_size=3, eval_limit=5, save_every=2, keep_checkpoints=2,
     optimiser=AdamW(lr=1e-2), device="cpu", dtype="float32",
 )  # fmt: skip
 
@@ -32,20 +32,20 @@ def told(folder: Path) -> list[dict[str, float]]:
 
 
 def test_it_learns_and_measures_itself(tmp_path: Path) -> None:
-    job = replace(JOB, steps=60, batch=10, save_every=60, optimiser=AdamW(lr=2e-2))
+    job = replace(JOB, steps=60, batch_size=10, save_every=60, optimiser=AdamW(lr=2e-2))
     job(tmp_path / "run")
     rows = read_metrics(tmp_path / "run")
     assert rows[0]["nll"] > 1.5 and rows[-1]["nll"] < 0.3 and rows[-1]["test/talk"] < 0.3
     assert rows[-1]["right/talk"] == 1.0 and 0 < rows[-1]["weight"] < 1
     kept = json.loads((tmp_path / "run" / "measured.json").read_text())
     assert kept["test/talk"]["mean"] == pytest.approx(rows[-1]["test/talk"]) and kept["test/talk"]["problems"] == 5
-    said = "\n".join(job.closing(tmp_path / "run"))
+    said = "\n".join(job.summary_lines(tmp_path / "run"))
     assert "without thoughts" in said and "with thoughts" in said and "100.0% of answers" in said
-    plain = replace(job, thoughts=0)
+    plain = replace(job, num_thoughts=0)
     plain(tmp_path / "plain")
     (last,) = read_metrics(tmp_path / "plain")[-1:]
     assert last["test/talk"] == last["test/plain"] and last["num_tokens"] < rows[-1]["num_tokens"] / 3
-    assert "with thoughts" not in "\n".join(plain.closing(tmp_path / "plain")).replace("without thoughts", "")
+    assert "with thoughts" not in "\n".join(plain.summary_lines(tmp_path / "plain")).replace("without thoughts", "")
 
 
 @pytest.mark.parametrize("where", [("phase", 6), ("tokens", 3), ("share", 3), ("step", 2)])
@@ -64,23 +64,23 @@ def test_thoughts_are_kept_to_be_looked_at(tmp_path: Path) -> None:
     traces = [t for _, t in read_traces(tmp_path / "run")]
     assert len(traces) == 2 * JOB.steps
     for trace in traces:
-        asides = [s for s in trace.steps if s.aside]
+        asides = [s for s in trace.steps if s.meta]
         assert len(asides) == 2 * 2 and all(1 <= len(s.token_ids) <= 3 for s in asides), "two places, two thoughts each"
         (end,) = trace.answers()
         assert trace.text(end).startswith(str(trace.problem.answer))
 
 
 def test_where_and_how_one_thinks() -> None:
-    policy = characters(context=16)
-    one, two = Text(ids([3, 4, 5, 6]), 2), Text(ids([3, 4, 7]), 2)
+    policy = char_policy(context=16)
+    one, two = QuietText(ids([3, 4, 5, 6]), 2), QuietText(ids([3, 4, 7]), 2)
     start = int(policy.tokens("?")[0])
-    thoughts = wait(think(policy, [one, two], start, 3, 4))
+    thoughts = run_async(sample_thoughts(policy, [one, two], start, 3, 4))
     assert [[len(here) for here in by_place] for by_place in thoughts] == [[3, 3], [3]]
     same = [t.tolist() for t in thoughts[0][0]], [t.tolist() for t in thoughts[1][0]]
     assert same[0] != same[1], "texts that begin alike have thoughts of their own"
     assert all(len(t) <= 4 for by_place in thoughts for here in by_place for t in here)
-    assert wait(think(policy, [one], start, 0, 4)) == [[[], []]]
-    begin_as(policy, (3, 4), (8, 9))
+    assert run_async(sample_thoughts(policy, [one], start, 0, 4)) == [[[], []]]
+    copy_embeddings(policy, (3, 4), (8, 9))
     table = policy.net.embed_tokens.weight
     assert torch.equal(table[3], table[8]) and torch.equal(table[4], table[9])
 
@@ -92,13 +92,13 @@ def test_what_cannot_work_is_said() -> None:
     ]:  # fmt: skip
         with pytest.raises(UsageError, match=why):
             replace(JOB, **change)  # type: ignore[arg-type]
-    assert replace(JOB, thoughts=1, beta=0.0).thoughts == 1
+    assert replace(JOB, num_thoughts=1, beta=0.0).num_thoughts == 1
     assert jobs.decode(jobs.encode(JOB), trust=True) == JOB
-    policy = characters(context=8)
+    policy = char_policy(context=8)
     with pytest.raises(UsageError, match="context of 8: think shorter"):
-        text(replace(JOB, length=4), policy, Digits().train[0])
+        answer_text(replace(JOB, max_thought_tokens=4), policy, DigitTask().train[0])
 
 
 def test_a_mark_is_one_token(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="a mark must be one"):
-        replace(JOB, marks=("[:", "]"))(tmp_path / "run")
+        replace(JOB, thought_tokens=("[:", "]"))(tmp_path / "run")

@@ -16,13 +16,13 @@ from jinja2 import Environment
 from ponder import jobs
 from ponder.cli import recipes, start
 from ponder.errors import Interrupted, TaskError
-from ponder.models.chat import TEMPLATES
+from ponder.models.chat import CHAT_TEMPLATES
 from ponder.models.native import Native
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.label import Label
-from ponder.pipelines.reward import RewardModel
+from ponder.pipelines.reward import TrainRewardModel
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.stages import Stages
@@ -52,7 +52,7 @@ SMALL: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def tiny() -> Iterator[Any]:
     """What recipes share, made small: sums of three numbers below 4, which take seconds to half learn."""
-    recipes.reach(recipes.folders())
+    recipes.add_to_import_path(recipes.recipe_folders())
     import _bases
 
     real, start, measure = _bases.BASES["tiny"], _bases.Base.start, _bases.Base.measure
@@ -89,13 +89,13 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Stages, Path], 
 
 
 def made(name: str, **settings: Any) -> Any:
-    return recipes.job(recipes.load(recipes.shipped()[name]), settings)
+    return recipes.build_job(recipes.load_recipe(recipes.shipped_recipes()[name]), settings)
 
 
 def test_every_recipe_makes_a_job_that_can_be_kept() -> None:
     """Also those that need a language model, and are only built here."""
-    assert set(SMALL) < {*recipes.shipped()}
-    for name in recipes.shipped():
+    assert set(SMALL) < {*recipes.shipped_recipes()}
+    for name in recipes.shipped_recipes():
         job = made(name)
         assert jobs.decode(jobs.encode(job)) == job
     for name in SMALL:
@@ -109,7 +109,7 @@ def test_r1_zero_pays_for_the_form_that_its_prompt_begins(shown: bool) -> None:
     job = made("r1_zero", on="smollm2", shown=shown).stages[1].job
     assert isinstance(job, RL) and job.template is not None
     problem = job.task.train[0]
-    template = TEMPLATES.get(job.template, job.template)
+    template = CHAT_TEMPLATES.get(job.template, job.template)
     asked = Environment().from_string(template).render(messages=problem.messages, add_generation_prompt=True)
     assert asked.endswith(f"User: {problem.question}\nAssistant: <think>")
     said = [" so </think> <answer> {} </answer>", " so </think> <answer> 99999 </answer>", " so it is {}", "</think>{}"]
@@ -150,7 +150,7 @@ def test_a_recipe_runs_to_its_end_and_not_twice(
     assert list(first) == [s.name for s in stages.stages]
     for stage in stages.stages:
         assert_done(stage.job, folder / stage.name)
-    told = start.report(stages, folder, first)
+    told = start.result_lines(stages, folder, first)
     assert [line for line in told if line.startswith("== ")] == [f"== {name}" for name in first]
     assert sum(line.startswith("  traces ") for line in told) == sum(isinstance(s.job, Harvest) for s in stages.stages)
 
@@ -170,17 +170,17 @@ def test_a_recipe_runs_to_its_end_and_not_twice(
 
 def assert_done(job: Any, folder: Path) -> None:
     match job:
-        case FineTune() | RL() | RewardModel():
+        case FineTune() | RL() | TrainRewardModel():
             assert [row["step"] for row in read_metrics(folder)] == list(range(job.steps))
             assert checkpoints(folder)[-1].name == f"step-{job.steps:06d}"
         case Harvest():
             rows = [json.loads(line) for line in (folder / "data.jsonl").open()]
             assert len(rows) == json.loads((folder / "funnel.json").read_text())[-1]["count"] > 0
-            assert job.what != "chains" or all(sum(row["learned"]) == row["tokens"] for row in rows)
+            assert job.kind != "chains" or all(sum(row["learned"]) == row["tokens"] for row in rows)
         case Evaluate():
             assert [t.failed for _, t in read_traces(folder)] == [""] * len(job.task.test)
         case Collect():
-            assert 0 < len([t for _, t in read_traces(folder) if not t.failed]) <= job.problems
+            assert 0 < len([t for _, t in read_traces(folder) if not t.failed]) <= job.limit
         case Label():
             assert 0 < len(list(read_traces(folder))) <= job.limit
         case _:

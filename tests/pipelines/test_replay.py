@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from ponder.cli import main
 from ponder.errors import PonderError, UnknownName, UsageError
 from ponder.measure.intervals import Accuracy
-from ponder.pipelines.replay import Stored, equal_share, find_scorer, groups_of, replay
+from ponder.pipelines.replay import StoredAttempts, equal_reward_share, find_scorer, group_statistics, replay
 from ponder.types import Score, Trace
 from ponder.verify import FinalNumber, MathAnswer
-from stored import TASK, right, stored, wrong
+from stored import TASK, right_answer, write_run, wrong_answer
 
 
 class Shortest:
@@ -44,7 +44,7 @@ def no_task(name: str) -> Any:
 def test_another_judge_changes_verdicts(tmp_path: Path) -> None:
     """The task takes a bare number; a judge of boxes alone takes neither that nor anything else here but the box."""
     boxed = [f"\\boxed{{{TASK.test[p].answer}}}" for p in range(3)]
-    source = Stored.of(str(stored(tmp_path / "run", [[box, right(p), wrong(p)] for p, box in enumerate(boxed)])))
+    source = StoredAttempts.read(str(write_run(tmp_path / "run", [[box, right_answer(p), wrong_answer(p)] for p, box in enumerate(boxed)])))
     before = [g.correct for g in source.attempts.groups]
     assert all(c[1:] == (1.0, 0.0) for c in before)
     found = replay(source, FinalNumber(("boxed",)), "boxes", truth="new")
@@ -55,10 +55,10 @@ def test_another_judge_changes_verdicts(tmp_path: Path) -> None:
 
 
 def test_the_same_judge_changes_nothing(tmp_path: Path) -> None:
-    source = Stored.of(str(stored(tmp_path / "run", [[right(p), wrong(p)] for p in range(4)])))
+    source = StoredAttempts.read(str(write_run(tmp_path / "run", [[right_answer(p), wrong_answer(p)] for p in range(4)])))
     found = replay(source, TASK.verifier, "addition", "majority", truth="new")
     assert found.change.same == 8
-    assert (found.pair.difference, found.pair.won, found.pair.lost) == (0.0, 0, 0)
+    assert (found.pair.difference, found.pair.wins, found.pair.losses) == (0.0, 0, 0)
     assert found.agreement == pytest.approx(1.0)
     for old, new in found.groups:
         assert old == new
@@ -66,18 +66,18 @@ def test_the_same_judge_changes_nothing(tmp_path: Path) -> None:
 
 def test_rules_by_hand(tmp_path: Path) -> None:
     said = [
-        [wrong(0), right(0), right(0)],  # majority right, first wrong, best by rm wrong
-        [right(1), wrong(1), wrong(1)],  # majority wrong, first right, best by rm right
-        [wrong(2), wrong(2, 2), right(2)],  # a tie: the first seen wins; logprob right
+        [wrong_answer(0), right_answer(0), right_answer(0)],  # majority right, first wrong, best by rm wrong
+        [right_answer(1), wrong_answer(1), wrong_answer(1)],  # majority wrong, first right, best by rm right
+        [wrong_answer(2), wrong_answer(2, 2), right_answer(2)],  # a tie: the first seen wins; logprob right
     ]
     scores = [[0.9, 0.1, 0.2], [0.9, 0.1, 0.2], [0.3, 0.3, 0.9]]
     logprobs = [[-3.0, -2.0, -1.0], [-3.0, -2.0, -1.0], [-3.0, -2.0, -1.0]]
-    source = Stored.of(str(stored(tmp_path / "run", said, scores=scores, logprobs=logprobs, chosen=[1, 1, 1])))
+    source = StoredAttempts.read(str(write_run(tmp_path / "run", said, scores=scores, logprobs=logprobs, chosen=[1, 1, 1])))
 
     def right_ones(method: Any, by: str | None = None) -> int:
         found = replay(source, method=method, by=by).after
         assert isinstance(found, Accuracy)
-        return found.right
+        return found.correct
 
     assert right_ones("majority") == 1
     assert right_ones("first") == 1
@@ -90,8 +90,8 @@ def test_rules_by_hand(tmp_path: Path) -> None:
 
 
 def test_a_new_score_chooses_while_the_stored_verdict_is_the_truth(tmp_path: Path) -> None:
-    said = [[right(p) + " " * 5, wrong(p)] for p in range(2)] + [[wrong(2) + "  ", right(2)]]
-    source = Stored.of(str(stored(tmp_path / "run", said)))
+    said = [[right_answer(p) + " " * 5, wrong_answer(p)] for p in range(2)] + [[wrong_answer(2) + "  ", right_answer(2)]]
+    source = StoredAttempts.read(str(write_run(tmp_path / "run", said)))
     found = replay(source, Shortest(), "short", "best")
     stored_verdicts = [g.correct for g in source.attempts.groups]
     assert found.truth == "stored verdicts"
@@ -100,7 +100,7 @@ def test_a_new_score_chooses_while_the_stored_verdict_is_the_truth(tmp_path: Pat
 
 
 def test_who_cannot_judge_anything_is_refused(tmp_path: Path) -> None:
-    source = Stored.of(str(stored(tmp_path / "run", [[right(0)]])))
+    source = StoredAttempts.read(str(write_run(tmp_path / "run", [[right_answer(0)]])))
     with pytest.raises(UsageError, match="no stored attempt could be judged by this scorer: no idea"):
         replay(source, Nobody(), "nobody")
 
@@ -112,7 +112,7 @@ def test_who_cannot_judge_anything_is_refused(tmp_path: Path) -> None:
 def test_equal_groups_are_counted_over_all_subsets(rewards: list[float], draw: st.DataObject) -> None:
     size = draw.draw(st.integers(2, len(rewards)))
     subsets = list(itertools.combinations(rewards, size))
-    dead, failed, solved = equal_share(rewards, size)
+    dead, failed, solved = equal_reward_share(rewards, size)
     assert dead == pytest.approx(np.mean([len(set(s)) == 1 for s in subsets]))
     assert failed == pytest.approx(np.mean([set(s) == {0.0} for s in subsets]))
     assert solved == pytest.approx(np.mean([set(s) == {1.0} for s in subsets]))
@@ -121,17 +121,17 @@ def test_equal_groups_are_counted_over_all_subsets(rewards: list[float], draw: s
 def test_advantages_are_those_of_the_paper() -> None:
     """Three right of eight: 1.291 and -0.775 (definitions of GRPO with the population's deviation)."""
     rewards = [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
-    found = groups_of([rewards], 8)
-    assert found.advantage == pytest.approx((3 * 1.2910 + 5 * 0.7746) / 8, abs=1e-4)
-    assert found.dead == 0.0
-    assert groups_of([rewards], 8, "dr-grpo").advantage == pytest.approx((3 * 0.625 + 5 * 0.375) / 8)
-    assert groups_of([rewards], 2).dead == pytest.approx((3 + 10) / 28)
+    found = group_statistics([rewards], 8)
+    assert found.mean_advantage == pytest.approx((3 * 1.2910 + 5 * 0.7746) / 8, abs=1e-4)
+    assert found.dead_share == 0.0
+    assert group_statistics([rewards], 8, "dr-grpo").mean_advantage == pytest.approx((3 * 0.625 + 5 * 0.375) / 8)
+    assert group_statistics([rewards], 2).dead_share == pytest.approx((3 + 10) / 28)
 
 
 def test_an_undecided_reward_leaves_its_group() -> None:
-    found = groups_of([[1.0, None, 0.0], [1.0, None, None]], 2)
-    assert (found.problems, found.dead) == (1, 0.0)
-    assert groups_of([[None, None]], 2).problems == 0
+    found = group_statistics([[1.0, None, 0.0], [1.0, None, None]], 2)
+    assert (found.problems, found.dead_share) == (1, 0.0)
+    assert group_statistics([[None, None]], 2).problems == 0
 
 
 def test_a_reward_that_is_always_equal_kills_every_group(tmp_path: Path) -> None:
@@ -141,15 +141,15 @@ def test_a_reward_that_is_always_equal_kills_every_group(tmp_path: Path) -> None
         async def __call__(self, trace: Trace, steps: Any) -> list[Score]:
             return [Score(1.0)] * len(steps)
 
-    source = Stored.of(str(stored(tmp_path / "run", [[right(p), wrong(p)] for p in range(3)])))
+    source = StoredAttempts.read(str(write_run(tmp_path / "run", [[right_answer(p), wrong_answer(p)] for p in range(3)])))
     ((old, new),) = replay(source, Flat(), "flat").groups
-    assert old.dead == 0.0
-    assert new is not None and (new.dead, new.solved, new.advantage) == (1.0, 1.0, 0.0)
+    assert old.dead_share == 0.0
+    assert new is not None and (new.dead_share, new.solved_share, new.mean_advantage) == (1.0, 1.0, 0.0)
     assert replay(source, Flat(), "flat").agreement is None
 
 
 def test_a_group_larger_than_stored_is_refused(tmp_path: Path) -> None:
-    source = Stored.of(str(stored(tmp_path / "run", [[right(0), wrong(0)]])))
+    source = StoredAttempts.read(str(write_run(tmp_path / "run", [[right_answer(0), wrong_answer(0)]])))
     with pytest.raises(UsageError, match="a group of 8 cannot be drawn: the stored ones have up to 2"):
         replay(source, sizes=(8,))
 
@@ -158,7 +158,7 @@ def test_a_group_larger_than_stored_is_refused(tmp_path: Path) -> None:
 
 
 def test_scorers_by_name(tmp_path: Path) -> None:
-    source = Stored.of(str(stored(tmp_path / "run", [[right(0)]])))
+    source = StoredAttempts.read(str(write_run(tmp_path / "run", [[right_answer(0)]])))
     assert isinstance(find_scorer("math", source, no_task)[0], MathAnswer)
     assert find_scorer("addition", source, lambda name: TASK) == (TASK.verifier, True)
     assert find_scorer("format", source, no_task)[1] is False
@@ -174,7 +174,7 @@ def test_scorers_by_name(tmp_path: Path) -> None:
 
 
 def test_the_command_says_what_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = stored(tmp_path / "run", [[right(p), wrong(p)] for p in range(4)])
+    path = write_run(tmp_path / "run", [[right_answer(p), wrong_answer(p)] for p in range(4)])
     assert main(["replay", str(path), "--score", "addition", "--set", "digits=2", "--select", "majority"]) == 0
     out = capsys.readouterr().out
     assert "8 the same" in out and "groups (grpo)" in out and "before" in out
@@ -203,15 +203,15 @@ def test_several_systems_must_be_told_apart(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text(json.dumps(rows[0]) + "\n")
     with pytest.raises(PonderError, match="holds several systems \\(a, b\\)"):
-        Stored.of(str(path))
-    assert Stored.of(f"{path}::a").attempts.counts[1].tolist() == [1]
+        StoredAttempts.read(str(path))
+    assert StoredAttempts.read(f"{path}::a").attempts.counts[1].tolist() == [1]
 
 
 def test_deciding_again_takes_no_texts(tmp_path: Path) -> None:
     rows = [{"id": i, "correct": [0, 1], "rm_scores": [0.1, 0.9]} for i in range(3)]
     path = tmp_path / "log.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = Stored.of(str(path))
+    found = StoredAttempts.read(str(path))
     assert replay(found, method="best").after.mean == 1.0
     with pytest.raises(UsageError, match="no texts to judge again"):
         replay(found, MathAnswer(), "math")

@@ -14,19 +14,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fakes import ALPHABET, ASK, Digits, Wanted, Watcher, characters, group
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, FirstCharVerifier, Watcher, char_policy, trace_group
 from ponder.errors import Interrupted, PonderError, RunError, TaskError, UsageError, VerifierError
 from ponder.models.load import Fresh
 from ponder.models.native import Native
 from ponder.nets import hf
 from ponder.nets.lora import LoRA
-from ponder.nets.valued import Valued
+from ponder.nets.valued import DecoderWithHead
 from ponder.pipelines.rl import RL
-from ponder.pipelines.solve import pick
-from ponder.pipelines.summary import summary
-from ponder.pipelines.teachers import valued
+from ponder.pipelines.solve import shuffled_problems
+from ponder.pipelines.summary import sample_metrics
+from ponder.pipelines.teachers import load_value_model
 from ponder.reason.strategies import Chain, Ensemble
-from ponder.records import as_written
+from ponder.records import raw_records
 from ponder.runs import Run, checkpoints, newest_checkpoint, read_findings, read_job, read_metrics, read_traces
 from ponder.train.imitation import SFT, Distill
 from ponder.train.optimiser import AdamW, Masters
@@ -36,7 +36,7 @@ from ponder.types import Cost, Sampling, Score
 
 MODEL = Fresh(ALPHABET, width=32, layers=2, heads=4, context=32)
 JOB = RL(
-    Digits(), MODEL, ASK, Ensemble(4, Sampling(max_tokens=2)), GRPO(), AdamW(lr=3e-3, warmup=2), steps=6, prompts=3,
+    DigitTask(), MODEL, QUESTION_TEMPLATE, Ensemble(4, Sampling(max_tokens=2)), GRPO(), AdamW(lr=3e-3, warmup_steps=2), steps=6, problems_per_step=3,
     micro_tokens=20, preflight=False, save_every=2, device="cpu", dtype="float32",
 )  # fmt: skip
 
@@ -87,13 +87,13 @@ def test_records(whole: tuple[Path, Native]) -> None:
     folder, policy = whole
     metrics = read_metrics(folder)
     assert [m["step"] for m in metrics] == list(range(6))
-    assert policy.version == 6 and policy.tokenizer.chat_template == ASK
+    assert policy.version == 6 and policy.tokenizer.chat_template == QUESTION_TEMPLATE
     best = max((m["reward"], m["step"] + 1) for m in metrics if m["step"] % 2)[1]
     assert {p.name for p in checkpoints(folder)} == {f"step-{s:06d}" for s in (4, 6, best)}, "two, and the best"
     traces = list(read_traces(folder))
     assert [s for s, _ in traces] == [s for s in range(6) for _ in range(3)]
     asked = [t.problem.id for _, t in traces]
-    assert asked == [p.id for p in pick(Digits().train, 0, 0, 18)]
+    assert asked == [p.id for p in shuffled_problems(DigitTask().train, 0, 0, 18)]
     for step, trace in traces:
         assert {s.version for s in trace.steps[1:]} == {step}, "each step was written by the weights of its time"
         assert len(trace.answers()) == 4
@@ -134,7 +134,7 @@ def test_an_interrupted_run_goes_on_to_the_bit(where: str, whole: tuple[Path, Na
     assert saved is not None and saved.name == f"step-{done:06d}", "nothing that was done is lost"
     again = Watcher()
     policy = JOB(folder, again)
-    assert sum(s[0] == "step" for s in again.said) == 6 - done, "and nothing is done twice"
+    assert sum(s[0] == "step" for s in again.calls) == 6 - done, "and nothing is done twice"
     same_run(folder, policy, *whole)
 
 
@@ -162,7 +162,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(
     assert told(folder) == told(whole[0])[: len(told(folder))]
     again = Watcher()
     policy = JOB(folder, again)
-    assert sum(s[0] == "step" for s in again.said) == 6 - kept
+    assert sum(s[0] == "step" for s in again.calls) == 6 - kept
     same_run(folder, policy, *whole)
     assert [m["step"] for m in read_metrics(folder)] == list(range(6)), "each step once"
     lines = (folder / "metrics.jsonl").read_text().splitlines()
@@ -172,7 +172,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(
 def test_a_finished_run_does_nothing_more(whole: tuple[Path, Native], tmp_path: Path) -> None:
     watcher = Watcher()
     policy = JOB(whole[0], watcher)
-    assert not any(s[0] == "step" for s in watcher.said)
+    assert not any(s[0] == "step" for s in watcher.calls)
     same_run(whole[0], policy, *whole)
     assert policy.version == 6
 
@@ -180,7 +180,7 @@ def test_a_finished_run_does_nothing_more(whole: tuple[Path, Native], tmp_path: 
 @pytest.mark.parametrize("file", ["learner.safetensors", "state.json", "model/model.safetensors", "manifest.json"])
 def test_a_damaged_checkpoint_is_named(file: str, tmp_path: Path) -> None:
     """More kinds of damage: tests/train/test_checkpoint_damage.py."""
-    short = replace(JOB, steps=1, prompts=1)
+    short = replace(JOB, steps=1, problems_per_step=1)
     short(tmp_path / "run")
     newest = newest_checkpoint(tmp_path / "run")
     assert newest is not None
@@ -203,7 +203,7 @@ def test_after_a_damaged_checkpoint_the_run_goes_on_from_the_one_before(
     with pytest.warns(UserWarning, match="step-000006 is damaged .* goes on from step-000004, which is whole"):
         policy = JOB(folder)
     same_run(folder, policy, *whole)
-    marks = [row for row in as_written(folder / "metrics.jsonl") if "resumed" in row]
+    marks = [row for row in raw_records(folder / "metrics.jsonl") if "resumed" in row]
     assert marks[-1]["resumed"] == 4 and marks[-1]["because"].startswith("step-000006 is damaged")
     assert [p.name for p in sorted((folder / "checkpoints").iterdir())][-1] == "step-000006"
 
@@ -303,7 +303,7 @@ def test_the_trained_model_loads_by_the_run_s_name(whole: tuple[Path, Native]) -
 
     loaded = load_policy(str(whole[0]), device="cpu", dtype="float32")
     assert all(torch.equal(w, weights(loaded)[n]) for n, w in weights(whole[1]).items())
-    assert loaded.encode(Digits().train[3].messages).tolist() == whole[1].encode(Digits().train[3].messages).tolist()
+    assert loaded.encode(DigitTask().train[3].messages).tolist() == whole[1].encode(DigitTask().train[3].messages).tolist()
 
 
 # what cannot work is refused
@@ -330,10 +330,10 @@ def test_another_job_in_the_same_folder_is_refused(whole: tuple[Path, Native]) -
 
 
 def test_an_error_in_the_verifier_s_code_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def broken(self: Wanted, trace: Any, steps: Any) -> Any:
+    async def broken(self: FirstCharVerifier, trace: Any, steps: Any) -> Any:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(Wanted, "__call__", broken)
+    monkeypatch.setattr(FirstCharVerifier, "__call__", broken)
     with pytest.raises(VerifierError, match="crashed: ZeroDivisionError: a bug"):
         JOB(tmp_path / "run")
     assert not checkpoints(tmp_path / "run")
@@ -343,31 +343,31 @@ def test_an_error_in_the_verifier_s_code_stops_the_run(tmp_path: Path, monkeypat
 
 
 def test_pick_is_pure_and_every_epoch_a_new_permutation() -> None:
-    problems = Digits(7).train
-    stream = [p.id for p in pick(problems, 3, 0, 35)]
+    problems = DigitTask(7).train
+    stream = [p.id for p in shuffled_problems(problems, 3, 0, 35)]
     epochs = [stream[i : i + 7] for i in range(0, 35, 7)]
     assert all(sorted(e) == sorted(p.id for p in problems) for e in epochs)
     assert len({tuple(e) for e in epochs}) > 3
     for first, count in ((0, 1), (5, 4), (6, 15), (13, 22)):
-        assert [p.id for p in pick(problems, 3, first, count)] == stream[first : first + count]
-    assert [p.id for p in pick(problems, 4, 0, 35)] != stream
+        assert [p.id for p in shuffled_problems(problems, 3, first, count)] == stream[first : first + count]
+    assert [p.id for p in shuffled_problems(problems, 4, 0, 35)] != stream
     with pytest.raises(TaskError, match="no problems"):
-        pick([], 0, 0, 1)
+        shuffled_problems([], 0, 0, 1)
 
 
 # the numbers of a step, by hand
 
 
 def test_summary() -> None:
-    first = group([5, 6, 7], [[1, 2], [3, 4, 5, 2], [6, 7]], [1.0, 0.0, None])
+    first = trace_group([5, 6, 7], [[1, 2], [3, 4, 5, 2], [6, 7]], [1.0, 0.0, None])
     first.steps[3].stop = "length"
     first.cost = Cost(prompt_tokens=3, generated_tokens=8)
-    second = group([5], [[2], [9, 9, 2]], [0.5, 0.5])
+    second = trace_group([5], [[2], [9, 9, 2]], [0.5, 0.5])
     second.cost = Cost(prompt_tokens=1, cached_tokens=1, generated_tokens=4)
     first.steps[1].text = "Wait, that is wrong."
     first.steps[1].scores["format"], first.steps[2].scores["format"] = Score(1.0), Score(0.0)
     first.steps[3].scores["format"] = Score(None, "broke")
-    assert summary([first, second], "wanted") == pytest.approx({
+    assert sample_metrics([first, second], "wanted") == pytest.approx({
         "reward": (1 + 0 + 0.5 + 0.5) / 4,
         "reward_std": (0.5**0.5 + 0.0) / 2,  # of [1, 0], with Bessel's correction
         "frac_reward_zero_std": 0.5,
@@ -386,7 +386,7 @@ def test_summary() -> None:
 
 
 def test_summary_of_nothing_judged() -> None:
-    found = summary([group([5], [[1, 2], [3]], [None, None])], "wanted")
+    found = sample_metrics([trace_group([5], [[1, 2], [3]], [None, None])], "wanted")
     assert math.isnan(found["reward"]) and found["frac_undecided"] == 1.0 and found["reward_std"] == 0.0
 
 
@@ -398,7 +398,7 @@ def test_sampling_that_would_spoil_the_gradient_is_refused_or_named() -> None:
     with pytest.warns(UserWarning, match="ratio"):
         replace(JOB, strategy=Ensemble(4, Sampling(top_p=0.9, max_tokens=2)))
     with pytest.warns(UserWarning, match="RLOO has no ratio"):
-        replace(JOB, objective=RLOO(), passes=2)
+        replace(JOB, algorithm=RLOO(), epochs_per_batch=2)
 
 
 def test_a_stop_string_ends_an_answer(tmp_path: Path) -> None:
@@ -419,35 +419,35 @@ def test_settings_that_would_train_on_nothing_are_refused() -> None:
     ):
         with pytest.raises(UsageError, match=said):
             replace(JOB, **changes)
-    replace(JOB, objective=PPO(), strategy=Chain(Sampling(max_tokens=2)))  # a critic needs no group
+    replace(JOB, algorithm=PPO(), strategy=Chain(Sampling(max_tokens=2)))  # a critic needs no group
 
 
 def test_a_score_that_is_no_number_is_undecided_and_kept(tmp_path: Path) -> None:
-    trace = group([5], [[1, 2], [3]], [math.nan, math.inf])
+    trace = trace_group([5], [[1, 2], [3]], [math.nan, math.inf])
     assert [trace.score(i, "wanted") for i in trace.answers()] == [None, None]
     assert "nan" in trace.steps[1].scores["wanted"].reason
     with Run(tmp_path / "run", JOB) as run:
         trace.steps[1].advantages = np.array([math.nan, math.inf], np.float32)
-        run.traces(0, [trace])
+        run.write_traces(0, [trace])
     ((_, again),) = read_traces(tmp_path / "run")
     np.testing.assert_array_equal(again.steps[1].advantages, [math.nan, math.inf])
 
 
 def test_a_critic_is_taken_from_a_run_but_not_from_a_neighbour(tmp_path: Path) -> None:
-    policy = characters()
+    policy = char_policy()
     hf.save(policy.net, tmp_path / "model")
     policy.tokenizer.save(tmp_path / "model")
-    other = Valued.of(policy.net)
+    other = DecoderWithHead.from_decoder(policy.net)
     torch.nn.init.ones_(other.score.weight)
     hf.save(other, tmp_path / "critic")
-    assert not valued(str(tmp_path / "model"), policy).score.weight.any(), "a folder beside it is not its critic"
-    job = replace(JOB, objective=PPO(), steps=1)
+    assert not load_value_model(str(tmp_path / "model"), policy).score.weight.any(), "a folder beside it is not its critic"
+    job = replace(JOB, algorithm=PPO(), steps=1)
     job(tmp_path / "run")
-    assert valued(str(tmp_path / "run"), policy).score.weight.any(), "a run's is what it learned"
+    assert load_value_model(str(tmp_path / "run"), policy).score.weight.any(), "a run's is what it learned"
 
 
 def test_a_sick_run_says_so_in_its_metrics(tmp_path: Path) -> None:
-    hopeless = replace(JOB, task=Digits(answer="x"), steps=8, save_every=4, patience=0)
+    hopeless = replace(JOB, task=DigitTask(answer="x"), steps=8, save_every=4, max_steps_without_signal=0)
     with pytest.raises(Interrupted):
         hopeless(tmp_path / "run", Watcher("phase", 12))
     hopeless(tmp_path / "run")
@@ -459,7 +459,7 @@ def test_a_sick_run_says_so_in_its_metrics(tmp_path: Path) -> None:
 
 
 def test_a_run_goes_on_from_the_weights_it_began_with_though_their_run_has_newer_ones(tmp_path: Path) -> None:
-    first = replace(JOB, steps=2, save_every=1, keep=3)
+    first = replace(JOB, steps=2, save_every=1, keep_checkpoints=3)
     first(tmp_path / "first")
     second = replace(JOB, model=str(tmp_path / "first"), template=None, steps=4, save_every=1)
     with pytest.raises(Interrupted):
@@ -473,7 +473,7 @@ def test_a_run_goes_on_from_the_weights_it_began_with_though_their_run_has_newer
         replace(second, steps=4)(tmp_path / "second")
 
 
-class Mute(Wanted):
+class Mute(FirstCharVerifier):
     """It decides for a while, and then about nothing."""
 
     asked = 0
@@ -483,9 +483,9 @@ class Mute(Wanted):
         return super().judge(text, wanted) if Mute.asked <= 24 else Score(None, f"timed out after {Mute.asked} s")
 
 
-class Undecidable(Digits):
+class Undecidable(DigitTask):
     @property
-    def verifier(self) -> Wanted:
+    def verifier(self) -> FirstCharVerifier:
         return Mute()
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fakes import ALPHABET, ASK, Digits, Watcher, wait
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, Watcher, run_async
 from ponder.errors import Interrupted
 from ponder.models.load import Fresh, load_policy
 from ponder.models.native import Native
@@ -25,25 +25,25 @@ from ponder.train.finite import Diverged
 from ponder.train.learner import Learner
 from ponder.train.objective import KL, NO_KL, Stats, Tokens
 from ponder.train.optimiser import AdamW
-from ponder.train.pack import Batch
+from ponder.train.pack import PackedBatch
 from ponder.train.policy_gradient import DAPO, GRPO, REINFORCE
-from ponder.train.ppo import PPO, Adaptive, Critic
+from ponder.train.ppo import PPO, AdaptiveKLController, Critic
 from ponder.types import Sampling
 
 MODEL = Fresh(ALPHABET, width=32, layers=2, heads=4, context=32)
 JOB = RL(
-    Digits(answer="7"), MODEL, ASK, Ensemble(4, Sampling(max_tokens=2)), GRPO(), AdamW(lr=3e-3), steps=4, prompts=3,
+    DigitTask(answer="7"), MODEL, QUESTION_TEMPLATE, Ensemble(4, Sampling(max_tokens=2)), GRPO(), AdamW(lr=3e-3), steps=4, problems_per_step=3,
     micro_tokens=20, preflight=False, save_every=3, device="cpu", dtype="float32",
 )  # fmt: skip
-CRITIC = Critic(optimiser=AdamW(lr=1e-2), warmup=1)
+CRITIC = Critic(optimiser=AdamW(lr=1e-2), warmup_steps=1)
 KINDS: dict[str, RL] = {
-    "ppo": replace(JOB, objective=PPO(critic=CRITIC, adaptive=Adaptive(), normalise_rewards=True), passes=2),
+    "ppo": replace(JOB, algorithm=PPO(critic=CRITIC, adaptive_kl=AdaptiveKLController(), normalise_rewards=True), epochs_per_batch=2),
     "lora": replace(JOB, lora=LoRA(rank=2), optimiser=AdamW(lr=0.02)),
     "frozen": replace(JOB, frozen_layers=1),
-    "passes": replace(JOB, passes=2, minibatches=2),
+    "passes": replace(JOB, epochs_per_batch=2, minibatches=2),
     "int8": replace(JOB, optimiser=AdamW(lr=3e-3, states="int8")),
-    "running": replace(JOB, objective=REINFORCE(baseline="running", kl=KL(0.1, "k1", "reward"))),
-    "dapo": replace(JOB, objective=DAPO(buffer=0), refill=2),
+    "running": replace(JOB, algorithm=REINFORCE(baseline="running", kl=KL(0.1, "k1", "reward"))),
+    "dapo": replace(JOB, algorithm=DAPO(overlong_buffer=0), refill=2),
 }
 
 
@@ -76,7 +76,7 @@ def test_every_kind_learns_and_goes_on_to_the_bit(kind: str, tmp_path: Path) -> 
 
 
 def test_ppo_s_critic_learns_first_and_alone(tmp_path: Path) -> None:
-    job = replace(KINDS["ppo"], steps=3, objective=PPO(critic=replace(CRITIC, warmup=2)))
+    job = replace(KINDS["ppo"], steps=3, algorithm=PPO(critic=replace(CRITIC, warmup_steps=2)))
     job(tmp_path / "run")
     rows = told(tmp_path / "run")
     assert ["grad_norm" in m for m in rows] == [False, False, True], "the policy waits"
@@ -102,8 +102,8 @@ def test_adapters_are_saved_beside_the_whole_model(tmp_path: Path) -> None:
     newest = newest_checkpoint(tmp_path / "run")
     assert newest is not None and (newest / "adapter" / "adapter_config.json").exists()
     loaded = load_policy(str(tmp_path / "run"), device="cpu", dtype="float32")
-    prompt = policy.encode(Digits().train[3].messages)
-    one, two = (wait(p.generate(prompt, Sampling(max_tokens=6, seed=1), 4)) for p in (policy, loaded))
+    prompt = policy.encode(DigitTask().train[3].messages)
+    one, two = (run_async(p.generate(prompt, Sampling(max_tokens=6, seed=1), 4)) for p in (policy, loaded))
     for a, b in zip(one, two, strict=True):
         assert a.text == b.text and np.allclose(a.logprobs, b.logprobs, atol=1e-5)
 
@@ -121,7 +121,7 @@ def test_groups_of_equal_rewards_are_replaced(tmp_path: Path, monkeypatch: pytes
         return real(self, traces, *args)
 
     monkeypatch.setattr(Learner, "step", step)
-    job = replace(JOB, objective=DAPO(buffer=0), strategy=Ensemble(16, Sampling(max_tokens=1)), steps=2)
+    job = replace(JOB, algorithm=DAPO(overlong_buffer=0), strategy=Ensemble(16, Sampling(max_tokens=1)), steps=2)
     job(tmp_path / "run")
     asked = [sum(s == step for s, _ in read_traces(tmp_path / "run")) for step in range(2)]
     assert learned == [3, 3] == [m["groups"] for m in told(tmp_path / "run")] and max(asked) > 3
@@ -131,7 +131,7 @@ def test_groups_of_equal_rewards_are_replaced(tmp_path: Path, monkeypatch: pytes
 
 def test_without_a_single_mixed_group_nothing_is_learned(tmp_path: Path) -> None:
     """The words are never written: ten rounds, then the run goes on all the same."""
-    job = replace(JOB, task=Digits(answer="never"), objective=DAPO(buffer=0), steps=1, refill=2)
+    job = replace(JOB, task=DigitTask(answer="never"), algorithm=DAPO(overlong_buffer=0), steps=1, refill=2)
     job(tmp_path / "run")
     (row,) = told(tmp_path / "run")
     assert row["groups"] == 0 and row["grad_norm"] == 0 and len(list(read_traces(tmp_path / "run"))) == 9
@@ -146,7 +146,7 @@ def test_an_interrupt_between_two_updates_finishes_the_step(tmp_path: Path) -> N
     watcher = Watcher("share", 6)  # four updates in a step: the second of the second step
     with pytest.raises(Interrupted, match="stopped after 2 of 4"):
         job(tmp_path / "run", watcher)
-    assert sum(s[0] == "share" for s in watcher.said) == 8 and len(told(tmp_path / "run")) == 2
+    assert sum(s[0] == "share" for s in watcher.calls) == 8 and len(told(tmp_path / "run")) == 2
     saved = newest_checkpoint(tmp_path / "run")
     assert saved is not None and saved.name == "step-000002"
     same_run(tmp_path / "run", job(tmp_path / "run"), tmp_path / "whole", expected)
@@ -173,7 +173,7 @@ class Broken(GRPO):
 
 
 def test_a_run_that_diverges_keeps_its_traces(tmp_path: Path) -> None:
-    job = replace(JOB, objective=Broken(), steps=6, strategy=Ensemble(16, Sampling(max_tokens=1)))
+    job = replace(JOB, algorithm=Broken(), steps=6, strategy=Ensemble(16, Sampling(max_tokens=1)))
     with pytest.raises(Diverged, match="of the last traces in the run directory"):
         job(tmp_path / "run")
     rows = told(tmp_path / "run")
@@ -187,7 +187,7 @@ def test_a_run_that_diverges_keeps_its_traces(tmp_path: Path) -> None:
 def test_a_run_that_is_out_of_memory_goes_on_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Learner._tokens
 
-    def tokens(self: Learner, batch: Batch) -> Tokens:
+    def tokens(self: Learner, batch: PackedBatch) -> Tokens:
         if len(batch.ids_T) > 70:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return real(self, batch)
@@ -204,11 +204,11 @@ def test_a_run_that_is_out_of_memory_goes_on_smaller(tmp_path: Path, monkeypatch
 
 def test_a_network_s_own_copy_is_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     """Built before a run goes on from its checkpoint, so it is the model as the job names it, not as it resumed."""
-    policy = load_policy(MODEL, ASK, "cpu", "float32")
+    policy = load_policy(MODEL, QUESTION_TEMPLATE, "cpu", "float32")
     before = copy.deepcopy(policy.net.state_dict())
-    learner, critic = rl.build(JOB, policy)
+    learner, critic = rl.build_learners(JOB, policy)
     assert critic is None and learner.reference is not None and learner.reference is not policy.net
     with torch.no_grad():
         policy.net.norm.weight.add_(1)
     assert all(torch.equal(before[n], w) for n, w in learner.reference.state_dict().items())
-    assert rl.build(replace(JOB, objective=GRPO(kl=NO_KL)), policy)[0].reference is None
+    assert rl.build_learners(replace(JOB, algorithm=GRPO(kl=NO_KL)), policy)[0].reference is None

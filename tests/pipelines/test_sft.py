@@ -13,23 +13,23 @@ import pytest
 import tokenizers
 import torch
 
-from fakes import ALPHABET, ASK, Digits, Watcher, characters, plain_logits, plain_logprobs, wait, weights64
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, Watcher, char_policy, plain_logits, plain_logprobs, run_async, weights64
 from ponder.errors import Interrupted, RunError, TaskError, UsageError
 from ponder.models.load import Fresh
 from ponder.models.native import Native
 from ponder.models.tokenizer import Tokenizer
 from ponder.pipelines.conversations import read_conversations
-from ponder.pipelines.sft import PREFERRED, FineTune, check_tokens, given, imitation
-from ponder.pipelines.solve import pick
+from ponder.pipelines.sft import PREFERENCE_SCORER, FineTune, check_answer_tokens, answer_trace, text_answer_trace
+from ponder.pipelines.solve import shuffled_problems
 from ponder.runs import newest_checkpoint, read_metrics, read_traces
 from ponder.train.imitation import DPO, SFT, Distill, RejectionSampling
 from ponder.train.optimiser import AdamW
 from ponder.train.policy_gradient import GRPO
-from ponder.types import Problem, Sampling, user
+from ponder.types import Problem, Sampling, user_messages
 
 MODEL = Fresh(ALPHABET, width=32, layers=2, heads=4, context=32)
 JOB = FineTune(
-    Digits(), MODEL, ASK, SFT(), AdamW(lr=1e-2), steps=5, batch=6, save_every=2, device="cpu", dtype="float32"
+    DigitTask(), MODEL, QUESTION_TEMPLATE, SFT(), AdamW(lr=1e-2), steps=5, batch_size=6, save_every=2, device="cpu", dtype="float32"
 )
 
 
@@ -40,11 +40,11 @@ def write(path: Path, *rows: Any) -> str:
 
 
 def test_it_learns_the_answers(tmp_path: Path) -> None:
-    policy = replace(JOB, optimiser=AdamW(lr=2e-2), steps=40, batch=10)(tmp_path / "run")
+    policy = replace(JOB, optimiser=AdamW(lr=2e-2), steps=40, batch_size=10)(tmp_path / "run")
     losses = [m["loss"] for m in read_metrics(tmp_path / "run")]
     assert losses[0] > 2.5 and losses[-1] < 0.1
-    prompt = policy.encode(Digits().train[4].messages)
-    (found,) = wait(policy.generate(prompt, Sampling(temperature=0.0, max_tokens=5)))
+    prompt = policy.encode(DigitTask().train[4].messages)
+    (found,) = run_async(policy.generate(prompt, Sampling(temperature=0.0, max_tokens=5)))
     assert (found.text, found.stop) == ("4", "eos"), "the end was learned too"
 
 
@@ -53,8 +53,8 @@ def test_the_first_loss_is_the_token_mean(tmp_path: Path) -> None:
     net, tokenizer = MODEL.build(torch.float32, torch.device("cpu"))
     w = {n: p.detach() for n, p in weights64(net).items()}
     terms: list[float] = []
-    for p in pick(Digits().train, 0, 0, 6):
-        path = [*tokenizer.encode(p.question, special=False), *tokenizer.encode(p.answer, special=False), 2]
+    for p in shuffled_problems(DigitTask().train, 0, 0, 6):
+        path = [*tokenizer.encode(p.question, add_special_tokens=False), *tokenizer.encode(p.answer, add_special_tokens=False), 2]
         terms += (-plain_logprobs(net, w, path, 2)).tolist()  # the digit and the end, never the prompt
     (metrics,) = read_metrics(tmp_path / "run")
     assert metrics["loss"] == pytest.approx(np.mean(terms), rel=1e-5)
@@ -82,18 +82,18 @@ def test_an_interrupted_run_goes_on_to_the_bit(where: tuple[str, int], tmp_path:
 def test_traces_are_kept(tmp_path: Path) -> None:
     replace(JOB, steps=1)(tmp_path / "run")
     traces = [t for _, t in read_traces(tmp_path / "run")]
-    assert [t.problem.id for t in traces] == [p.id for p in pick(Digits().train, 0, 0, 6)]
+    assert [t.problem.id for t in traces] == [p.id for p in shuffled_problems(DigitTask().train, 0, 0, 6)]
     assert all(t.steps[1].logprobs is None and t.steps[1].stop == "eos" for t in traces)
 
 
 def test_imitation_ends_once() -> None:
-    policy = characters()
-    problem = Problem("p", user("1+"))
-    trace = imitation(policy, problem, "12")
-    assert trace.steps[1].token_ids.tolist() == [*policy.tokenizer.encode("12", special=False), 2]
-    again = imitation(policy, problem, "12<eos>")
+    policy = char_policy()
+    problem = Problem("p", user_messages("1+"))
+    trace = text_answer_trace(policy, problem, "12")
+    assert trace.steps[1].token_ids.tolist() == [*policy.tokenizer.encode("12", add_special_tokens=False), 2]
+    again = text_answer_trace(policy, problem, "12<eos>")
     assert again.steps[1].token_ids.tolist() == trace.steps[1].token_ids.tolist(), "never a second end"
-    assert imitation(policy, problem, "").steps[1].token_ids.tolist() == [2]
+    assert text_answer_trace(policy, problem, "").steps[1].token_ids.tolist() == [2]
     assert trace.token_ids(1).tolist() == [*policy.encode(problem.messages), *trace.steps[1].token_ids]
 
 
@@ -106,7 +106,7 @@ def pairs(path: Path) -> str:
 
 @pytest.mark.parametrize("kind", ["sigmoid", "ipo"])
 def test_dpo_learns_to_prefer(kind: str, tmp_path: Path) -> None:
-    job = replace(JOB, data=pairs(tmp_path / "p.jsonl"), objective=DPO(kind=kind), optimiser=AdamW(lr=3e-3), steps=12)  # type: ignore[arg-type]
+    job = replace(JOB, data=pairs(tmp_path / "p.jsonl"), algorithm=DPO(loss_type=kind), optimiser=AdamW(lr=3e-3), steps=12)  # type: ignore[arg-type]
     policy = job(tmp_path / "run")
     told = read_metrics(tmp_path / "run")
     assert told[0]["loss"] == pytest.approx(math.log(2) if kind == "sigmoid" else 25.0, rel=1e-4), "no margin yet"
@@ -116,21 +116,21 @@ def test_dpo_learns_to_prefer(kind: str, tmp_path: Path) -> None:
     )
     assert told[-1]["loss"] < 0.9 * told[0]["loss"] and all(m["pairs"] == 6 for m in told)
     w = {n: p.detach() for n, p in weights64(policy.net).items()}
-    logits = plain_logits(w, policy.net.config, policy.encode(user("3=")).tolist())[-1]
-    a, b = (int(policy.tokenizer.encode(x, special=False)[0]) for x in "ab")
+    logits = plain_logits(w, policy.net.config, policy.encode(user_messages("3=")).tolist())[-1]
+    a, b = (int(policy.tokenizer.encode(x, add_special_tokens=False)[0]) for x in "ab")
     assert float(logits[a] - logits[b]) > 1
 
 
 def test_a_pair_is_marked() -> None:
-    policy = characters()
-    trace = given(policy, Problem("p", user("1=")), ("12", "3"))
-    assert [trace.score(i, PREFERRED) for i in trace.answers()] == [1.0, 0.0]
+    policy = char_policy()
+    trace = answer_trace(policy, Problem("p", user_messages("1=")), ("12", "3"))
+    assert [trace.score(i, PREFERENCE_SCORER) for i in trace.answers()] == [1.0, 0.0]
     assert all(trace.steps[i].token_ids[-1] == 2 for i in trace.answers())
 
 
 def test_a_teacher_s_distribution_is_learned(tmp_path: Path) -> None:
     replace(JOB, steps=15)(tmp_path / "teacher")
-    job = replace(JOB, objective=Distill(), teacher=str(tmp_path / "teacher"), model=replace(MODEL, seed=5), steps=30)
+    job = replace(JOB, algorithm=Distill(), teacher=str(tmp_path / "teacher"), model=replace(MODEL, seed=5), steps=30)
     job(tmp_path / "run")
     losses = [m["loss"] for m in read_metrics(tmp_path / "run")]
     assert losses[-1] < 0.2 * losses[0], "the loss is the KL from its whole distribution"
@@ -138,7 +138,7 @@ def test_a_teacher_s_distribution_is_learned(tmp_path: Path) -> None:
 
 def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no rejected answers"):
-        replace(JOB, objective=DPO())
+        replace(JOB, algorithm=DPO())
     for change in ({"objective": Distill()}, {"teacher": "smollm2"}):
         with pytest.raises(UsageError, match="give both or neither"):
             replace(JOB, **change)
@@ -149,7 +149,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
         data=write(tmp_path / "c", {"prompt": "0", "completion": "1"}),
     )(tmp_path / "other")
     with pytest.raises(UsageError, match="vocabulary"):
-        replace(JOB, objective=Distill(), teacher=str(tmp_path / "other"))(tmp_path / "run")
+        replace(JOB, algorithm=Distill(), teacher=str(tmp_path / "other"))(tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_conversations_of_both_kinds(tmp_path: Path) -> None:
     path = write(tmp_path / "c.jsonl", {"messages": chat}, "", {"prompt": "1=", "completion": 1})
     first, second = read_conversations(path)
     assert first.messages == tuple(chat[:2]) and first.answer == "a"
-    assert second.messages == user("1=") and second.answer == "1"
+    assert second.messages == user_messages("1=") and second.answer == "1"
     assert (first.id, second.id) == (f"{path}:1", f"{path}:3"), "named by their line"
 
 
@@ -231,7 +231,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_a_file_can_be_learned(tmp_path: Path) -> None:
     path = write(tmp_path / "c.jsonl", *({"prompt": f"{d}+", "completion": "ab"} for d in range(4)))
-    replace(JOB, data=path, steps=12, batch=4)(tmp_path / "run")
+    replace(JOB, data=path, steps=12, batch_size=4)(tmp_path / "run")
     losses = [m["loss"] for m in read_metrics(tmp_path / "run")]
     assert losses[-1] < 0.5 * losses[0]
 
@@ -255,7 +255,7 @@ def test_a_pair_that_is_no_text_is_refused(row: dict[str, object], tmp_path: Pat
 
 def test_an_empty_prompt_is_refused() -> None:
     with pytest.raises(TaskError, match="empty prompt"):
-        imitation(characters(), Problem("p", user("")), "1")
+        text_answer_trace(char_policy(), Problem("p", user_messages("")), "1")
 
 
 # tokens that were sampled
@@ -266,19 +266,19 @@ def test_sampled_tokens_are_learned_as_they_are(tmp_path: Path) -> None:
     vocab = {t: i for i, t in enumerate(["<pad>", "<bos>", "<eos>", "1", "2", "+", "12"])}
     inner = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, [("1", "2")]))
     inner.decoder = tokenizers.decoders.Fuse()
-    policy = Native(characters().net, Tokenizer(inner, bos=1, eos=(2,), pad=0, chat_template=ASK))
+    policy = Native(char_policy().net, Tokenizer(inner, bos=1, eos=(2,), pad=0, chat_template=QUESTION_TEMPLATE))
     assert policy.tokens("12").tolist() == [6]
-    row = {"messages": [*user("1+"), {"role": "assistant", "content": "12"}], "token_ids": [3, 4, 2]}
+    row = {"messages": [*user_messages("1+"), {"role": "assistant", "content": "12"}], "token_ids": [3, 4, 2]}
     for more in ({}, {"sampled": [1, 1, 1]}, {"sampled": [1, 0, 1], "learned": [1, 1, 1]}):
         (problem,) = read_conversations(write(tmp_path / "c.jsonl", row | more))
-        check_tokens(policy, problem.id, problem.answer)
-        trace = given(policy, problem, problem.answer)
+        check_answer_tokens(policy, problem.id, problem.answer)
+        trace = answer_trace(policy, problem, problem.answer)
         assert trace.steps[1].token_ids.tolist() == [3, 4, 2] and len(trace.steps) == 2
         assert trace.steps[1].stop == "eos" and trace.problem.answer == trace.text(1) == "12"
 
 
 def test_tokens_of_a_file_are_what_a_run_learns(tmp_path: Path) -> None:
-    policy = characters()
+    policy = char_policy()
     tokens = [int(t) for t in policy.tokens("12")]
     path = write(tmp_path / "c.jsonl", {"prompt": "1+", "completion": "12", "token_ids": [*tokens, 2]})
     replace(JOB, data=path, steps=1)(tmp_path / "run")
@@ -291,19 +291,19 @@ def test_tokens_of_a_file_are_what_a_run_learns(tmp_path: Path) -> None:
 
 
 def test_what_others_wrote_is_read_but_not_learned(tmp_path: Path) -> None:
-    policy = characters()
-    tokens = [int(t) for t in policy.tokenizer.encode("1+1=2", special=False)]
+    policy = char_policy()
+    tokens = [int(t) for t in policy.tokenizer.encode("1+1=2", add_special_tokens=False)]
     row = {"prompt": "1+", "completion": "1+1=2", "token_ids": tokens, "sampled": [1, 0, 0, 1, 1]}
     (problem,) = read_conversations(write(tmp_path / "c.jsonl", row))
-    trace = given(policy, problem, problem.answer)
+    trace = answer_trace(policy, problem, problem.answer)
     assert [(s.text, s.sampled) for s in trace.steps[1:]] == [("1", True), ("+1", False), ("=2", True)]
     assert trace.steps[-1].token_ids.tolist() == [*tokens[3:], 2], "a rule ended it, so the end is added once"
-    SFT().credit([trace], PREFERRED, {})
+    SFT().credit([trace], PREFERENCE_SCORER, {})
     assert [s.advantages is not None for s in trace.steps] == [False, True, False, True]
     row["sampled"], row["token_ids"] = [1, 0, 0, 0, 0, 0], [*tokens, 2]
     (problem,) = read_conversations(write(tmp_path / "c.jsonl", row))
-    trace = given(policy, problem, problem.answer)
-    SFT().credit([trace], PREFERRED, {})
+    trace = answer_trace(policy, problem, problem.answer)
+    SFT().credit([trace], PREFERENCE_SCORER, {})
     learned = [t for s in trace.steps if s.advantages is not None for t in s.token_ids.tolist()]
     assert learned == [tokens[0], 2], "a tool had the last word: the end alone is learned after it"
 
@@ -332,12 +332,12 @@ def test_a_teacher_with_as_many_other_tokens_is_refused(tmp_path: Path) -> None:
     other = replace(MODEL, alphabet="".join(reversed(dict.fromkeys(ALPHABET))))
     replace(JOB, model=other, steps=1)(tmp_path / "other")
     with pytest.raises(UsageError, match=r"another vocabulary \(\d+ tokens differ: 3 is .*as text"):
-        replace(JOB, objective=Distill(), teacher=str(tmp_path / "other"))(tmp_path / "run")
+        replace(JOB, algorithm=Distill(), teacher=str(tmp_path / "other"))(tmp_path / "run")
 
 
 def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
     rows = [{"prompt": f"{d}+", "completion": "ab"} for d in range(4)]
-    job = replace(JOB, data=write(tmp_path / "c.jsonl", *rows), batch=2)
+    job = replace(JOB, data=write(tmp_path / "c.jsonl", *rows), batch_size=2)
     with pytest.raises(Interrupted):
         job(tmp_path / "run", Watcher("step", 3))
     write(tmp_path / "c.jsonl", *rows[::-1])
@@ -351,4 +351,4 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
 def test_rewards_are_for_rl() -> None:
     for objective in (RejectionSampling(), GRPO()):
         with pytest.raises(UsageError, match="RL job"):
-            replace(JOB, objective=objective)
+            replace(JOB, algorithm=objective)

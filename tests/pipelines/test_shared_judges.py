@@ -11,23 +11,23 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import ALPHABET, ASK, Digits, wait
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, run_async
 from models.policy_contract import save_gguf
-from ponder.engine.request import Reading
+from ponder.engine.request import ReadRequest
 from ponder.errors import ModelError
 from ponder.models.genrm import GenRM
-from ponder.models.load import Fresh, find, load_policy
+from ponder.models.load import Fresh, find_model, load_policy
 from ponder.models.native import Native
 from ponder.models.reward import Learned, Reader, load_scorer
 from ponder.models.shared import adapter_for
 from ponder.nets import hf, lora
 from ponder.nets.lora import LoRA
-from ponder.nets.valued import Valued
+from ponder.nets.valued import DecoderWithHead
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
 from ponder.pipelines.guides import guide_named
-from ponder.pipelines.reward import RewardModel
-from ponder.pipelines.rewarded import Rewarded, _loaded
+from ponder.pipelines.reward import TrainRewardModel
+from ponder.pipelines.rewarded import Rewarded, _load_cached
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.reason.strategies import BestOf, Ensemble
@@ -35,7 +35,7 @@ from ponder.runs import read_traces
 from ponder.train.objective import NO_KL
 from ponder.train.optimiser import AdamW
 from ponder.train.policy_gradient import GRPO
-from ponder.train.reward import ORM
+from ponder.train.reward import OutcomeReward
 from ponder.types import Sampling, Trace
 
 HERE: dict[str, Any] = {"device": "cpu", "dtype": "float32"}
@@ -48,20 +48,20 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy, what it sampled, and judges of that which learned with more or less of its weights."""
     home = tmp_path_factory.mktemp("home")
     fresh = Fresh(ALPHABET, width=16, layers=2, heads=2, context=32)
-    FineTune(Digits(), fresh, ASK, optimiser=AdamW(lr=1e-2), steps=8, batch=5, **HERE)(home / "policy")
-    Collect(Digits(), str(home / "policy"), ASK, Ensemble(8, DRAW), problems=10, **HERE)(home / "sample")
+    FineTune(DigitTask(), fresh, QUESTION_TEMPLATE, optimiser=AdamW(lr=1e-2), steps=8, batch_size=5, **HERE)(home / "policy")
+    Collect(DigitTask(), str(home / "policy"), QUESTION_TEMPLATE, Ensemble(8, DRAW), limit=10, **HERE)(home / "sample")
     for way, changes in WAYS.items():
         judge(home, **changes)(home / way)
     return home
 
 
-def judge(home: Path, **changes: Any) -> RewardModel:
-    job = RewardModel((str(home / "sample"),), str(home / "policy"), ORM(), ASK, held_out=0, steps=6, batch=4, **HERE)
+def judge(home: Path, **changes: Any) -> TrainRewardModel:
+    job = TrainRewardModel((str(home / "sample"),), str(home / "policy"), OutcomeReward(), QUESTION_TEMPLATE, held_out_tenths=0, steps=6, batch_size=4, **HERE)
     return replace(job, optimiser=AdamW(lr=1e-2), **changes)
 
 
 def policy_of(home: Path, name: str = "policy") -> Native:
-    return load_policy(str(home / name), ASK, "cpu", "float32")
+    return load_policy(str(home / name), QUESTION_TEMPLATE, "cpu", "float32")
 
 
 def guide(home: Path, way: str, policy: Native | None) -> Learned:
@@ -75,7 +75,7 @@ def sampled(home: Path, few: int = 4) -> list[Trace]:
 
 
 def read(judge: Any, traces: list[Trace]) -> list[float]:
-    return [s.value for t in traces for s in wait(judge(t, t.answers()))]
+    return [s.value for t in traces for s in run_async(judge(t, t.answers()))]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -89,12 +89,12 @@ def test_an_evaluation_s_judge_sits_on_the_policy_s_engine(
     def evaluated(name: str, *, apart: bool) -> list[Trace]:
         def found(by: str, policy: Any, *more: Any) -> Any:
             judge = guide_named(by, None if apart else policy, *more)
-            engine = judge.reader._engine.engine  # type: ignore[union-attr]
+            engine = judge.reader.engine_policy.engine  # type: ignore[union-attr]
             ask = engine._ask
 
             async def listened(works: Any, *rest: Any) -> Any:
                 out = await ask(works, *rest)
-                computed[name] += sum(w.computed for w in works if isinstance(w, Reading))
+                computed[name] += sum(w.prefill_tokens for w in works if isinstance(w, ReadRequest))
                 return out
 
             engine._ask = listened
@@ -103,14 +103,14 @@ def test_an_evaluation_s_judge_sits_on_the_policy_s_engine(
 
         monkeypatch.setattr("ponder.pipelines.evaluate.guide_named", found)
         job = Evaluate(
-            Digits(), str(home / "policy"), ASK, BestOf(4, sampling=DRAW), f"reward:{home / way}", batch=4, **HERE
+            DigitTask(), str(home / "policy"), QUESTION_TEMPLATE, BestOf(4, sampling=DRAW), f"reward:{home / way}", max_concurrency=4, **HERE
         )
         job(tmp_path / name)
         return sorted((t for _, t in read_traces(tmp_path / name)), key=lambda t: t.problem.id)
 
     shared, apart = evaluated("shared", apart=False), evaluated("apart", apart=True)
     (one, policy), (two, _) = made
-    assert (one.reader._engine is policy) == (way != "all") and two.reader._engine is not policy
+    assert (one.reader.engine_policy is policy) == (way != "all") and two.reader.engine_policy is not policy
     steps = [(s, u) for t, v in zip(shared, apart, strict=True) for s, u in zip(t.steps, v.steps, strict=True)]
     scores = [(s.scores["orm"].value, u.scores["orm"].value) for s, u in steps if "orm" in s.scores]
     assert len(scores) >= 20 and len({round(a, 6) for a, _ in scores if a is not None}) > 5
@@ -137,28 +137,28 @@ def test_one_adapter_stands_in_an_engine_once(home: Path) -> None:
 def test_a_policy_of_other_weights_is_left_alone(home: Path, tmp_path: Path) -> None:
     """Also where only what an adapter touches differs: a policy that was itself trained with one."""
     FineTune(
-        Digits(), str(home / "policy"), ASK, optimiser=AdamW(lr=1e-3), steps=2, batch=5, lora=LoRA(2), **HERE
+        DigitTask(), str(home / "policy"), QUESTION_TEMPLATE, optimiser=AdamW(lr=1e-3), steps=2, batch_size=5, lora=LoRA(2), **HERE
     )(tmp_path / "tuned")  # fmt: skip
     tuned = policy_of(tmp_path, "tuned")
     for way in WAYS:
         found = guide(home, way, tuned)
-        assert found.reader._engine is not tuned
+        assert found.reader.engine_policy is not tuned
         assert read(found, sampled(home)) == read(load_scorer(str(home / way), "cpu", "float32"), sampled(home))
     base = policy_of(home)
-    assert guide_named(f"reward:{home / 'head'}", base, None, "cpu", "bfloat16").reader._engine is not base  # type: ignore[union-attr]
+    assert guide_named(f"reward:{home / 'head'}", base, None, "cpu", "bfloat16").reader.engine_policy is not base  # type: ignore[union-attr]
     base.net.config = replace(base.net.config, norm_eps=1e-3)
-    assert guide(home, "head", base).reader._engine is not base
+    assert guide(home, "head", base).reader.engine_policy is not base
 
 
 def test_an_adapter_beside_a_judge_need_not_be_its_own(home: Path, tmp_path: Path) -> None:
-    shutil.copytree(find(str(home / "head")), tmp_path / "model")
-    shutil.copytree(find(str(home / "lora")).with_name("adapter"), tmp_path / "adapter")
+    shutil.copytree(find_model(str(home / "head")), tmp_path / "model")
+    shutil.copytree(find_model(str(home / "lora")).with_name("adapter"), tmp_path / "adapter")
     policy = policy_of(home)
     found = guide(tmp_path, "model", policy)
     assert found.reader.policy is policy and not list(policy.engine.adapters)
     shutil.rmtree(tmp_path / "model")
-    shutil.copytree(find(str(home / "all")), tmp_path / "model")
-    assert guide(tmp_path, "model", policy).reader._engine is not policy
+    shutil.copytree(find_model(str(home / "all")), tmp_path / "model")
+    assert guide(tmp_path, "model", policy).reader.engine_policy is not policy
 
 
 @pytest.mark.parametrize("way", ["head", "lora"])
@@ -170,23 +170,23 @@ def test_a_judge_does_not_change_with_the_policy(way: str, home: Path) -> None:
         policy.net.norm.weight.mul_(1.5)
     with pytest.raises(ModelError, match="must not change with what it judges"):
         read(found, sampled(home))
-    assert guide(home, way, policy).reader._engine is not policy
+    assert guide(home, way, policy).reader.engine_policy is not policy
     assert np.allclose(read(guide(home, way, policy), sampled(home)), before, atol=1e-5)
     own = Reader(policy, found.reader.head, found.reader.score)
     trace = sampled(home, 1)[0]
-    wait(own(trace.token_ids(1), [1]))  # one who learns along says so, and may
+    run_async(own(trace.token_ids(1), [1]))  # one who learns along says so, and may
 
 
 def test_a_reward_keeps_its_own_engine(home: Path, tmp_path: Path) -> None:
     """A head on the policy's weights would be trained along with them."""
     name, before = f"reward:{home / 'head'}", read(load_scorer(str(home / "head"), "cpu", "float32"), sampled(home))
     job = RL(
-        Rewarded(Digits(), name, device="cpu", dtype="float32"), str(home / "policy"), ASK, Ensemble(4, DRAW),
-        GRPO(kl=NO_KL), AdamW(lr=1e-2), steps=2, prompts=4, preflight=False, **HERE,
+        Rewarded(DigitTask(), name, device="cpu", dtype="float32"), str(home / "policy"), QUESTION_TEMPLATE, Ensemble(4, DRAW),
+        GRPO(kl=NO_KL), AdamW(lr=1e-2), steps=2, problems_per_step=4, preflight=False, **HERE,
     )  # fmt: skip
     trained = job(tmp_path / "run")
-    held = _loaded(name, "cpu", "float32")
-    assert held.reader._engine is not trained and read(held, sampled(home)) == before  # type: ignore[attr-defined]
+    held = _load_cached(name, "cpu", "float32")
+    assert held.reader.engine_policy is not trained and read(held, sampled(home)) == before  # type: ignore[attr-defined]
     assert any(not torch.equal(p, q) for p, q in zip(trained.net.parameters(), policy_of(home).net.parameters(),
                                                      strict=True))  # fmt: skip
 
@@ -222,7 +222,7 @@ def test_light_training_is_seen_under_an_adapter_in_bfloat16(tmp_path: Path) -> 
     """Weights of that type are rounded coarsely: what a judge's adapter was added to must still be told apart."""
     pytest.importorskip("peft")
     base, tokenizer = Fresh(ALPHABET, width=32, layers=1, heads=2).build(torch.bfloat16, torch.device("cpu"))
-    valued = Valued.of(base, ORM().head)
+    valued = DecoderWithHead.from_decoder(base, OutcomeReward().head)
     lora.attach(valued, LoRA(4), seed=0)
     with torch.no_grad():
         for name, p in valued.named_parameters():

@@ -12,7 +12,7 @@ import pytest
 from ponder import jobs
 from ponder.cli import recipes, start
 from ponder.models import chat
-from ponder.models.genrm import prompt
+from ponder.models.genrm import verdict_prompt
 from ponder.models.native import Native
 from ponder.models.tokenizer import Tokenizer
 from ponder.pipelines.stages import Stages
@@ -26,7 +26,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def made(name: str, **settings: Any) -> Stages:
-    found = recipes.job(recipes.load(recipes.shipped()[name]), settings)
+    found = recipes.build_job(recipes.load_recipe(recipes.shipped_recipes()[name]), settings)
     assert isinstance(found, Stages) and jobs.decode(jobs.encode(found)) == found
     return found
 
@@ -35,7 +35,7 @@ def made(name: str, **settings: Any) -> Stages:
 def test_it_runs_to_its_end_and_not_twice(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stages = made(name, **SMALL[name])
     first = stages(tmp_path / "run")
-    told = "\n".join(start.report(stages, tmp_path / "run", first))
+    told = "\n".join(start.result_lines(stages, tmp_path / "run", first))
     assert all(f"== {stage.name}\n" in told for stage in stages.stages)
 
     def again(*_: Any, **__: Any) -> None:
@@ -55,16 +55,16 @@ def test_it_runs_to_its_end_and_not_twice(name: str, tmp_path: Path, monkeypatch
 
 def test_a_judge_reads_what_the_model_can_read() -> None:
     """The template leaves of GenRM's question what this model has read: the problem and its solution."""
-    made = recipes.load(recipes.shipped()["genrm"]).__globals__
-    judge = chat.adopt(Tokenizer.characters(made["ALPHABET"]), made["ASKED"])
+    made = recipes.load_recipe(recipes.shipped_recipes()["genrm"]).__globals__
+    judge = chat.with_chat_template(Tokenizer.from_alphabet(made["ALPHABET"]), made["ASKED"])
     for rationale in (False, True):
-        tokens = chat.encode(judge, prompt("3*7+5", ":16;=6", rationale))
+        tokens = chat.encode_chat(judge, verdict_prompt("3*7+5", ":16;=6", rationale))
         assert judge.decode(tokens, keep_special=True) == "<bos>3*7+5:16;=6?"
     assert made["slips"](2.0, 8).allowed[0] == judge.eos[0]
 
 
 def test_the_clock_is_worked_out_from_left_to_right() -> None:
-    recipes.reach(recipes.folders())
+    recipes.add_to_import_path(recipes.recipe_folders())
     clock = importlib.import_module("_clock").Clock
     plain, worked = clock(3), clock(3, "worked")
     item = (3, (("*", 7), ("+", 5), ("*", 9)))
@@ -78,7 +78,7 @@ def test_the_clock_is_worked_out_from_left_to_right() -> None:
         for sign, digit in zip("+" + text[1::2], text[::2], strict=True):
             total = total * int(digit) if sign == "*" else total + int(digit)
         assert plain.problem(item, "p").answer == f"={total % 10}"
-        assert plain._tests(item) == worked._tests(item), "no held-out problem is learned in the other form"
+        assert plain._is_test_item(item) == worked._is_test_item(item), "no held-out problem is learned in the other form"
     for task in (plain, worked):
-        assert task.verifier.verdict(task.gold(task.test[0]), task.test[0].answer).value == 1.0
-        assert task.verifier.verdict(task.gold(task.test[1]) + "1", task.test[1].answer).value == 0.0
+        assert task.verifier.verify(task.gold(task.test[0]), task.test[0].answer).value == 1.0
+        assert task.verifier.verify(task.gold(task.test[1]) + "1", task.test[1].answer).value == 0.0

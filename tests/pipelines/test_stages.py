@@ -14,10 +14,10 @@ from ponder.errors import Interrupted, RunError, UnknownName, UsageError
 from ponder.models.load import Fresh
 from ponder.models.native import Native
 from ponder.pipelines.evaluate import Evaluate
-from ponder.pipelines.finished import finished
-from ponder.pipelines.report import Report
+from ponder.pipelines.finished import finished_model
+from ponder.pipelines.report import EvaluationReport
 from ponder.pipelines.sft import FineTune
-from ponder.pipelines.stages import Stage, Stages, mentioned, settled
+from ponder.pipelines.stages import Stage, Stages, stage_references, resolve_stage_references
 from ponder.protocols import Silent
 from ponder.reason.strategies import Chain
 from ponder.tasks import Addition
@@ -31,7 +31,7 @@ SFT = FineTune(
     template="{{ bos_token }}{{ messages[-1].content }}",
     optimiser=AdamW(lr=1e-3),
     steps=3,
-    batch=4,
+    batch_size=4,
     dtype="float32",
 )
 EVAL = Evaluate(TASK, model="stage:sft", strategy=Chain(Sampling(temperature=0, max_tokens=3)), dtype="float32")
@@ -40,7 +40,7 @@ BOTH = Stages((Stage("sft", SFT), Stage("accuracy", EVAL)))
 
 def test_a_later_stage_takes_an_earlier_ones_model_and_nothing_is_done_twice(tmp_path: Path) -> None:
     first = BOTH(tmp_path / "run")
-    assert isinstance(first["accuracy"], Report) and first["accuracy"].problems == 4
+    assert isinstance(first["accuracy"], EvaluationReport) and first["accuracy"].num_problems == 4
     lines = (tmp_path / "run" / "sft" / "metrics.jsonl").read_text()
     again = BOTH(tmp_path / "run")
     assert again["accuracy"] == first["accuracy"]
@@ -86,7 +86,7 @@ def test_training_that_is_not_done_goes_on(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         THREE(tmp_path / "run", Stop("more"))
     newest = runs.newest_checkpoint(tmp_path / "run" / "more")
-    assert newest is not None and finished(settled(MORE.job, tmp_path / "run"), tmp_path / "run" / "more") is None
+    assert newest is not None and finished_model(resolve_stage_references(MORE.job, tmp_path / "run"), tmp_path / "run" / "more") is None
     other = replace(THREE, stages=(*THREE.stages[:2], replace(MORE, job=replace(MORE.job, seed=5))))
     with pytest.raises(RunError, match=r"stage 'more' of .* began with other settings \(seed: 0 -> 5\)"):
         other(tmp_path / "run")
@@ -113,13 +113,13 @@ def test_stages_are_named_anywhere_in_a_job(tmp_path: Path) -> None:
         more: dict[str, list[str]] = field(default_factory=lambda: {"x": ["stage:c"]})
 
     job = Job()
-    assert sorted(mentioned(job)) == ["a", "a", "b", "c", "sft"]
-    found = settled(job, tmp_path)
+    assert sorted(stage_references(job)) == ["a", "a", "b", "c", "sft"]
+    found = resolve_stage_references(job, tmp_path)
     assert found.runs == (str(tmp_path / "a"), "elsewhere") and found.inner.model == str(tmp_path / "sft")
     assert found.more == {"x": [str(tmp_path / "c")]}
     assert found.guide == f"reward:{tmp_path / 'b'}" and found.data == str(tmp_path / "a" / "data.jsonl")
     plain = Job((), replace(EVAL, model="m"), "", "d", more={})
-    assert settled(plain, tmp_path) is plain
+    assert resolve_stage_references(plain, tmp_path) is plain
     for name in ("a b", "a/b", "", ".", ".."):
         with pytest.raises(UsageError, match="a folder's"):
             Stages((Stage(name, SFT),))
@@ -135,7 +135,7 @@ def test_it_goes_on_from_another_folder(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 MORE = Stage("more", replace(SFT, model="stage:sft", save_every=1))
-ONE_BY_ONE = replace(EVAL, batch=1)
+ONE_BY_ONE = replace(EVAL, max_concurrency=1)
 THREE = Stages(
     (BOTH.stages[0], Stage("accuracy", ONE_BY_ONE), MORE, Stage("end", replace(ONE_BY_ONE, model="stage:more")))
 )
@@ -203,5 +203,5 @@ def test_only_paths_beneath_the_run_are_said_from_there(tmp_path: Path) -> None:
         "plain": "plain",
     }
     for text, kept in texts.items():
-        assert runs._unplaced([text], home / "stage") == [kept]
-    assert runs._unplaced([f"{home}/a"], tmp_path / "alone") == [f"{home}/a"], "no stage of anything"
+        assert runs._with_relative_stage_paths([text], home / "stage") == [kept]
+    assert runs._with_relative_stage_paths([f"{home}/a"], tmp_path / "alone") == [f"{home}/a"], "no stage of anything"

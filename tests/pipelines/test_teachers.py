@@ -11,7 +11,7 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from fakes import ALPHABET, ASK, Digits, characters, plain_logprobs, wait, weights64
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, char_policy, plain_logprobs, run_async, weights64
 from ponder.errors import TaskError, UsageError
 from ponder.models import chat
 from ponder.models.load import Fresh, load_policy
@@ -19,12 +19,12 @@ from ponder.models.native import Native
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import hf
 from ponder.nets.config import DecoderConfig
-from ponder.nets.decoder import initialise
+from ponder.nets.decoder import init_decoder
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.harvest import Harvest
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
-from ponder.pipelines.teachers import same_kind, same_words, valued
+from ponder.pipelines.teachers import same_kind, same_words, load_value_model
 from ponder.reason.strategies import Chain, Ensemble
 from ponder.runs import read_metrics, read_traces
 from ponder.train.critic import Critic
@@ -37,11 +37,11 @@ from ponder.types import Sampling
 
 MODEL = Fresh(ALPHABET, width=32, layers=2, heads=4, context=32)
 LEARN = FineTune(
-    Digits(answer="12"), MODEL, ASK, SFT(), AdamW(lr=2e-2), steps=25, batch=10, save_every=25, device="cpu",
+    DigitTask(answer="12"), MODEL, QUESTION_TEMPLATE, SFT(), AdamW(lr=2e-2), steps=25, batch_size=10, save_every=25, device="cpu",
     dtype="float32",
 )  # fmt: skip
 TRAIN = RL(
-    Digits(), MODEL, ASK, Ensemble(2, Sampling(max_tokens=2)), steps=1, prompts=2, preflight=False, device="cpu",
+    DigitTask(), MODEL, QUESTION_TEMPLATE, Ensemble(2, Sampling(max_tokens=2)), steps=1, problems_per_step=2, preflight=False, device="cpu",
     dtype="float32",
 )  # fmt: skip
 
@@ -69,10 +69,10 @@ def student(folder: Path) -> str:
     inner.pre_tokenizer = pre_tokenizers.Split("\n", "isolated")
     inner.decoder = decoders.Fuse()
     inner.add_special_tokens(["<pad>", "<bos>", "<eos>"])
-    tokenizer = chat.adopt(Tokenizer(inner, bos=1, eos=(2,), pad=0), ASK)
-    config = DecoderConfig("llama", len(words), 32, 2, 4, 4, 8, hidden=64, context=32, bos=1, eos=(2,), pad=0)
+    tokenizer = chat.with_chat_template(Tokenizer(inner, bos=1, eos=(2,), pad=0), QUESTION_TEMPLATE)
+    config = DecoderConfig("llama", len(words), 32, 2, 4, 4, 8, mlp_width=64, context=32, bos=1, eos=(2,), pad=0)
     folder.mkdir()
-    hf.save(initialise(config, 3), folder)
+    hf.save(init_decoder(config, 3), folder)
     tokenizer.save(folder)
     return str(folder)
 
@@ -80,29 +80,29 @@ def student(folder: Path) -> str:
 @pytest.mark.parametrize("objective", [Distill(), GRPO(kl=KL(0.1))])
 def test_rl_takes_no_teacher_that_means_other_texts(objective: object, stranger: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"another vocabulary \(\d+ tokens differ: 3 is .*answers as text"):
-        replace(TRAIN, objective=objective, teacher=stranger)(tmp_path / "run")
+        replace(TRAIN, algorithm=objective, teacher=stranger)(tmp_path / "run")
     assert not read_metrics(tmp_path / "run")
 
 
 def test_a_critic_begins_from_a_model_with_the_same_tokens(stranger: str, tmp_path: Path) -> None:
     ppo = PPO(critic=Critic(model=stranger))
     with pytest.raises(UsageError, match="another vocabulary"):
-        replace(TRAIN, objective=ppo)(tmp_path / "run")
+        replace(TRAIN, algorithm=ppo)(tmp_path / "run")
     with pytest.raises(UsageError, match="another vocabulary"):
-        valued(stranger, characters())
+        load_value_model(stranger, char_policy())
 
 
 def test_the_same_tokens_are_taken(teacher: str, tmp_path: Path) -> None:
-    replace(TRAIN, objective=Distill(), teacher=teacher, model=replace(MODEL, seed=3))(tmp_path / "run")
+    replace(TRAIN, algorithm=Distill(), teacher=teacher, model=replace(MODEL, seed=3))(tmp_path / "run")
     assert len(read_metrics(tmp_path / "run")) == 1
-    same_words(teacher, characters().tokenizer)
+    same_words(teacher, char_policy().tokenizer)
 
 
 def test_another_size_is_refused_with_what_to_do(tmp_path: Path) -> None:
     """One word more at the end: no id means another text, but the distributions are over other sets."""
     more = replace(LEARN, model=replace(MODEL, alphabet=ALPHABET + "~"), steps=1)
     more(tmp_path / "more")
-    policy = load_policy(MODEL, ASK, "cpu", "float32")
+    policy = load_policy(MODEL, QUESTION_TEMPLATE, "cpu", "float32")
     same_words(str(tmp_path / "more"), policy.tokenizer)
     with pytest.raises(UsageError, match=r"vocabulary of 24 tokens, the model that learns 23; .*answers as text"):
         same_kind(str(tmp_path / "more"), policy)
@@ -111,19 +111,19 @@ def test_another_size_is_refused_with_what_to_do(tmp_path: Path) -> None:
 def test_distillation_into_another_vocabulary(teacher: str, tmp_path: Path) -> None:
     """By its logits it is refused, by its texts it is learned, in the student's own tokens."""
     pupil = student(tmp_path / "student")
-    task = Digits(answer="12")
+    task = DigitTask(answer="12")
     draw = Chain(Sampling(temperature=0.0, max_tokens=4))
-    Collect(task, teacher, ASK, draw, problems=10, device="cpu", dtype="float32")(tmp_path / "sample")
+    Collect(task, teacher, QUESTION_TEMPLATE, draw, limit=10, device="cpu", dtype="float32")(tmp_path / "sample")
     (first, *_) = [t for _, t in read_traces(tmp_path / "sample")]
     assert len(first.steps[1].token_ids) == 3, "1, 2 and the end"
     run = (str(tmp_path / "sample"),)
 
     with pytest.raises(TaskError, match="harvest text without tokens"):
-        Harvest(run, scorer="wanted", bar=0.0, model=pupil)(tmp_path / "ids")
-    data = str(Harvest(run, scorer="wanted", bar=0.0)(tmp_path / "texts"))
+        Harvest(run, scorer="wanted", min_score=0.0, tokens_model=pupil)(tmp_path / "ids")
+    data = str(Harvest(run, scorer="wanted", min_score=0.0)(tmp_path / "texts"))
     job = replace(LEARN, data=data, model=pupil, template=None, steps=20, save_every=20)
     with pytest.raises(UsageError, match=r"another vocabulary .*answers as text"):
-        replace(job, objective=Distill(), teacher=teacher)(tmp_path / "logits")
+        replace(job, algorithm=Distill(), teacher=teacher)(tmp_path / "logits")
 
     before = load_policy(pupil, device="cpu", dtype="float32")
     policy = job(tmp_path / "run")
@@ -132,7 +132,7 @@ def test_distillation_into_another_vocabulary(teacher: str, tmp_path: Path) -> N
     rows = [json.loads(line) for line in Path(data).read_text().splitlines()]
     assert {row["messages"][-1]["content"] for row in rows} == {"12"} and "token_ids" not in rows[0]
     assert read_metrics(tmp_path / "run")[0]["loss"] == pytest.approx(by_hand(before, rows, 10), rel=1e-5)
-    (said,) = wait(policy.generate(policy.encode(task.test[4].messages), Sampling(temperature=0.0, max_tokens=5)))
+    (said,) = run_async(policy.generate(policy.encode(task.test[4].messages), Sampling(temperature=0.0, max_tokens=5)))
     assert (said.text, said.stop) == ("12", "eos")
 
 
@@ -142,6 +142,6 @@ def by_hand(policy: Native, rows: list[dict[str, list[dict[str, str]]]], batch: 
     w = {n: p.detach() for n, p in weights64(policy.net).items()}
     terms: list[float] = []
     for row in rows:
-        asked, said = (policy.tokenizer.encode(m["content"], special=False).tolist() for m in row["messages"])
+        asked, said = (policy.tokenizer.encode(m["content"], add_special_tokens=False).tolist() for m in row["messages"])
         terms += (-plain_logprobs(policy.net, w, [*asked, *said, 2], len(asked))).tolist()
     return float(np.mean(terms))

@@ -13,24 +13,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes import ALPHABET, ASK, Digits, FakePolicy, Watcher
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, FakePolicy, Watcher
 from ponder.errors import Interrupted, RunError
 from ponder.models.load import Fresh
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate, evaluate
 from ponder.pipelines.label import Label
-from ponder.pipelines.rollouts import Shepherd
+from ponder.pipelines.rollouts import MathShepherd
 from ponder.pipelines.sft import FineTune
-from ponder.pipelines.unchanged import check, name
-from ponder.protocols import Silent, Watch
+from ponder.pipelines.unchanged import check_problems_unchanged, whole_problem_key
+from ponder.protocols import Silent, Progress
 from ponder.reason.strategies import Ensemble
 from ponder.runs import Run, read_traces
 from ponder.train.optimiser import AdamW
-from ponder.types import Problem, Sampling, Trace, user
+from ponder.types import Problem, Sampling, Trace, user_messages
 
 
 @dataclass(frozen=True)
-class Filed(Digits):
+class Filed(DigitTask):
     """The problems of a file, which somebody may edit."""
 
     path: str = ""
@@ -38,7 +38,7 @@ class Filed(Digits):
     @property
     def test(self) -> Sequence[Problem]:
         rows = json.loads(Path(self.path).read_text())
-        return [Problem(f"row/{i}", user(asked), gold, {"path": self.path}) for i, (asked, gold) in enumerate(rows)]
+        return [Problem(f"row/{i}", user_messages(asked), gold, {"path": self.path}) for i, (asked, gold) in enumerate(rows)]
 
     train = test
 
@@ -51,7 +51,7 @@ def filed(tmp_path: Path, rows: Sequence[Any] = ROWS) -> Filed:
     return Filed(path=str(tmp_path / "rows.json"))
 
 
-def ran(job: Evaluate, folder: Path, policy: FakePolicy, watch: Watch | None = None) -> Any:
+def ran(job: Evaluate, folder: Path, policy: FakePolicy, watch: Progress | None = None) -> Any:
     with Run(folder, job) as run:
         return asyncio.run(evaluate(job, policy, run, watch or Silent()))
 
@@ -66,7 +66,7 @@ CHANGES = [
 
 @pytest.mark.parametrize(("rows", "why"), CHANGES)
 def test_an_evaluation_does_not_go_on_with_other_problems(rows: list[Any], why: str | None, tmp_path: Path) -> None:
-    job = Evaluate(filed(tmp_path), batch=2)
+    job = Evaluate(filed(tmp_path), max_concurrency=2)
     with pytest.raises(Interrupted):
         ran(job, tmp_path / "run", FakePolicy(["3"] * 9), Watcher("step", 4))
     before = (tmp_path / "run" / "traces.jsonl").read_bytes()
@@ -82,7 +82,7 @@ def test_an_evaluation_does_not_go_on_with_other_problems(rows: list[Any], why: 
 
 def test_what_was_not_asked_yet_may_still_change(tmp_path: Path) -> None:
     """Then nothing is mixed up: the report is of what the file says now."""
-    job = Evaluate(filed(tmp_path), batch=1)
+    job = Evaluate(filed(tmp_path), max_concurrency=1)
     with pytest.raises(Interrupted):
         ran(job, tmp_path / "run", FakePolicy(["0", "1"]), Watcher("step", 2))
     filed(tmp_path, [*ROWS[:5], ["7=", "7"]])
@@ -93,14 +93,14 @@ def test_a_failed_attempt_at_another_problem_counts_too(tmp_path: Path) -> None:
     task = filed(tmp_path)
     trace = Trace(replace(task.test[0], answer="other"), failed="broken")
     with Run(tmp_path / "run", Evaluate(task)) as run, pytest.raises(RunError, match="another answer"):
-        check(run, [trace], task.test)
+        check_problems_unchanged(run, [trace], task.test)
 
 
 def test_collecting_and_labelling_notice_it(tmp_path: Path) -> None:
     task = filed(tmp_path)
     fresh = Fresh(ALPHABET, width=16, layers=1, heads=2, context=32)
     half = {"steps": 30, "batch": 6, "optimiser": AdamW(lr=1e-2)}  # learned: some labels differ
-    FineTune(task, fresh, ASK, device="cpu", dtype="float32", **half)(tmp_path / "model")  # type: ignore[arg-type]
+    FineTune(task, fresh, QUESTION_TEMPLATE, device="cpu", dtype="float32", **half)(tmp_path / "model")  # type: ignore[arg-type]
     more: dict[str, Any] = {
         "batch": 2,
         "device": "cpu",
@@ -110,12 +110,12 @@ def test_collecting_and_labelling_notice_it(tmp_path: Path) -> None:
     label = Label(
         task,
         str(tmp_path / "model"),
-        ASK,
-        rule=Shepherd(n=2, first=1, sampling=Sampling(max_tokens=2)),
+        QUESTION_TEMPLATE,
+        labeller=MathShepherd(max_completions=2, first_round=1, sampling=Sampling(max_tokens=2)),
         limit=6,
         **more,
     )
-    for number, job in enumerate((Collect(task, str(tmp_path / "model"), ASK, problems=6, **more), label)):
+    for number, job in enumerate((Collect(task, str(tmp_path / "model"), QUESTION_TEMPLATE, limit=6, **more), label)):
         folder = tmp_path / f"run-{number}"
         job(folder)
         count = len(list(read_traces(folder)))
@@ -136,6 +136,6 @@ plain = st.recursive(
 
 @given(plain, st.text(), st.text())
 def test_a_problem_has_the_same_name_after_a_run_kept_it(answer: Any, asked: str, id: str) -> None:
-    problem = Problem(id, user(asked), answer, {"n": (1, 2)})
+    problem = Problem(id, user_messages(asked), answer, {"n": (1, 2)})
     kept = Trace.from_json(json.loads(json.dumps(Trace(problem).to_json())))
-    assert name(kept.problem) == name(problem)
+    assert whole_problem_key(kept.problem) == whole_problem_key(problem)

@@ -11,25 +11,25 @@ from typing import Any
 import pytest
 import torch
 
-from fakes import ALPHABET, ASK, Digits, Watcher
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, Watcher
 from ponder.errors import Interrupted, RunError
 from ponder.models.load import Fresh
 from ponder.nets import hf
-from ponder.nets.valued import Valued
+from ponder.nets.valued import DecoderWithHead
 from ponder.pipelines import filemarks
 from ponder.pipelines.collect import Collect
 from ponder.pipelines.evaluate import Evaluate
-from ponder.pipelines.reward import RewardModel
+from ponder.pipelines.reward import TrainRewardModel
 from ponder.pipelines.rewarded import Rewarded
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
-from ponder.pipelines.weights import fingerprint, pin_guide, weights_of
+from ponder.pipelines.weights import model_fingerprint, pin_guide, weights_of
 from ponder.reason.strategies import BestOf, Ensemble
 from ponder.runs import read_job, read_traces
 from ponder.train.objective import NO_KL
 from ponder.train.optimiser import AdamW
 from ponder.train.policy_gradient import GRPO
-from ponder.train.reward import ORM
+from ponder.train.reward import OutcomeReward
 from ponder.types import Sampling
 
 HERE: dict[str, Any] = {"device": "cpu", "dtype": "float32"}
@@ -41,14 +41,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy, what it sampled, and a judge of that."""
     home = tmp_path_factory.mktemp("world")
     fresh = Fresh(ALPHABET, width=16, layers=1, heads=2, context=32)
-    FineTune(Digits(), fresh, ASK, optimiser=AdamW(lr=1e-2), steps=8, batch=5, **HERE)(home / "policy")
-    Collect(Digits(), str(home / "policy"), ASK, Ensemble(8, DRAW), problems=10, **HERE)(home / "sample")
+    FineTune(DigitTask(), fresh, QUESTION_TEMPLATE, optimiser=AdamW(lr=1e-2), steps=8, batch_size=5, **HERE)(home / "policy")
+    Collect(DigitTask(), str(home / "policy"), QUESTION_TEMPLATE, Ensemble(8, DRAW), limit=10, **HERE)(home / "sample")
     judge(home, seed=0)(home / "judge")
     return home
 
 
-def judge(home: Path, **changes: Any) -> RewardModel:
-    job = RewardModel((str(home / "sample"),), str(home / "policy"), ORM(), ASK, held_out=0, steps=2, batch=4, **HERE)
+def judge(home: Path, **changes: Any) -> TrainRewardModel:
+    job = TrainRewardModel((str(home / "sample"),), str(home / "policy"), OutcomeReward(), QUESTION_TEMPLATE, held_out_tenths=0, steps=2, batch_size=4, **HERE)
     return replace(job, **changes)
 
 
@@ -61,7 +61,7 @@ def home(world: Path, tmp_path: Path) -> Path:
 
 def guided(home: Path) -> Evaluate:
     return Evaluate(
-        Digits(), str(home / "policy"), ASK, BestOf(2, sampling=DRAW), f"reward:{home / 'judge'}", batch=1, **HERE
+        DigitTask(), str(home / "policy"), QUESTION_TEMPLATE, BestOf(2, sampling=DRAW), f"reward:{home / 'judge'}", max_concurrency=1, **HERE
     )
 
 
@@ -69,7 +69,7 @@ def guided(home: Path) -> Evaluate:
 def test_a_search_does_not_go_on_with_another_judge(kind: str, home: Path) -> None:
     job: Any = guided(home)
     if kind == "collect":
-        job = Collect(job.task, job.model, ASK, job.strategy, job.guide, problems=10, batch=1, **HERE)
+        job = Collect(job.task, job.model, QUESTION_TEMPLATE, job.strategy, job.guide, limit=10, max_concurrency=1, **HERE)
     folder = home / "run"
     with pytest.raises(Interrupted):
         job(folder, Watcher("step", 3))
@@ -99,15 +99,15 @@ def test_nor_with_another_policy_under_the_same_name(home: Path) -> None:
         job(home / "run", Watcher("step", 3))
     shutil.rmtree(home / "policy")
     fresh = Fresh(ALPHABET, width=16, layers=1, heads=2, context=32, seed=9)
-    FineTune(Digits(), fresh, ASK, steps=8, batch=5, **HERE)(home / "policy")
+    FineTune(DigitTask(), fresh, QUESTION_TEMPLATE, steps=8, batch_size=5, **HERE)(home / "policy")
     with pytest.raises(RunError, match=r"the weights of model \(.*\) changed since"):
         job(home / "run")
 
 
 def test_a_reward_inside_a_task_is_held_too(home: Path) -> None:
     job = RL(
-        Rewarded(Digits(), f"reward:{home / 'judge'}"), str(home / "policy"), ASK, Ensemble(2, DRAW),
-        GRPO(kl=NO_KL), steps=3, prompts=2, preflight=False, save_every=1, **HERE,
+        Rewarded(DigitTask(), f"reward:{home / 'judge'}"), str(home / "policy"), QUESTION_TEMPLATE, Ensemble(2, DRAW),
+        GRPO(kl=NO_KL), steps=3, problems_per_step=2, preflight=False, save_every=1, **HERE,
     )  # fmt: skip
     with pytest.raises(Interrupted):
         job(home / "run", Watcher("step", 2))
@@ -134,8 +134,8 @@ def test_what_is_no_learned_guide_stays(tmp_path: Path) -> None:
     for guide in ("", "likelihood", "oracle", "reward:", "fakes:Wanted"):
         assert pin_guide(guide, tmp_path) == guide
     assert pin_guide(f"reward:{tmp_path}", tmp_path / "run") == f"reward:{tmp_path}", "a plain folder is what it is"
-    assert weights_of(Evaluate(Digits(), str(tmp_path / "none"), guide=f"reward:{tmp_path / 'gone'}")) == {}
-    assert weights_of(Evaluate(Digits(), "openai:http://localhost:1/v1")) == {}
+    assert weights_of(Evaluate(DigitTask(), str(tmp_path / "none"), guide=f"reward:{tmp_path / 'gone'}")) == {}
+    assert weights_of(Evaluate(DigitTask(), "openai:http://localhost:1/v1")) == {}
 
 
 @pytest.mark.parametrize("whole", [1 << 20, 4096])
@@ -145,13 +145,13 @@ def test_a_fingerprint_shows_a_head_alone(whole: int, tmp_path: Path, monkeypatc
     monkeypatch.setattr(filemarks, "BLOCK", 16)
     monkeypatch.setattr(filemarks, "ENDS", 2048)
     net, _ = Fresh(ALPHABET, width=32, layers=2, heads=2).build(torch.float32, torch.device("cpu"))
-    judge = Valued.of(net, ORM().head, 0)
+    judge = DecoderWithHead.from_decoder(net, OutcomeReward().head, 0)
     hf.save(judge, tmp_path / "a")
     hf.save(judge, tmp_path / "b")
-    assert fingerprint(tmp_path / "a") == fingerprint(tmp_path / "b")
+    assert model_fingerprint(tmp_path / "a") == model_fingerprint(tmp_path / "b")
     shutil.copytree(tmp_path / "a", tmp_path / "copied")
-    assert fingerprint(tmp_path / "a") == fingerprint(tmp_path / "copied"), "not a matter of when it was written"
+    assert model_fingerprint(tmp_path / "a") == model_fingerprint(tmp_path / "copied"), "not a matter of when it was written"
     with torch.no_grad():
         judge.score.weight.add_(1e-3)
     hf.save(judge, tmp_path / "c")
-    assert fingerprint(tmp_path / "a") != fingerprint(tmp_path / "c")
+    assert model_fingerprint(tmp_path / "a") != model_fingerprint(tmp_path / "c")

@@ -10,14 +10,14 @@ import numpy as np
 
 from ponder.errors import ModelError, Spent
 from ponder.reason.operators.cut import Cut
-from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Trace, ids, prompt_trace, user
+from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Trace, ids, prompt_trace, user_messages
 
 LINES = Cut(stop=("\n",))
 ASKED = "Q:"
 
 
 @dataclass
-class Scripted:
+class ScriptedPolicy:
     """A `Policy` of characters. `after` has the continuations of each text, in order; one that ends in a line break is
     a step, any other an answer. A text that has run out of them begins again; one that is not named says `else_`."""
 
@@ -64,7 +64,7 @@ class Scripted:
 
 
 @dataclass(frozen=True)
-class Rated:
+class TableScorer:
     """A guide by table: the score of a step by its own text; None is undecided, an error is raised; others are 0."""
 
     scores: Mapping[str, float | Exception | None]
@@ -85,14 +85,14 @@ class Rated:
         return [Score(f, "no idea" if f is None else "") for f in found]  # type: ignore[arg-type]
 
 
-def asked(question: str = ASKED) -> Trace:
-    policy = Scripted({})
-    trace = prompt_trace(Problem("p", user(question)), policy.encode(user(question)))
-    trace.read = lambda text: text.split("=")[-1].strip() if "=" in text else None
+def question_trace(question: str = ASKED) -> Trace:
+    policy = ScriptedPolicy({})
+    trace = prompt_trace(Problem("p", user_messages(question)), policy.encode(user_messages(question)))
+    trace.extract_answer = lambda text: text.split("=")[-1].strip() if "=" in text else None
     return trace
 
 
-def drawn(trace: Trace, root: int = 0) -> list[str]:
+def tree_lines(trace: Trace, root: int = 0) -> list[str]:
     """One line a step, below its parent: text, continuations given, value, why it was pruned."""
     lines = []
 

@@ -15,7 +15,7 @@ Says = Callable[[str, int], str]  # what was said so far (the prompt included), 
 
 
 @dataclass
-class Speaker:
+class TextPolicy:
     """Tokens are runs of `width` characters. A script is said in order; a function says what follows a text.
 
     What it says ends with an end-of-sequence token where the text ends. `fails` raises for prefixes it is true of.
@@ -80,6 +80,6 @@ class Speaker:
         return Completion(self.text(ids(kept)), ids(kept), np.full(len(kept), -1.0, np.float32), stop, 0, cost)  # type: ignore[arg-type]
 
 
-def tree(trace: Trace) -> list[tuple[int | None, str, bool]]:
+def tree_rows(trace: Trace) -> list[tuple[int | None, str, bool]]:
     """What a golden test writes down: each step's parent, its text, and whether a policy wrote it."""
     return [(s.parent, s.text, s.sampled) for s in trace.steps]

@@ -10,20 +10,20 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fakes import group
+from fakes import trace_group
 from ponder.errors import UsageError
-from ponder.reason.operators.allocate import evenly, highest, rebase
-from ponder.reason.operators.confidence import confidence, mean_logprob
-from ponder.reason.operators.resample import multinomial, normalised, systematic
-from ponder.reason.operators.settled import leads, unbeatable
-from ponder.reason.operators.vote import weighted
+from ponder.reason.operators.allocate import split_evenly, top_indices, rebase_counts
+from ponder.reason.operators.confidence import answer_confidence, mean_logprob
+from ponder.reason.operators.resample import multinomial_counts, particle_weights, systematic_counts
+from ponder.reason.operators.settled import leader_probability, unbeatable
+from ponder.reason.operators.vote import weighted_answer
 from ponder.types import Step, ids
 
 
 def test_highest_and_evenly() -> None:
-    assert highest([0.1, 0.9, 0.9, 0.5], 3) == [1, 2, 3], "the first of equals first"
-    assert highest([], 2) == [] and highest([3.0], 5) == [0]
-    assert evenly(8, 2) == [4, 4] and evenly(4, 3) == [2, 1, 1] and evenly(1, 3) == [1, 0, 0] and evenly(5, 0) == []
+    assert top_indices([0.1, 0.9, 0.9, 0.5], 3) == [1, 2, 3], "the first of equals first"
+    assert top_indices([], 2) == [] and top_indices([3.0], 5) == [0]
+    assert split_evenly(8, 2) == [4, 4] and split_evenly(4, 3) == [2, 1, 1] and split_evenly(1, 3) == [1, 0, 0] and split_evenly(5, 0) == []
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,8 @@ def test_highest_and_evenly() -> None:
     ],
 )  # fmt: skip
 def test_rebase_by_hand(scores: list[float], width: int, paper: list[int], code: list[int]) -> None:
-    assert rebase(scores, width, 0.2, "paper") == paper
-    assert rebase(scores, width, 0.2, "code") == code
+    assert rebase_counts(scores, width, 0.2, "paper") == paper
+    assert rebase_counts(scores, width, 0.2, "code") == code
 
 
 SCORES = st.lists(st.floats(0, 1), min_size=1, max_size=12)
@@ -58,7 +58,7 @@ SCORES = st.lists(st.floats(0, 1), min_size=1, max_size=12)
 def test_rebase_shares(scores: list[float], width: int, temperature: float) -> None:
     """The code's counts sum to the width and exceed no share by more than one; the paper's miss none by over a half."""
     share = [width * math.exp(s / temperature) / sum(math.exp(t / temperature) for t in scores) for s in scores]
-    code, paper = (rebase(scores, width, temperature, r) for r in ("code", "paper"))
+    code, paper = (rebase_counts(scores, width, temperature, r) for r in ("code", "paper"))
     assert sum(code) == width and min(code) >= 0
     assert all(c <= math.ceil(x + 1e-6) for c, x in zip(code, share, strict=True))
     if any(x >= 0.5 for x in share):
@@ -69,32 +69,32 @@ def test_rebase_shares(scores: list[float], width: int, temperature: float) -> N
 
 def test_weights_of_particles() -> None:
     # 0.5 / 0.5 = 1 and 0.8 / 0.2 = 4
-    assert normalised([0.5, 0.8], "odds").tolist() == pytest.approx([0.2, 0.8])
-    assert normalised([0.0, math.log(3)], "softmax").tolist() == pytest.approx([0.25, 0.75])
-    assert normalised([0.1, 0.3], "share").tolist() == pytest.approx([0.25, 0.75])
-    assert normalised([0.0, 0.0, 0.0]).tolist() == pytest.approx([1 / 3] * 3)
-    assert normalised([1.0, 0.0])[1] > 0
-    assert normalised([1e4, 0.0], "softmax").tolist() == [1.0, 0.0]
+    assert particle_weights([0.5, 0.8], "odds").tolist() == pytest.approx([0.2, 0.8])
+    assert particle_weights([0.0, math.log(3)], "softmax").tolist() == pytest.approx([0.25, 0.75])
+    assert particle_weights([0.1, 0.3], "share").tolist() == pytest.approx([0.25, 0.75])
+    assert particle_weights([0.0, 0.0, 0.0]).tolist() == pytest.approx([1 / 3] * 3)
+    assert particle_weights([1.0, 0.0])[1] > 0
+    assert particle_weights([1e4, 0.0], "softmax").tolist() == [1.0, 0.0]
     for how in ("odds", "share"):
         with pytest.raises(UsageError, match="between 0 and 1"):
-            normalised([0.5, 1.2], how)  # type: ignore[arg-type]
+            particle_weights([0.5, 1.2], how)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("pick", [multinomial, systematic])
+@pytest.mark.parametrize("pick", [multinomial_counts, systematic_counts])
 def test_resampling_is_fair(pick: object) -> None:
     weights = np.array([0.05, 0.6, 0.35])
     counts = np.array([pick(weights, 7, np.random.default_rng(seed)) for seed in range(1000)])  # type: ignore[operator]
     assert (counts.sum(1) == 7).all()
     # the spread of one multinomial count is below 1.3, of the mean of 1,000 below 0.042
     assert np.abs(counts.mean(0) - 7 * weights).max() < 0.2
-    if pick is systematic:
+    if pick is systematic_counts:
         assert (np.abs(counts - 7 * weights) < 1).all()
 
 
 @given(st.lists(st.floats(1e-6, 1), min_size=1, max_size=9), st.integers(1, 20), st.integers(0, 99))
 def test_systematic_rounds_down_or_up(scores: list[float], n: int, seed: int) -> None:
-    weights = normalised(scores, "share")
-    counts = systematic(weights, n, np.random.default_rng(seed))
+    weights = particle_weights(scores, "share")
+    counts = systematic_counts(weights, n, np.random.default_rng(seed))
     assert sum(counts) == n and all(abs(c - n * w) < 1 + 1e-6 for c, w in zip(counts, weights, strict=True))
 
 
@@ -111,9 +111,9 @@ def test_settled_means_that_nothing_can_change_it(
 ) -> None:
     """Against every vote that may still come."""
     weights = weights[: len(answers)]
-    now = weighted(answers, weights)
+    now = weighted_answer(answers, weights)
     outcomes = {
-        weighted([*answers, *more], [*weights, *w])
+        weighted_answer([*answers, *more], [*weights, *w])
         for more in itertools.product(["a", "b", "c", "new", None], repeat=left)
         for w in itertools.product([0.0, 1.0], repeat=left)
     }
@@ -125,20 +125,20 @@ def test_settled_means_that_nothing_can_change_it(
 )
 def test_beta_rule_by_hand(first: int, second: int, p: float) -> None:
     """P(p > 1/2) under Beta(1, 1) is 1/2, under Beta(2, 1) the integral of 2p from 1/2 to 1, and so on."""
-    assert leads(first, second) == pytest.approx(p)
+    assert leader_probability(first, second) == pytest.approx(p)
     from scipy.special import betainc
 
-    assert leads(first, second) == pytest.approx(1 - betainc(first + 1, second + 1, 0.5))
+    assert leader_probability(first, second) == pytest.approx(1 - betainc(first + 1, second + 1, 0.5))
 
 
 def test_confidence() -> None:
-    trace = group([1], [[2, 3], [4]])
+    trace = trace_group([1], [[2, 3], [4]])
     a, b = trace.steps[1], trace.steps[2]
     a.logprobs, b.logprobs = np.log(np.array([0.5, 0.125], np.float32)), np.array([np.nan], np.float32)
-    assert mean_logprob(trace, 1) == pytest.approx(math.log(0.25)) and confidence(trace, 1) == pytest.approx(0.25)
-    assert mean_logprob(trace, 2) is None and confidence(trace, 2) is None, "a server that does not tell"
-    assert confidence(trace, 1, "entropy") is None, "it was not asked for"
+    assert mean_logprob(trace, 1) == pytest.approx(math.log(0.25)) and answer_confidence(trace, 1) == pytest.approx(0.25)
+    assert mean_logprob(trace, 2) is None and answer_confidence(trace, 2) is None, "a server that does not tell"
+    assert answer_confidence(trace, 1, "entropy") is None, "it was not asked for"
     a.notes = {"entropy": np.array([1.0, 3.0], np.float32), "gini": np.array([0.0, 0.5], np.float32)}
-    assert confidence(trace, 1, "entropy") == pytest.approx(math.exp(-2)) and confidence(trace, 1, "gini") == 0.75
+    assert answer_confidence(trace, 1, "entropy") == pytest.approx(math.exp(-2)) and answer_confidence(trace, 1, "gini") == 0.75
     more = trace.add(Step(1, "", ids([5]), np.log(np.array([0.25], np.float32))))
     assert mean_logprob(trace, more) == pytest.approx(math.log(0.25)), "over the whole path"

@@ -12,19 +12,19 @@ import pytest
 from ponder.cli.thinking import strategy_named
 from ponder.errors import UsageError
 from ponder.jobs import decode, encode
-from ponder.pipelines.report import report
+from ponder.pipelines.report import evaluation_report
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
-from ponder.reason.operators.auto_cut import AUTO, SHOWN, AutoCut, chosen, cuts_steps, pieces, uncut
+from ponder.reason.operators.auto_cut import AUTO, CUT_PROBE_PREFIX, AutoCut, chosen_cut, cuts_steps, split_into_steps, count_without_steps
 from ponder.reason.operators.cut import CUTS, Cut
-from ponder.reason.replay import Recall, Replay
+from ponder.reason.replay import Recall, ReplayPolicy
 from ponder.reason.scorers import Likelihood
 from ponder.reason.strategies import (
     DVTS,
     MCTS,
-    Beam,
+    BeamSearch,
     BestOf,
-    Branches,
+    SampleTree,
     Chain,
     Forest,
     Lookahead,
@@ -32,7 +32,7 @@ from ponder.reason.strategies import (
     Rebase,
     TreeOfThoughts,
 )
-from ponder.types import Completion, Cost, Ids, Problem, Sampling, Trace, ids, user
+from ponder.types import Completion, Cost, Ids, Problem, Sampling, Trace, ids, user_messages
 
 LINES = "3 + 4 = 7\n7 x 2 = 14\nso\n#### 14"
 PARAGRAPHS = "First we add.\nThat is 7.\n\nThen we double.\nThat is 14.\n\nThe answer is 14."
@@ -70,7 +70,7 @@ class Writer:
 
 
 def think(strategy: Any, policy: Any, trace: Trace | None = None, guide: Any = Likelihood(), **more: Any) -> Trace:
-    problem = Problem("p", user("?"))
+    problem = Problem("p", user_messages("?"))
     return asyncio.run(solve(problem, strategy, policy, guide=guide, trace=trace, **more))
 
 
@@ -91,16 +91,16 @@ def test_the_coarsest_cut_with_enough_steps(text: str, name: str) -> None:
 
 
 def test_pieces_are_what_drawing_would_cut() -> None:
-    assert len(pieces(SENTENCES, CUTS["sentence"])) == 4
-    assert pieces("Dr. Who. 1. See", CUTS["sentence"]) == ["Dr. Who. ", "1. See"]
-    assert pieces(LINES, CUTS["paragraph"]) == [LINES] and len(pieces(LINES, CUTS["line"])) == 4
+    assert len(split_into_steps(SENTENCES, CUTS["sentence"])) == 4
+    assert split_into_steps("Dr. Who. 1. See", CUTS["sentence"]) == ["Dr. Who. ", "1. See"]
+    assert split_into_steps(LINES, CUTS["paragraph"]) == [LINES] and len(split_into_steps(LINES, CUTS["line"])) == 4
     with pytest.raises(UsageError, match="2 steps at least"):
-        AutoCut(least=1)
+        AutoCut(min_steps=1)
 
 
 SEARCHES = [
-    Beam(2, 1), DVTS(2, 1), Rebase(2), Lookahead(2, 1, k=1), ParticleFilter(2), MCTS(simulations=6, width=1),
-    Branches((2, 2)), TreeOfThoughts(generation="sample", n=2, keep=2), BestOf(2, cut=AUTO), Forest(Beam(2, 1), 2),
+    BeamSearch(2, 1), DVTS(2, 1), Rebase(2), Lookahead(2, 1, lookahead_steps=1), ParticleFilter(2), MCTS(simulations=6, width=1),
+    SampleTree((2, 2)), TreeOfThoughts(generation="sample", thoughts_per_step=2, beam_width=2), BestOf(2, cut=AUTO), Forest(BeamSearch(2, 1), 2),
 ]  # fmt: skip
 NAMES = [type(s).__name__ for s in SEARCHES]
 
@@ -111,9 +111,9 @@ def test_every_search_has_steps_where_the_model_writes_them(strategy: Any, text:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         trace = think(strategy, Writer(text))
-    assert depth(trace) > 1 and chosen(trace) == name and cuts_steps(strategy) and uncut([trace]) == 0
-    shown = [s for s in trace.steps if s.pruned.startswith(SHOWN)]
-    assert [s.text for s in shown] == [text] and shown[0].aside, "one look, which is no answer"
+    assert depth(trace) > 1 and chosen_cut(trace) == name and cuts_steps(strategy) and count_without_steps([trace]) == 0
+    shown = [s for s in trace.steps if s.pruned.startswith(CUT_PROBE_PREFIX)]
+    assert [s.text for s in shown] == [text] and shown[0].meta, "one look, which is no answer"
     assert trace.cost.generated_tokens == sum(len(s.token_ids) for s in trace.steps if s.sampled), "and it is paid for"
     assert decode(encode(strategy)) == strategy
 
@@ -122,11 +122,11 @@ def test_every_search_has_steps_where_the_model_writes_them(strategy: Any, text:
 def test_a_search_that_goes_on_keeps_its_cut(strategy: Any) -> None:
     """Its budget ends after the first level; the look is not repeated."""
     trace = think(strategy, Writer(LINES), budget=Budget(tokens=len(LINES) + 20))
-    assert trace.spent
+    assert trace.budget_exhausted
     trace = Trace.from_json(trace.to_json())
     policy = Writer(LINES)
     think(strategy, policy, trace)
-    assert chosen(trace) == "line" and sum(s.pruned.startswith(SHOWN) for s in trace.steps) == 1
+    assert chosen_cut(trace) == "line" and sum(s.pruned.startswith(CUT_PROBE_PREFIX) for s in trace.steps) == 1
     assert all("\n" in how.stop for how in policy.calls if how.stop) and depth(trace) > 1
 
 
@@ -134,39 +134,39 @@ def test_a_search_that_goes_on_keeps_its_cut(strategy: Any) -> None:
 def test_a_cut_that_is_given_wins(strategy: Any) -> None:
     policy = Writer(PARAGRAPHS)
     trace = think(replace(strategy, cut=Cut(tokens=8)), policy)
-    assert chosen(trace) is None and policy.calls[0].max_tokens == 8
-    assert not any(s.pruned.startswith(SHOWN) for s in trace.steps)
+    assert chosen_cut(trace) is None and policy.calls[0].max_tokens == 8
+    assert not any(s.pruned.startswith(CUT_PROBE_PREFIX) for s in trace.steps)
 
 
-@pytest.mark.parametrize("strategy", [Beam(2, 1), MCTS(simulations=4, width=1)], ids=["beam", "mcts"])
+@pytest.mark.parametrize("strategy", [BeamSearch(2, 1), MCTS(simulations=4, width=1)], ids=["beam", "mcts"])
 def test_a_budget_that_the_look_uses_up(strategy: Any) -> None:
     trace = think(strategy, Writer(LINES), budget=Budget(tokens=4))
-    assert trace.spent and not trace.failed and trace.chosen is None and trace.cost.generated_tokens == 4
+    assert trace.budget_exhausted and not trace.failed and trace.chosen is None and trace.cost.generated_tokens == 4
 
 
 def test_the_warning_and_the_report() -> None:
     with pytest.warns(UserWarning, match="cut no step"):
-        flat = think(Beam(2, 1, cut=CUTS["paragraph"]), Writer(LINES))
-    assert depth(flat) == 1 and uncut([flat]) == 1
-    deep = think(Beam(2, 1), Writer(LINES))
+        flat = think(BeamSearch(2, 1, cut=CUTS["paragraph"]), Writer(LINES))
+    assert depth(flat) == 1 and count_without_steps([flat]) == 1
+    deep = think(BeamSearch(2, 1), Writer(LINES))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         plain = think(Chain(), Writer(LINES), guide=None)
-    told = report([flat, deep, flat], "likelihood", None, strategy=Beam(2, 1))
-    assert told.uncut == 2 and any("2 problems: no step was cut" in line for line in told.lines())
-    none = report([flat], "likelihood", None, strategy=Chain())
-    assert depth(plain) == 1 and none.uncut == 0 and not any("no step" in line for line in none.lines())
+    told = evaluation_report([flat, deep, flat], "likelihood", None, strategy=BeamSearch(2, 1))
+    assert told.num_uncut == 2 and any("2 problems: no step was cut" in line for line in told.lines())
+    none = evaluation_report([flat], "likelihood", None, strategy=Chain())
+    assert depth(plain) == 1 and none.num_uncut == 0 and not any("no step" in line for line in none.lines())
     assert not cuts_steps(TreeOfThoughts()) and not cuts_steps(BestOf(2)) and not cuts_steps(None)
 
 
 def test_a_stored_search_replays_with_its_cut() -> None:
-    stored = Trace.from_json(think(Beam(2, 1), Writer(LINES)).to_json())
-    again = think(Beam(2, 1), Replay([stored]), guide=Recall([stored], "likelihood"))
+    stored = Trace.from_json(think(BeamSearch(2, 1), Writer(LINES)).to_json())
+    again = think(BeamSearch(2, 1), ReplayPolicy([stored]), guide=Recall([stored], "likelihood"))
     assert again.to_json()["steps"] == stored.to_json()["steps"] and again.chosen == stored.chosen
-    other = think(Beam(2, 1, cut=CUTS["line"]), Replay([stored]), guide=Recall([stored], "likelihood"))
+    other = think(BeamSearch(2, 1, cut=CUTS["line"]), ReplayPolicy([stored]), guide=Recall([stored], "likelihood"))
     assert depth(other) == depth(stored), "what was only looked at is no sample"
 
 
 def test_it_has_a_name_on_the_command_line() -> None:
     strategy, _, _ = strategy_named("beam", settings=["cut=auto", "reduce=product"])
-    assert strategy == replace(Beam(), reduce="product", sampling=strategy.sampling)  # type: ignore[attr-defined]
+    assert strategy == replace(BeamSearch(), reduce="product", sampling=strategy.sampling)  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakes import characters, wait
+from fakes import char_policy, run_async
 from ponder.errors import ModelError, PonderError, UsageError
 from ponder.jobs import decode, encode
 from ponder.pipelines.solve import solve, solve_all
@@ -21,8 +21,8 @@ from ponder.protocols import Scorer
 from ponder.reason.budget import Budget, Metered, Purse
 from ponder.reason.operators.cut import Cut
 from ponder.reason.scorers import StepScores
-from ponder.reason.strategies import DVTS, Beam, BestOf, Lookahead, ParticleFilter, Rebase
-from ponder.types import Problem, Sampling, Score, Trace, user
+from ponder.reason.strategies import DVTS, BeamSearch, BestOf, Lookahead, ParticleFilter, Rebase
+from ponder.types import Problem, Sampling, Score, Trace, user_messages
 
 from .scripted import ASKED, LINES, Rated, Scripted, asked, drawn
 
@@ -46,7 +46,7 @@ def think(strategy: Any, policy: Any, guide: Scorer | None = None, trace: Trace 
 def test_beam_by_hand() -> None:
     """Keep 2 of 4, each by 2. Answers leave the beam; the third level has the n-th. 2: 3 x 0.6 beats 1: 2 x 0.8."""
     policy, guide = Scripted(TREE), Rated(SCORES)
-    trace = think(Beam(4, 2, cut=LINES), policy, guide)
+    trace = think(BeamSearch(4, 2, cut=LINES), policy, guide)
     assert drawn(trace) == [
         "Q: x4 0",
         "  a/ x2 0.9",
@@ -64,13 +64,13 @@ def test_beam_by_hand() -> None:
     ]
     assert policy.asked == [("", 4), ("a\n", 2), ("c\n", 2), ("a\ne\n", 2), ("c\nf\n", 2)], "one call for a parent"
     assert guide.calls == [["a\n", "b\n", "c\n", "d\n"], ["e\n", "=1", "=2", "f\n"], ["=1", "=3", "=2", "=2"]]
-    best = think(Beam(4, 2, cut=LINES, choose="best"), Scripted(TREE), guide)
+    best = think(BeamSearch(4, 2, cut=LINES, choose="best"), Scripted(TREE), guide)
     assert best.chosen is not None and best.text(best.chosen) == "a\n=1"
 
 
 def test_a_beam_ends_with_n_answers() -> None:
     tree = {"": ["=1", "=1", "a\n", "b\n"], "a\n": ["=2", "=3"], "b\n": ["c\n", "d\n"]}
-    trace = think(Beam(4, 2, cut=LINES), Scripted(tree), Rated({"a\n": 0.5, "b\n": 0.4, "=1": 0.5, "=3": 1.1}))
+    trace = think(BeamSearch(4, 2, cut=LINES), Scripted(tree), Rated({"a\n": 0.5, "b\n": 0.4, "=1": 0.5, "=3": 1.1}))
     assert drawn(trace) == [
         "Q: x4 0",
         "  =1 x1 0.5",
@@ -86,16 +86,16 @@ def test_a_beam_ends_with_n_answers() -> None:
 
 def test_where_few_are_left_the_width_is_shared_out() -> None:
     tree = {"": ["=1", "=1", "=1", "a\n"], "a\n": ["=2"]}
-    trace = think(Beam(4, 2, cut=LINES), Scripted(tree), Rated({}))
+    trace = think(BeamSearch(4, 2, cut=LINES), Scripted(tree), Rated({}))
     assert [trace.steps[i].text for i in trace.children(4)] == ["=2"] * 4
 
 
 def test_duplicates_stay_unless_asked() -> None:
     tree = {"": ["a\n", "a\n", "b\n", "b\n"], "a\n": ["=1"], "b\n": ["=2"]}
     guide = Rated({"a\n": 0.9, "b\n": 0.5})
-    both = think(Beam(4, 2, cut=LINES), Scripted(tree), guide)
+    both = think(BeamSearch(4, 2, cut=LINES), Scripted(tree), guide)
     assert [s.visits for s in both.steps[1:5]] == [2, 2, 0, 0], "the published code's default"
-    one = think(Beam(4, 2, cut=LINES, distinct=True), Scripted(tree), guide)
+    one = think(BeamSearch(4, 2, cut=LINES, filter_duplicates=True), Scripted(tree), guide)
     assert [s.visits for s in one.steps[1:5]] == [2, 0, 2, 0]
 
 
@@ -129,7 +129,7 @@ def test_lookahead_by_hand() -> None:
     tree = {"": ["a\n", "b\n"], "a\n": ["x\n", "=1"], "b\n": ["y\n", "=2", "=2"]}
     guide = Rated({"a\n": 0.9, "b\n": 0.1, "x\n": 0.2, "y\n": 0.6, "=2": 0.5})
     policy = Scripted(tree)
-    trace = think(Lookahead(2, 2, cut=LINES, k=1), policy, guide)
+    trace = think(Lookahead(2, 2, cut=LINES, lookahead_steps=1), policy, guide)
     assert [h.temperature for h in policy.how] == [1, 0, 0, 1], "it looks ahead greedily"
     assert drawn(trace) == [
         "Q: x2 0",
@@ -142,11 +142,11 @@ def test_lookahead_by_hand() -> None:
     ]
     assert guide.calls == [["x\n", "y\n"], ["=2", "=2"]], "the step itself is not rated"
     assert trace.answers() == [5, 6]
-    two = think(Lookahead(2, 2, cut=LINES, k=2), Scripted(tree | {"a\nx\n": ["=7"]}), Rated({"=7": 1.0}))
+    two = think(Lookahead(2, 2, cut=LINES, lookahead_steps=2), Scripted(tree | {"a\nx\n": ["=7"]}), Rated({"=7": 1.0}))
     assert two.steps[1].visits == 2 and two.steps[1].value == 1.0, "two steps on is an answer"
     policy = Scripted(tree)
     whole = think(
-        Lookahead(2, 2, cut=LINES, k=1, reduce="min"), policy,
+        Lookahead(2, 2, cut=LINES, lookahead_steps=1, reduce="min"), policy,
         StepScores(Rated({"a\n": 0.9, "x\n": 0.2, "b\n": 0.1, "y\n": 0.6})),
     )  # fmt: skip
     assert [whole.steps[1].value, whole.steps[2].value] == [0.2, 0.1], "the least on the way to where it looked"
@@ -242,11 +242,11 @@ def test_particles_refuse_scores_that_are_no_probabilities() -> None:
 # Random trees: continuations and scores are functions of the text so far.
 
 SEARCHES = [
-    Beam(4, 2, cut=LINES), Beam(6, 3, cut=LINES, reduce="mean", choose="best"), Beam(4, 2, cut=LINES, distinct=True),
-    DVTS(4, 2, cut=LINES), Lookahead(4, 2, cut=LINES, k=2), Lookahead(4, 2, cut=LINES, k=1, reduce="min"),
+    BeamSearch(4, 2, cut=LINES), BeamSearch(6, 3, cut=LINES, reduce="mean", choose="best"), BeamSearch(4, 2, cut=LINES, filter_duplicates=True),
+    DVTS(4, 2, cut=LINES), Lookahead(4, 2, cut=LINES, lookahead_steps=2), Lookahead(4, 2, cut=LINES, lookahead_steps=1, reduce="min"),
     Rebase(5, cut=LINES), Rebase(5, cut=LINES, rounding="code"), ParticleFilter(4, cut=LINES),
-    ParticleFilter(4, cut=LINES, resample="systematic", weight="share", choose="weighted"),
-    BestOf(3, cut=LINES), BestOf(3, cut=LINES, by="logprob"),
+    ParticleFilter(4, cut=LINES, resampling="systematic", weight="share", choose="weighted"),
+    BestOf(3, cut=LINES), BestOf(3, cut=LINES, rank_by="logprob"),
 ]  # fmt: skip
 NAMES = [f"{i}-{type(s).__name__}" for i, s in enumerate(SEARCHES)]
 
@@ -305,9 +305,9 @@ def test_a_search_that_was_stopped_goes_on_to_the_same_tree(strategy: Any, seed:
     policy = Wild(seed, spends=stop)
     trace = think(strategy, policy, fitting(strategy, Hashed(gaps)))
     if not trace.children(0):
-        assert trace.spent and not trace.failed and trace.chosen is None
+        assert trace.budget_exhausted and not trace.failed and trace.chosen is None
     kept = Trace.from_json(trace.to_json())  # saved and read again
-    kept.read, policy.spends = trace.read, None
+    kept.extract_answer, policy.spends = trace.extract_answer, None
     think(strategy, policy, fitting(strategy, Hashed(gaps)), kept)
     assert shape(kept) == shape(whole) and kept.failed == whole.failed
     before, calls = kept.to_json(), len(policy.asked)
@@ -325,7 +325,7 @@ def test_no_token_too_many(strategy: Any, seed: int, tokens: int) -> None:
     written = sum(len(s.token_ids) for s in trace.steps if s.sampled)
     assert written == trace.cost.generated_tokens == purse.spent.generated_tokens <= tokens
     assert (trace.chosen is not None or not trace.answers()) or strategy.choose != "best"
-    assert trace.failed or trace.spent or trace.answers()
+    assert trace.failed or trace.budget_exhausted or trace.answers()
 
 
 @pytest.mark.parametrize("strategy", [s for s in SEARCHES if type(s) is not BestOf], ids=lambda s: type(s).__name__)
@@ -359,14 +359,14 @@ def test_every_kept_step_was_given_what_it_has(strategy: Any) -> None:
 
 def test_with_a_network_a_seed_gives_the_same_trees() -> None:
     """Tokens are those that were drawn, whatever else was in the batch; nothing is tokenised again."""
-    policy = characters()
-    problems = [Problem(str(i), user(f"{i}+{i}=")) for i in range(2)]
-    for strategy in (Beam(4, 2), DVTS(4, 2), Lookahead(4, 2, k=1), Rebase(4), ParticleFilter(4)):
+    policy = char_policy()
+    problems = [Problem(str(i), user_messages(f"{i}+{i}=")) for i in range(2)]
+    for strategy in (BeamSearch(4, 2), DVTS(4, 2), Lookahead(4, 2, lookahead_steps=1), Rebase(4), ParticleFilter(4)):
         strategy = replace(strategy, cut=Cut(tokens=3), sampling=Sampling(max_tokens=6))
         found = []
         for _ in range(2):
-            policy.stream(3)
-            traces = wait(solve_all(problems, strategy, policy, guide=fitting(strategy, Hashed())))
+            policy.reseed(3)
+            traces = run_async(solve_all(problems, strategy, policy, guide=fitting(strategy, Hashed())))
             found.append([[(s.parent, s.token_ids.tolist(), s.visits, s.value) for s in t.steps] for t in traces])
         assert found[0] == found[1]
         for trace in traces:
@@ -402,11 +402,11 @@ def test_a_branch_that_fails_is_pruned_and_the_others_go_on(strategy: Any) -> No
 def test_all_branches_fail() -> None:
     trace = asked()
     with pytest.raises(ModelError, match="context is full"):
-        think(Beam(4, 2, cut=LINES), Scripted(TREE, fails=frozenset({""})), Rated(SCORES), trace)
-    think(Beam(4, 2, cut=LINES), Scripted(TREE), Rated(SCORES), trace)
+        think(BeamSearch(4, 2, cut=LINES), Scripted(TREE, fails=frozenset({""})), Rated(SCORES), trace)
+    think(BeamSearch(4, 2, cut=LINES), Scripted(TREE), Rated(SCORES), trace)
     assert trace.chosen is not None, "the first step may be tried again"
     deep = frozenset({"a\ne\n", "c\nf\n"})
-    late = think(Beam(4, 2, cut=LINES), Scripted(TREE, fails=deep), Rated(SCORES))
+    late = think(BeamSearch(4, 2, cut=LINES), Scripted(TREE, fails=deep), Rated(SCORES))
     assert late.chosen is not None and late.text(late.chosen) == "a\n=1", "by the answers that there are"
 
 
@@ -416,14 +416,14 @@ def test_all_branches_fail() -> None:
     ids=["undecided", "crashes", "refuses"],
 )
 def test_a_guide_that_decides_nothing(guide: Rated) -> None:
-    trace = think(Beam(4, 2, cut=LINES), Scripted(TREE), guide)
+    trace = think(BeamSearch(4, 2, cut=LINES), Scripted(TREE), guide)
     assert trace.chosen is None and trace.failed.startswith("no branch came to an answer: no score: ")
     assert all(s.pruned for s in trace.steps[1:])
 
 
 def test_a_guide_that_is_not_sure_of_all() -> None:
     nan = float("nan")
-    trace = think(Beam(4, 2, cut=LINES), Scripted(TREE), Rated(SCORES | {"a\n": nan, "d\n": None}))
+    trace = think(BeamSearch(4, 2, cut=LINES), Scripted(TREE), Rated(SCORES | {"a\n": nan, "d\n": None}))
     assert [s.visits for s in trace.steps[1:5]] == [0, 2, 2, 0]
     assert trace.steps[1].pruned == "no score: the score was nan"
 
@@ -431,24 +431,24 @@ def test_a_guide_that_is_not_sure_of_all() -> None:
         async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
             return [Score(1.0)]
 
-    short = think(Beam(4, 2, cut=LINES), Scripted(TREE), Short({}))
+    short = think(BeamSearch(4, 2, cut=LINES), Scripted(TREE), Short({}))
     assert "gave 1 scores for 4 steps" in short.failed
 
 
 def test_texts_that_are_no_steps() -> None:
-    empty = think(Beam(4, 2, cut=LINES), Scripted({"": ["", "a\n"], "a\n": ["=1"]}), Rated({}))
+    empty = think(BeamSearch(4, 2, cut=LINES), Scripted({"": ["", "a\n"], "a\n": ["=1"]}), Rated({}))
     assert [s.pruned for s in empty.steps[1:5]] == ["nothing was written", "", "nothing was written", ""]
     assert empty.chosen is not None
-    never = think(Beam(2, 2, cut=Cut(stop=("\n",), longest=3)), Scripted({"": ["abcdef"]}), Rated({}))
+    never = think(BeamSearch(2, 2, cut=Cut(stop=("\n",), max_step_tokens=3)), Scripted({"": ["abcdef"]}), Rated({}))
     assert never.failed == "no branch came to an answer: no step ended within 3 tokens" and never.chosen is None
-    unread = think(Beam(2, 2, cut=LINES), Scripted({"": ["who knows"]}), Rated({}))
+    unread = think(BeamSearch(2, 2, cut=LINES), Scripted({"": ["who knows"]}), Rated({}))
     assert unread.chosen is None and unread.failed == "" and len(unread.answers()) == 2, "answers that nobody can read"
 
 
 def test_an_answer_has_its_bound() -> None:
     """Four tokens in all: steps of two, and the second fills it."""
     four = Sampling(max_tokens=4)
-    trace = think(Beam(2, 1, cut=LINES, sampling=four), Scripted({}, else_="a\n"), Rated({"a\n": 0.5}))
+    trace = think(BeamSearch(2, 1, cut=LINES, sampling=four), Scripted({}, else_="a\n"), Rated({"a\n": 0.5}))
     assert drawn(trace) == ["Q: x2 0", "  a/ x1 0.5", "    a/ x1 0.5", "  a/ x1 0.5", "    a/ x1 0.5"]
     assert [len(trace.token_ids(i)) for i in trace.answers()] == [len(ASKED) + 4] * 2
 
@@ -456,21 +456,21 @@ def test_an_answer_has_its_bound() -> None:
 def test_a_budget_below_one_step() -> None:
     problem = asked().problem
     trace = asyncio.run(
-        solve(problem, Beam(4, 2, cut=LINES), Scripted(TREE), guide=Rated(SCORES), budget=Budget(tokens=3))
+        solve(problem, BeamSearch(4, 2, cut=LINES), Scripted(TREE), guide=Rated(SCORES), budget=Budget(tokens=3))
     )
-    assert trace.spent and not trace.failed and trace.chosen is None and trace.cost.generated_tokens == 0
+    assert trace.budget_exhausted and not trace.failed and trace.chosen is None and trace.cost.generated_tokens == 0
 
 
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: Beam(6, 4), "m must divide n"), (lambda: Beam(0, 1), "divide"), (lambda: DVTS(4, 3), "divide"),
+        (lambda: BeamSearch(6, 4), "m must divide n"), (lambda: BeamSearch(0, 1), "divide"), (lambda: DVTS(4, 3), "divide"),
         (lambda: Rebase(0), "at least 1"), (lambda: Rebase(temperature=0.0), "positive"),
         (lambda: Rebase(rounding="up"), "no rounding named 'up'"),  # type: ignore[arg-type]
         (lambda: ParticleFilter(0), "one particle"), (lambda: ParticleFilter(seed=-1), "positive"),
         (lambda: ParticleFilter(weight="odd"), "Did you mean 'odds'"),  # type: ignore[arg-type]
-        (lambda: Beam(choose="vote"), "way to choose"), (lambda: Beam(reduce="max"), "reduction"),  # type: ignore[arg-type]
-        (lambda: Lookahead(k=-1), "0 or more"), (lambda: Lookahead(cut=None), "needs a cut"),
+        (lambda: BeamSearch(choose="vote"), "way to choose"), (lambda: BeamSearch(reduce="max"), "reduction"),  # type: ignore[arg-type]
+        (lambda: Lookahead(lookahead_steps=-1), "0 or more"), (lambda: Lookahead(cut=None), "needs a cut"),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_work(make: Any, says: str) -> None:

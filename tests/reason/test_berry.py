@@ -9,13 +9,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from fakes import Digits, FakePolicy, Wanted, wait
+from fakes import DigitTask, FakePolicy, FirstCharVerifier, run_async
 from ponder import jobs
 from ponder.errors import ModelError, UsageError
-from ponder.pipelines.solve import attempt, solve
+from ponder.pipelines.solve import try_solve, solve
 from ponder.reason.budget import Budget
-from ponder.reason.operators.ranking import borda
-from ponder.reason.strategies.berry import Berry
+from ponder.reason.operators.ranking import enhanced_borda_count
+from ponder.reason.strategies.berry import LlamaBerry
 from ponder.types import Completion, Ids, Sampling, Score, Trace, ids
 
 
@@ -40,23 +40,23 @@ N = math.nan
     ],
 )
 def test_borda(wins: np.ndarray, worth: list[float]) -> None:
-    assert borda(wins) == pytest.approx(worth)
+    assert enhanced_borda_count(wins) == pytest.approx(worth)
 
 
-class Larger(Wanted):
+class Larger(FirstCharVerifier):
     """The larger digit is the better answer."""
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
         return [Score(float(trace.text(i)[0])) for i in steps]
 
 
-def thought(script: list[str], strategy: Berry, guide: Wanted | None = None, budget: Budget | None = None) -> Trace:
-    return asyncio.run(solve(Digits().test[3], strategy, FakePolicy(script), guide=guide, budget=budget))
+def thought(script: list[str], strategy: LlamaBerry, guide: FirstCharVerifier | None = None, budget: Budget | None = None) -> Trace:
+    return asyncio.run(solve(DigitTask().test[3], strategy, FakePolicy(script), guide=guide, budget=budget))
 
 
 def test_a_golden_tree() -> None:
     """4 is refined to 6 (better), 6 to 5 (worse than it, better than 4): ranks 6 > 5 > 4."""
-    trace = thought(["4", "6", "5"], Berry(n=3, width=1, alpha=0.5, gamma=0.5), Larger())
+    trace = thought(["4", "6", "5"], LlamaBerry(n=3, width=1, alpha=0.5, gamma=0.5), Larger())
     roots = [i for i, s in enumerate(trace.steps) if s.parent is None]
     assert [trace.steps[i].cites for i in roots] == [(), (1,), (3,)]
     assert [trace.text(i) for i in trace.answers()] == ["4", "6", "5"] and trace.chosen == 3
@@ -68,32 +68,32 @@ def test_a_golden_tree() -> None:
 
 def test_by_asking_which_is_better() -> None:
     """Without a guide the policy is asked: the second of the two."""
-    trace = thought(["4", "5", "The best choice is 2"], Berry(n=2))
+    trace = thought(["4", "5", "The best choice is 2"], LlamaBerry(n=2))
     assert trace.text(trace.chosen or 0) == "5"
-    assert [trace.steps[i].aside for i in range(len(trace.steps))].count(True) == 1
-    nobody = thought(["4", "5", "hard to say"], Berry(n=2))
+    assert [trace.steps[i].meta for i in range(len(trace.steps))].count(True) == 1
+    nobody = thought(["4", "5", "hard to say"], LlamaBerry(n=2))
     assert nobody.text(nobody.chosen or 0) == "4", "nothing is known: the first"
 
 
 def test_more_answers_later_and_a_budget() -> None:
-    first = thought(["4", "6", "5"], Berry(n=2), Larger())
+    first = thought(["4", "6", "5"], LlamaBerry(n=2), Larger())
     assert len(first.answers()) == 2
-    again = asyncio.run(solve(first.problem, Berry(n=3), FakePolicy(["9"]), guide=Larger(), trace=first))
+    again = asyncio.run(solve(first.problem, LlamaBerry(n=3), FakePolicy(["9"]), guide=Larger(), trace=first))
     assert len(again.answers()) == 3 and again.text(again.chosen or 0) == "9"
-    little = thought(["4", "6", "5"], Berry(n=9), Larger(), Budget(2))
+    little = thought(["4", "6", "5"], LlamaBerry(n=9), Larger(), Budget(2))
     assert little.cost.generated_tokens <= 2 and little.text(little.chosen or 0) == "6"
 
 
 def test_settings() -> None:
     for bad in ({"n": 0}, {"alpha": 2.0}, {"gamma": 0.0}):
         with pytest.raises(UsageError):
-            Berry(**bad)  # type: ignore[arg-type]
-    assert jobs.decode(jobs.encode(Berry())) == Berry()
+            LlamaBerry(**bad)  # type: ignore[arg-type]
+    assert jobs.decode(jobs.encode(LlamaBerry())) == LlamaBerry()
 
 
 def test_an_answer_is_refined_as_often_as_it_may() -> None:
     """4 is refined to 3 and 2, both worse: as the best, it is refined again."""
-    trace = thought(["4", "3", "2"], Berry(n=3, width=2, c=0.0), Larger())
+    trace = thought(["4", "3", "2"], LlamaBerry(n=3, width=2, c=0.0), Larger())
     assert [trace.text(i) for i in trace.answers()] == ["4", "3", "2"]
     assert [s.cites for s in trace.steps if s.parent is None] == [(), (1,)], "two answers to one prompt"
 
@@ -117,15 +117,15 @@ class Full(Empty):
 @pytest.mark.parametrize("script", [[], ["4"], ["4", "6"]])
 @pytest.mark.parametrize("kind", [Empty, Full])
 def test_refinements_that_cannot_be_had_leave_the_answers(kind: type[Empty], script: list[str]) -> None:
-    work = attempt(Digits().test[3], Berry(n=9), kind(script), guide=Larger())
-    trace = wait(work, 5)
+    work = try_solve(DigitTask().test[3], LlamaBerry(n=9), kind(script), guide=Larger())
+    trace = run_async(work, 5)
     assert len(trace.answers()) == len(script) and (trace.chosen is None) == (not script)
     assert ("context is full" if kind is Full else "nothing was written") in trace.failed
 
 
 def test_stopped_between_an_answer_and_its_comparison() -> None:
-    whole = thought(["4", "5", "The best choice is 2", "6"], Berry(n=2))
-    part = thought(["4", "5"], Berry(n=2), budget=Budget(2))
-    assert len(part.answers()) == 2 and part.spent
-    asyncio.run(solve(part.problem, Berry(n=2), FakePolicy(["The best choice is 2"]), trace=part))
+    whole = thought(["4", "5", "The best choice is 2", "6"], LlamaBerry(n=2))
+    part = thought(["4", "5"], LlamaBerry(n=2), budget=Budget(2))
+    assert len(part.answers()) == 2 and part.budget_exhausted
+    asyncio.run(solve(part.problem, LlamaBerry(n=2), FakePolicy(["The best choice is 2"]), trace=part))
     assert [(s.value, s.visits) for s in part.steps] == [(s.value, s.visits) for s in whole.steps]

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakes import Digits, FakePolicy, Wanted
+from fakes import DigitTask, FakePolicy, FirstCharVerifier
 from ponder.errors import ModelError, Spent, UsageError
-from ponder.pipelines.solve import attempt, solve, solve_all
+from ponder.pipelines.solve import try_solve, solve, solve_all
 from ponder.reason.budget import Budget, Metered, Purse
 from ponder.reason.price import Price
 from ponder.reason.scorers import Likelihood
 from ponder.reason.strategies import Chain, Ensemble, Vote
-from ponder.types import Completion, Cost, Ids, Problem, Sampling, Score, Trace, ids, user
+from ponder.types import Completion, Cost, Ids, Problem, Sampling, Score, Trace, ids, user_messages
 
 from .speaking import Speaker
 
@@ -55,9 +55,9 @@ def test_never_one_token_more(tokens: int, asked: list[tuple[int, int]], seed: i
     written = sum(len(c.token_ids) for group in found if isinstance(group, list) for c in group)
     assert written == purse.spent.generated_tokens <= tokens
     assert all(isinstance(g, list | Spent) for g in found)
-    assert purse.left == tokens - written, "nothing stays reserved"
+    assert purse.tokens_left == tokens - written, "nothing stays reserved"
     if any(isinstance(g, Spent) for g in found):
-        assert purse.left < max(n for _, n in asked), "nobody is turned away while there is enough"
+        assert purse.tokens_left < max(n for _, n in asked), "nobody is turned away while there is enough"
 
 
 def test_a_failing_call_gives_back_what_it_reserved() -> None:
@@ -69,7 +69,7 @@ def test_a_failing_call_gives_back_what_it_reserved() -> None:
         purse = Purse(Budget(10))
         with pytest.raises(RuntimeError):
             await Metered(Broken(), purse).generate(ids([1]), Sampling(max_tokens=10))
-        return purse.left
+        return purse.tokens_left
 
     assert asyncio.run(run()) == 10
 
@@ -95,18 +95,18 @@ def test_budgets_that_buy_nothing(bad: dict[str, float]) -> None:
 
 
 def test_a_problem_has_its_own_purse_or_shares_one() -> None:
-    problems = Digits().test[:3]
+    problems = DigitTask().test[:3]
     policy = Random(seed=1)
     each = asyncio.run(solve_all(problems, Ensemble(4, Sampling(max_tokens=5)), policy, budget=Budget(8)))
     assert all(0 < t.cost.generated_tokens <= 8 for t in each)
     purse = Purse(Budget(8))
     shared = asyncio.run(solve_all(problems, Ensemble(4, Sampling(max_tokens=5)), Random(seed=1), budget=purse))
     assert sum(t.cost.generated_tokens for t in shared) == purse.spent.generated_tokens <= 8
-    assert any(t.spent for t in shared) and not any(t.failed for t in shared)
+    assert any(t.budget_exhausted for t in shared) and not any(t.failed for t in shared)
 
 
 def test_more_budget_goes_on_where_it_stopped() -> None:
-    problem, strategy = Digits().test[1], Ensemble(4, Sampling(max_tokens=3))
+    problem, strategy = DigitTask().test[1], Ensemble(4, Sampling(max_tokens=3))
 
     async def twice() -> Trace:
         policy = Random(seed=3)
@@ -127,10 +127,10 @@ def test_gold_is_hidden_unless_the_trace_says_oracle() -> None:
             seen.append((trace.problem.answer, trace.problem.tags.get("part")))
             await super().__call__(trace, policy, None)  # type: ignore[arg-type]
 
-    problem = Digits().test[4]
-    trace = asyncio.run(solve(problem, Peeping(), FakePolicy(["4"]), Wanted(), guide=Likelihood()))
+    problem = DigitTask().test[4]
+    trace = asyncio.run(solve(problem, Peeping(), FakePolicy(["4"]), FirstCharVerifier(), guide=Likelihood()))
     assert seen == [(None, None)] and not trace.oracle and trace.problem == problem and trace.score(1, "wanted") == 1.0
-    trace = asyncio.run(solve(problem, Peeping(), FakePolicy(["4"]), Wanted(), guide=Wanted(), oracle=True))
+    trace = asyncio.run(solve(problem, Peeping(), FakePolicy(["4"]), FirstCharVerifier(), guide=FirstCharVerifier(), oracle=True))
     assert seen == [(None, None), ("4", "test")] and trace.oracle
     assert Trace.from_json(trace.to_json()).oracle
 
@@ -143,31 +143,31 @@ def test_one_problem_fails_and_the_others_go_on() -> None:
             return await super().generate(prefix, sampling, n)
 
     policy = Moody()
-    traces = [asyncio.run(attempt(p, Chain(), policy, Wanted())) for p in Digits().test[:3]]
+    traces = [asyncio.run(try_solve(p, Chain(), policy, FirstCharVerifier())) for p in DigitTask().test[:3]]
     assert [t.failed for t in traces] == ["", "not this one", ""]
     with pytest.raises(BaseExceptionGroup):
-        asyncio.run(solve_all(Digits().test[:3], Chain(), Moody(), Wanted()))
+        asyncio.run(solve_all(DigitTask().test[:3], Chain(), Moody(), FirstCharVerifier()))
 
 
 def test_what_a_scorer_costs_is_on_the_bill() -> None:
-    class Dear(Wanted):
+    class Dear(FirstCharVerifier):
         async def __call__(self, trace: Trace, steps: object) -> list[Score]:
             return [Score(1.0, cost=Cost(prompt_tokens=7, generated_tokens=2, flops=5.0))] * 2
 
-    trace = asyncio.run(solve(Digits().test[1], Ensemble(2), FakePolicy(["1", "2"]), Dear()))
+    trace = asyncio.run(solve(DigitTask().test[1], Ensemble(2), FakePolicy(["1", "2"]), Dear()))
     assert trace.cost.scorer_tokens == 18 and trace.cost.generated_tokens == 2
 
 
 def test_who_was_cut_off_by_its_budget_says_so() -> None:
-    trace = asyncio.run(solve(Digits().test[1], Chain(Sampling(max_tokens=3)), Speaker(["long"]), budget=Budget(2)))
-    assert trace.steps[1].stop == "length" and trace.spent
-    whole = asyncio.run(solve(Digits().test[1], Chain(Sampling(max_tokens=2)), Speaker(["long"]), budget=Budget(2)))
-    assert whole.steps[1].stop == "length" and not whole.spent, "it had all that it asked for"
+    trace = asyncio.run(solve(DigitTask().test[1], Chain(Sampling(max_tokens=3)), Speaker(["long"]), budget=Budget(2)))
+    assert trace.steps[1].stop == "length" and trace.budget_exhausted
+    whole = asyncio.run(solve(DigitTask().test[1], Chain(Sampling(max_tokens=2)), Speaker(["long"]), budget=Budget(2)))
+    assert whole.steps[1].stop == "length" and not whole.budget_exhausted, "it had all that it asked for"
 
 
 def test_a_guide_cannot_pass_for_the_judge() -> None:
     with pytest.raises(UsageError, match="both score as 'wanted'"):
-        asyncio.run(solve(Digits().test[4], Chain(), FakePolicy(["4"]), Wanted(), guide=Wanted()))
+        asyncio.run(solve(DigitTask().test[4], Chain(), FakePolicy(["4"]), FirstCharVerifier(), guide=FirstCharVerifier()))
 
 
 def test_a_prompt_that_cannot_be_written_is_one_problem_s_failure() -> None:
@@ -175,12 +175,12 @@ def test_a_prompt_that_cannot_be_written_is_one_problem_s_failure() -> None:
         def encode(self, messages: object) -> Ids:
             raise UsageError("no such character")
 
-    trace = asyncio.run(attempt(Digits().test[1], Chain(), Picky(), Wanted()))
-    assert trace.failed == "no such character" and trace.problem == Digits().test[1]
+    trace = asyncio.run(try_solve(DigitTask().test[1], Chain(), Picky(), FirstCharVerifier()))
+    assert trace.failed == "no such character" and trace.problem == DigitTask().test[1]
 
 
 def test_no_answer_has_a_reason() -> None:
-    empty = asyncio.run(solve(Digits().test[1], Ensemble(2), Silent()))
+    empty = asyncio.run(solve(DigitTask().test[1], Ensemble(2), Silent()))
     assert empty.failed == "no branch came to an answer: nothing was written"
 
 
@@ -191,20 +191,20 @@ class Silent(FakePolicy):
 
 @pytest.mark.parametrize("said", [[0.5, 0.5], [None, None], ["high", "low"]])
 def test_a_scorer_that_gives_no_scores_decides_nothing(said: list[object]) -> None:
-    class Loose(Wanted):
+    class Loose(FirstCharVerifier):
         async def __call__(self, trace: Trace, steps: object) -> list[Score]:
             return said  # type: ignore[return-value]
 
-    trace = asyncio.run(solve(Digits().test[1], Ensemble(2), FakePolicy(["1", "2"]), Loose()))
+    trace = asyncio.run(solve(DigitTask().test[1], Ensemble(2), FakePolicy(["1", "2"]), Loose()))
     assert trace.score(1, "wanted") is None and "not a Score" in trace.steps[1].scores["wanted"].reason
 
 
 def test_scores_of_any_number_can_be_saved_and_any_cost_is_on_the_bill() -> None:
-    class Single(Wanted):
+    class Single(FirstCharVerifier):
         async def __call__(self, trace: Trace, steps: object) -> list[Score]:
             return [Score(np.float32(0.5), cost=Cost(dollars=0.25, seconds=2.0))]  # type: ignore[arg-type]
 
-    trace = asyncio.run(solve(Digits().test[1], Chain(), FakePolicy(["1"]), Single()))
+    trace = asyncio.run(solve(DigitTask().test[1], Chain(), FakePolicy(["1"]), Single()))
     assert json.loads(json.dumps(trace.to_json()))["steps"][1]["scores"] == {"wanted": [0.5, ""]}
     assert trace.cost.dollars == 0.25 and trace.cost.seconds == 0.5 + 2.0
 
@@ -216,14 +216,14 @@ NINE = Sampling(max_tokens=9)
 def test_an_answer_that_was_cut_off_goes_on_with_more_budget(strategy: Any) -> None:
     """The tokens that are there stay, and nothing is asked for again."""
     policy = Speaker(lambda before, _: "=abcdef"[len(before.partition("=")[2]) + 1 :])
-    problem = Problem("p", user("1="))
+    problem = Problem("p", user_messages("1="))
     trace = asyncio.run(solve(problem, strategy, policy, budget=Budget(4)))
-    assert trace.spent and {trace.text(i) for i in trace.answers()} <= {"ab", "abcd"}
+    assert trace.budget_exhausted and {trace.text(i) for i in trace.answers()} <= {"ab", "abcd"}
     trace = Trace.from_json(trace.to_json())
     asyncio.run(solve(problem, strategy, policy, budget=Budget(5), trace=trace))
     assert trace.cost.generated_tokens <= 5
     asyncio.run(solve(problem, strategy, policy, trace=trace))
-    assert not trace.spent and {trace.text(i) for i in trace.answers()} == {"abcdef"}
+    assert not trace.budget_exhausted and {trace.text(i) for i in trace.answers()} == {"abcdef"}
     assert trace.cost.generated_tokens == 7 * len(trace.answers()), "six letters and an end"
     before = trace.to_json()
     asyncio.run(solve(problem, strategy, policy, trace=trace))
@@ -232,6 +232,6 @@ def test_an_answer_that_was_cut_off_goes_on_with_more_budget(strategy: Any) -> N
 
 def test_an_answer_without_room_for_more_stays() -> None:
     policy = Speaker(lambda before, _: "abcdef", fails=lambda text: ModelError("full") if "a" in text else None)
-    trace = asyncio.run(solve(Problem("p", user("1=")), Chain(), policy, budget=Budget(2)))
+    trace = asyncio.run(solve(Problem("p", user_messages("1=")), Chain(), policy, budget=Budget(2)))
     asyncio.run(solve(trace.problem, Chain(), policy, trace=trace))
     assert trace.text(trace.chosen or 0) == "ab" and not trace.steps[1].pruned

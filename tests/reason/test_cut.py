@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes import ASK, Digits
+from fakes import QUESTION_TEMPLATE, DigitTask
 from ponder.errors import ModelError, PonderError, Spent, UnknownName, UsageError
 from ponder.models import chat
 from ponder.models.load import Fresh
 from ponder.protocols import Policy
-from ponder.reason.operators import expand, generate, write
+from ponder.reason.operators import expand, generate, insert_text
 from ponder.reason.operators.cut import CUTS, Cut, cut_named
 from ponder.types import Completion, Cost, Ids, Message, Sampling, Trace, ids, prompt_trace
 
@@ -60,7 +60,7 @@ class Letters:
 
 
 def begun() -> Trace:
-    return prompt_trace(Digits().test[0], ids([0]))
+    return prompt_trace(DigitTask().test[0], ids([0]))
 
 
 def steps_of(mind: str, cut: Cut, most: int = 10_000) -> tuple[list[str], Trace]:
@@ -119,7 +119,7 @@ def test_the_whole_answer_has_the_bound(text: str, most: int) -> None:
 
 
 def test_a_cut_that_never_fires_prunes_the_step() -> None:
-    found, trace = steps_of("a" * 50, Cut(stop=("\n",), longest=8))
+    found, trace = steps_of("a" * 50, Cut(stop=("\n",), max_step_tokens=8))
     assert found == ["a" * 8] and trace.steps[1].pruned == "no step ended within 8 tokens"
     assert trace.answers() == []
 
@@ -168,7 +168,7 @@ def test_a_seed_does_not_write_the_same_children_again() -> None:
 
 def test_written_text_is_not_trained() -> None:
     trace = begun()
-    at = write(trace, 0, "Wait", Letters(""))
+    at = insert_text(trace, 0, "Wait", Letters(""))
     assert trace.text(at) == "Wait" and not trace.steps[at].sampled and trace.token_ids(at).tolist() == [0, *b"Wait"]
 
 
@@ -179,13 +179,13 @@ def test_on_a_real_network() -> None:
     from ponder.models.native import Native
 
     net, tokenizer = Fresh("abcdef", width=32, layers=2, heads=4, context=64).build(torch.float32, torch.device("cpu"))
-    policy: Policy = Native(net, chat.adopt(tokenizer, ASK))
+    policy: Policy = Native(net, chat.with_chat_template(tokenizer, QUESTION_TEMPLATE))
     greedy = Sampling(temperature=0, max_tokens=9)
 
     async def both() -> tuple[list[int], list[int]]:
         prompt = policy.encode(({"role": "user", "content": "ab"},))
         (whole,) = await policy.generate(prompt, greedy)
-        trace, at = prompt_trace(Digits().test[0], prompt), 0
+        trace, at = prompt_trace(DigitTask().test[0], prompt), 0
         while not trace.steps[at].done:
             (at,) = await generate(trace, at, policy, greedy, cut=Cut(tokens=2))
         return whole.token_ids.tolist(), trace.token_ids(at)[len(prompt) :].tolist()

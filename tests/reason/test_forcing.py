@@ -16,11 +16,11 @@ from ponder.jobs import decode, encode
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
 from ponder.reason.strategies.forcing import BudgetForcing
-from ponder.types import Problem, Sampling, Trace, user
+from ponder.types import Problem, Sampling, Trace, user_messages
 
 from .speaking import EOS, Speaker, tree
 
-PROBLEM = Problem("p", user("?"))
+PROBLEM = Problem("p", user_messages("?"))
 SHORT = Sampling(temperature=0.0, max_tokens=20)
 
 
@@ -173,4 +173,4 @@ def test_bad_settings(bad: dict[str, object], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         BudgetForcing(**bad)  # type: ignore[arg-type]
     with pytest.raises(UnknownName, match="left"):
-        BudgetForcing(rounds="lft")  # type: ignore[arg-type]
+        BudgetForcing(round_budget="lft")  # type: ignore[arg-type]

@@ -11,8 +11,8 @@ from fakes import FakePolicy
 from ponder.errors import ModelError, UsageError
 from ponder.jobs import decode, encode
 from ponder.protocols import Scorer
-from ponder.reason.strategies import Beam, Chain, Ensemble, Forest, Vote
-from ponder.reason.strategies.forest import split
+from ponder.reason.strategies import BeamSearch, Chain, Ensemble, Forest, Vote
+from ponder.reason.strategies.forest import split_forest
 from ponder.types import Completion, Ids, Sampling, Trace
 
 from .scripted import LINES, Rated, Scripted, asked, drawn
@@ -30,15 +30,15 @@ def think(strategy: Any, policy: Any, guide: Scorer | None = None, trace: Trace 
 
 def test_a_forest_by_hand() -> None:
     """Three beams of two first steps each: the first answers 1, the second 2, the third 3: a tie, first seen wins."""
-    trace = think(Forest(Beam(2, 2, cut=LINES), 3), Scripted(TREE), GUIDE)
+    trace = think(Forest(BeamSearch(2, 2, cut=LINES), 3), Scripted(TREE), GUIDE)
     assert [i for i, s in enumerate(trace.steps) if s.parent is None] == [0, 5, 10]
     assert drawn(trace, 0) == ["Q: x2 0", "  a/ x2 0.9", "    =1 x1 0.3 *", "    =1 x1 0.3", "  b/ x0 0.1 (not kept)"]
     assert drawn(trace, 5) == ["Q: x2 0", "  c/ x0 0.4 (not kept)", "  d/ x2 0.5", "    =2 x1 0.5", "    =2 x1 0.5"]
     assert drawn(trace, 10) == ["Q: x2 0", "  e/ x2 0.7", "    =3 x1 0.9", "    =3 x1 0.9", "  f/ x0 0.6 (not kept)"]
-    weighed = think(Forest(Beam(2, 2, cut=LINES), 3, "score"), Scripted(TREE), GUIDE)
+    weighed = think(Forest(BeamSearch(2, 2, cut=LINES), 3, "score"), Scripted(TREE), GUIDE)
     assert weighed.chosen is not None and weighed.text(weighed.chosen) == "e\n=3", "0.9 against 0.5 and 0.3"
-    alone = think(Beam(2, 2, cut=LINES), Scripted(TREE), GUIDE)
-    assert think(Forest(Beam(2, 2, cut=LINES), 1), Scripted(TREE), GUIDE).to_json() == alone.to_json()
+    alone = think(BeamSearch(2, 2, cut=LINES), Scripted(TREE), GUIDE)
+    assert think(Forest(BeamSearch(2, 2, cut=LINES), 1), Scripted(TREE), GUIDE).to_json() == alone.to_json()
     assert trace.cost.generated_tokens == sum(len(s.token_ids) for s in trace.steps if s.sampled)
 
 
@@ -61,12 +61,12 @@ def test_each_tree_has_one_vote() -> None:
 
 @pytest.mark.parametrize("stop", range(9))
 def test_a_forest_that_was_stopped_goes_on(stop: int) -> None:
-    forest = Forest(Beam(2, 2, cut=LINES), 3)
+    forest = Forest(BeamSearch(2, 2, cut=LINES), 3)
     whole = think(forest, Scripted(TREE), GUIDE)
     policy = Scripted(TREE, spends=stop)
     trace = think(forest, policy, GUIDE)
     kept = Trace.from_json(trace.to_json())
-    kept.read, policy.spends = trace.read, None
+    kept.extract_answer, policy.spends = trace.extract_answer, None
     think(forest, policy, GUIDE, kept)
     if stop >= 3:  # before, which tree got which first steps depended on who was stopped
         assert kept.to_json() == whole.to_json()
@@ -77,10 +77,10 @@ def test_a_forest_that_was_stopped_goes_on(stop: int) -> None:
 
 def test_more_trees_later() -> None:
     policy = Scripted(TREE)
-    trace = think(Forest(Beam(2, 2, cut=LINES), 1), policy, GUIDE)
-    think(Forest(Beam(2, 2, cut=LINES), 3), policy, GUIDE, trace)
-    assert trace.to_json() == think(Forest(Beam(2, 2, cut=LINES), 3), Scripted(TREE), GUIDE).to_json()
-    assert [len(t.steps) for t in split(trace)] == [5, 5, 5]
+    trace = think(Forest(BeamSearch(2, 2, cut=LINES), 1), policy, GUIDE)
+    think(Forest(BeamSearch(2, 2, cut=LINES), 3), policy, GUIDE, trace)
+    assert trace.to_json() == think(Forest(BeamSearch(2, 2, cut=LINES), 3), Scripted(TREE), GUIDE).to_json()
+    assert [len(t.steps) for t in split_forest(trace)] == [5, 5, 5]
 
 
 def test_seeded_trees_differ() -> None:
@@ -120,12 +120,12 @@ def test_a_tree_that_fails_has_no_vote() -> None:
     with pytest.raises(ModelError, match="server is down"):
         think(Forest(Breaks(3), 3), policy)
     spent = think(Forest(Chain(), 2), Scripted({}, spends=0))
-    assert spent.spent and not spent.failed and spent.chosen is None
+    assert spent.budget_exhausted and not spent.failed and spent.chosen is None
 
 
 def test_settings_that_cannot_work() -> None:
     for make, says in [
-        (lambda: Forest(trees=0), "at least one"), (lambda: Forest(of=3), "of a strategy"),
+        (lambda: Forest(trees=0), "at least one"), (lambda: Forest(strategy=3), "of a strategy"),
         (lambda: Forest(Forest()), "of a strategy"), (lambda: Forest(weight="scores"), "Did you mean 'score'"),  # type: ignore[arg-type]
     ]:  # fmt: skip
         with pytest.raises(UsageError, match=says):

@@ -17,9 +17,9 @@ from ponder.errors import ModelError, PonderError, UsageError
 from ponder.jobs import decode, encode
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
-from ponder.reason.operators.uncertainty import Trigger, measured, measures
-from ponder.reason.strategies.fork import Fork
-from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Trace, ids, user
+from ponder.reason.operators.uncertainty import Trigger, token_uncertainty, uncertainty_measures
+from ponder.reason.strategies.fork import EntropyFork
+from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Trace, ids, user_messages
 
 from .speaking import tree
 
@@ -53,14 +53,14 @@ class Torn:
             p = self.after(text + written)
             ranked = sorted(p, key=lambda c: -p[c])
             rows.append((p, ranked))
-            forced = sampling.forced[len(written) : len(written) + 1]
+            forced = sampling.forced_token_ids[len(written) : len(written) + 1]
             written += chr(forced[0]) if forced else ranked[0]
         self.drawn.append(written)
-        k = sampling.alternatives
+        k = sampling.logprobs
         top = [(r + ["\0"] * k)[:k] for _, r in rows]
         logs = [[math.log(p.get(c, 1e-9)) for c in t] for (p, _), t in zip(rows, top, strict=True)]
         notes = {
-            name: np.array([by_hand(list(p.values()))[name] for p, _ in rows], np.float32) for name in sampling.measures
+            name: np.array([by_hand(list(p.values()))[name] for p, _ in rows], np.float32) for name in sampling.token_stats
         }
         alternatives = (ids(np.array([[ord(c) for c in t] for t in top])), np.array(logs, np.float32)) if k else None
         logprobs = np.array([math.log(p.get(c, 1e-9)) for (p, _), c in zip(rows, written, strict=True)], np.float32)
@@ -87,17 +87,17 @@ def by_hand(p: Sequence[float]) -> dict[str, float]:
 @given(st.lists(st.floats(0.001, 1.0), min_size=2, max_size=30))
 def test_measures_are_their_definitions(weights: list[float]) -> None:
     p = np.array(weights) / sum(weights)
-    found, expected = measures(np.log(p)), by_hand(p.tolist())
+    found, expected = uncertainty_measures(np.log(p)), by_hand(p.tolist())
     assert found == pytest.approx(expected, abs=1e-9)
-    assert measures(np.log(p) + 7.5) == pytest.approx(expected, abs=1e-9), "logits need no normaliser"
+    assert uncertainty_measures(np.log(p) + 7.5) == pytest.approx(expected, abs=1e-9), "logits need no normaliser"
 
 
 def test_worked_measures() -> None:
-    flat = measures(np.zeros(4))
+    flat = uncertainty_measures(np.zeros(4))
     assert flat == pytest.approx(
         {"entropy": math.log(4), "varentropy": 0.0, "gini": 0.75, "variance": 0.0, "margin": 0.0}, abs=1e-12
     )
-    sure = measures(np.array([0.0, -np.inf]))
+    sure = uncertainty_measures(np.array([0.0, -np.inf]))
     assert sure == pytest.approx({"entropy": 0, "varentropy": 0, "gini": 0, "variance": 0.25, "margin": 1.0}, abs=1e-12)
 
 
@@ -118,13 +118,13 @@ def crossroads(text: str) -> Mapping[str, float]:
     return sure({"": "a", "a": "b", "abd": "7"}.get(said, END))
 
 
-BY = Fork(branch=Trigger(threshold=0.6), back=Trigger(threshold=1.2), answers=1, piece=8)
+BY = EntropyFork(fork_trigger=Trigger(threshold=0.6), backtrack_trigger=Trigger(threshold=1.2), answers=1, chunk_tokens=8)
 
 
-def think(strategy: Fork, policy: Torn, tokens: int | None = None, **more: Any) -> Trace:
+def think(strategy: EntropyFork, policy: Torn, tokens: int | None = None, **more: Any) -> Trace:
     assert decode(encode(strategy)) == strategy
     budget = Budget(tokens) if tokens else None
-    return asyncio.run(solve(Problem("p", user("Q")), strategy, policy, budget=budget, **more))
+    return asyncio.run(solve(Problem("p", user_messages("Q")), strategy, policy, budget=budget, **more))
 
 
 def test_branches_then_backs_up_by_hand() -> None:
@@ -143,12 +143,12 @@ def test_branches_then_backs_up_by_hand() -> None:
 
 
 def test_with_nowhere_else_to_go_it_goes_on() -> None:
-    trace = think(replace(BY, forks=0), Torn(crossroads))
+    trace = think(replace(BY, max_forks=0), Torn(crossroads))
     assert tree(trace)[1:] == [(0, "abcxe8", True)] and trace.chosen == 1
 
 
 def test_several_answers_vote() -> None:
-    trace = think(replace(BY, back=None, answers=2, forks=1), Torn(crossroads))
+    trace = think(replace(BY, backtrack_trigger=None, answers=2, max_forks=1), Torn(crossroads))
     assert sorted(trace.text(i) for i in trace.answers()) == ["abcxe8", "abd7"]
     assert trace.chosen is not None and trace.text(trace.chosen) == "abcxe8", "the first of equals"
 
@@ -158,7 +158,7 @@ def test_several_answers_vote() -> None:
         async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
             return [Score(float("7" in trace.text(i))) for i in steps]
 
-    guided = think(replace(BY, back=None, answers=2, forks=1), Torn(crossroads), guide=Seven())
+    guided = think(replace(BY, backtrack_trigger=None, answers=2, max_forks=1), Torn(crossroads), guide=Seven())
     assert guided.text(guided.chosen or 0) == "abd7"
 
 
@@ -170,7 +170,7 @@ def test_each_measure_can_fork(measure: str, bar: float) -> None:
     def once(text: str) -> Mapping[str, float]:
         return {"c": 0.6, "d": 0.4} if text == "Qab" else {{"Q": "a", "Qa": "b"}.get(text, END): 1.0}
 
-    how = Fork(measure, Trigger(threshold=bar), ways=2, answers=2, vocabulary=100)
+    how = EntropyFork(measure, Trigger(threshold=bar), branches=2, answers=2, vocab_size=100)
     trace = think(how, Torn(once))
     assert [trace.text(i) for i in trace.answers()] == ["abc", "abd"], measure
     assert measure in trace.steps[1].notes
@@ -180,19 +180,19 @@ def test_the_variance_is_of_the_whole_vocabulary() -> None:
     p = [0.6, 0.4]
     c = Completion("c", ids([1]), np.zeros(1, np.float32), "eos", notes={"gini": np.array([0.48], np.float32)})
     whole = by_hand([*p, *[0.0] * 98])
-    assert measured(c, "variance", 100)[0] == pytest.approx(whole["variance"], rel=1e-5)
+    assert token_uncertainty(c, "variance", 100)[0] == pytest.approx(whole["variance"], rel=1e-5)
     with pytest.raises(UsageError, match="does not tell the entropy"):
-        measured(c, "entropy")
+        token_uncertainty(c, "entropy")
     with pytest.raises(UsageError, match="two likeliest"):
-        measured(c, "margin")
+        token_uncertainty(c, "margin")
 
 
 def test_quantiles_are_of_what_was_seen() -> None:
     seen = [float(i) for i in range(101)]
-    assert Trigger(quantile=0.9).bar(seen) == 90.0 and Trigger(quantile=0.9).bar(seen, small=True) == pytest.approx(
+    assert Trigger(quantile=0.9).cutoff(seen) == 90.0 and Trigger(quantile=0.9).cutoff(seen, small=True) == pytest.approx(
         10.0
     )
-    assert Trigger(quantile=0.9, least=102).bar(seen) is None
+    assert Trigger(quantile=0.9, min_seen_tokens=102).cutoff(seen) is None
     text = "Q" + "a" * 40
 
     def after(said: str) -> Mapping[str, float]:
@@ -200,16 +200,16 @@ def test_quantiles_are_of_what_was_seen() -> None:
             return {"b": 0.5, "c": 0.5}
         return sure("a") if len(said) < len(text) else sure(END)
 
-    how = Fork(branch=Trigger(quantile=0.9, least=32), answers=2, piece=8)
+    how = EntropyFork(fork_trigger=Trigger(quantile=0.9, min_seen_tokens=32), answers=2, chunk_tokens=8)
     trace = think(how, Torn(after))
     assert [trace.text(i) for i in trace.answers()] == ["a" * 40 + "b", "a" * 40 + "c"]
-    early = think(replace(how, branch=Trigger(quantile=0.9, least=41)), Torn(after))
+    early = think(replace(how, fork_trigger=Trigger(quantile=0.9, min_seen_tokens=41)), Torn(after))
     assert [early.text(i) for i in early.answers()] == ["a" * 40 + "b"], "too little was seen"
 
 
 @pytest.mark.parametrize("tokens", range(1, 16))
 def test_stopped_at_any_budget_and_gone_on(tokens: int) -> None:
-    how = replace(BY, piece=3)
+    how = replace(BY, chunk_tokens=3)
     part = think(how, Torn(crossroads), tokens)
     assert part.cost.generated_tokens <= tokens
     policy = Torn(crossroads)
@@ -222,7 +222,7 @@ def test_stopped_at_any_budget_and_gone_on(tokens: int) -> None:
 
 
 def test_a_branch_that_fails_is_pruned() -> None:
-    how = replace(BY, back=None, answers=2)
+    how = replace(BY, backtrack_trigger=None, answers=2)
     trace = think(how, Torn(crossroads, fails=lambda text: text == "Qabc"))
     assert trace.steps[2].pruned == "the context is full" and trace.text(trace.chosen or 0) == "abd7"
     with pytest.raises(PonderError, match="full"):
@@ -230,7 +230,7 @@ def test_a_branch_that_fails_is_pruned() -> None:
 
 
 def test_an_answer_ends_at_its_budget() -> None:
-    how = Fork(branch=Trigger(threshold=9.0), answers=1, piece=4, sampling=Sampling(temperature=0.0, max_tokens=12))
+    how = EntropyFork(fork_trigger=Trigger(threshold=9.0), answers=1, chunk_tokens=4, sampling=Sampling(temperature=0.0, max_tokens=12))
     trace = think(how, Torn(lambda text: sure("a")))
     assert trace.text(trace.chosen or 0) == "a" * 12 and trace.steps[-1].stop == "length"
 
@@ -242,13 +242,13 @@ def test_a_stop_of_the_users_ends_the_answer() -> None:
             place = c.text.find(";")
             cut = slice(0, place + 1 if place >= 0 else None)
             notes = {k: v[cut] for k, v in c.notes.items()}
-            assert c.alternatives is not None
-            alternatives = (c.alternatives[0][cut], c.alternatives[1][cut])
+            assert c.top_logprobs is not None
+            alternatives = (c.top_logprobs[0][cut], c.top_logprobs[1][cut])
             stop: Any = "stop" if place >= 0 else c.stop
             return [replace(c, text=c.text[cut], token_ids=c.token_ids[cut], logprobs=c.logprobs[cut], stop=stop,
-                            notes=notes, alternatives=alternatives)]  # fmt: skip
+                            notes=notes, top_logprobs=alternatives)]  # fmt: skip
 
-    how = Fork(branch=Trigger(threshold=9.0), answers=1, piece=3, sampling=Sampling(temperature=0.0, stop=(";",)))
+    how = EntropyFork(fork_trigger=Trigger(threshold=9.0), answers=1, chunk_tokens=3, sampling=Sampling(temperature=0.0, stop=(";",)))
     trace = think(how, Stopping(lambda text: sure({1: "a", 2: "b", 3: "c", 4: "d"}.get(len(text), ";"))))
     assert trace.text(trace.chosen or 0) == "abcd;" and trace.steps[-1].done
 
@@ -256,7 +256,7 @@ def test_a_stop_of_the_users_ends_the_answer() -> None:
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=40), st.floats(0.01, 0.99), st.booleans())
 def test_a_bar_is_numpys_quantile(seen: list[float], share: float, small: bool) -> None:
     expected = np.quantile(seen, 1 - share if small else share)
-    assert Trigger(quantile=share, least=1).bar(sorted(seen), small) == pytest.approx(expected, abs=1e-9)
+    assert Trigger(quantile=share, min_seen_tokens=1).cutoff(sorted(seen), small) == pytest.approx(expected, abs=1e-9)
 
 
 @settings(max_examples=60)
@@ -268,7 +268,7 @@ def test_random_trees_keep_their_books(seed: int, ways: int, forks: int, answers
         return dict(zip(letters, rng.dirichlet(np.ones(4) * rng.choice([0.2, 2.0])).tolist(), strict=True))
 
     sampling = Sampling(temperature=0.0, max_tokens=20)
-    how = Fork("entropy", Trigger(threshold=0.7), Trigger(threshold=1.2), ways, forks, answers, piece, 0, sampling)
+    how = EntropyFork("entropy", Trigger(threshold=0.7), Trigger(threshold=1.2), ways, forks, answers, piece, 0, sampling)
     trace = think(how, Torn(after))
     assert sum(len(trace.children(i)) > 1 for i in range(len(trace.steps))) <= forks
     kept = sum(len(s.token_ids) for s in trace.steps[1:])
@@ -286,10 +286,10 @@ def test_random_trees_keep_their_books(seed: int, ways: int, forks: int, answers
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: Fork("entropi"), "Did you mean 'entropy'"), (lambda: Fork("variance"), "size of the vocabulary"),
-        (lambda: Fork(ways=1), "2 or more ways"), (lambda: Trigger(), "one of the two"),
+        (lambda: EntropyFork("entropi"), "Did you mean 'entropy'"), (lambda: EntropyFork("variance"), "size of the vocabulary"),
+        (lambda: EntropyFork(branches=1), "2 or more ways"), (lambda: Trigger(), "one of the two"),
         (lambda: Trigger(1.0, 0.5), "one of the two"), (lambda: Trigger(quantile=1.5), "between 0 and 1"),
-        (lambda: Trigger(quantile=0.5, least=0), "at least one"),
+        (lambda: Trigger(quantile=0.5, min_seen_tokens=0), "at least one"),
     ],
 )  # fmt: skip
 def test_bad_settings(make: Any, says: str) -> None:

@@ -15,31 +15,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakes import FakePolicy, wait
+from fakes import FakePolicy, run_async
 from ponder.errors import PonderError, UsageError
 from ponder.reason.games import (
     GAME_SEARCH,
-    ConnectFour,
+    ConnectFourGame,
     CountdownGame,
     LanguagePlayer,
     Likeliest,
-    Moves,
-    Playouts,
+    GamePolicy,
+    RandomPlayoutScorer,
     Searcher,
-    TicTacToe,
-    Valued,
+    TicTacToeGame,
+    LearnedValueScorer,
     ValueNet,
     game_problem,
-    trained,
+    train_value_net,
 )
-from ponder.reason.games.game import after, playout
+from ponder.reason.games.game import state_after, random_playout
 from ponder.reason.operators.tree_select import PUCT, UCT
 from ponder.types import Sampling, Trace, prompt_trace
-from ponder.verify import Countdown
-from ponder.verify.puzzles.tictactoe import outcome, won
+from ponder.verify import CountdownVerifier
+from ponder.verify.puzzles.tictactoe import minimax_outcome, has_won
 
-TTT = TicTacToe()
-FOUR = ConnectFour()
+TTT = TicTacToeGame()
+FOUR = ConnectFourGame()
 
 
 def search(game: Any, simulations: int, **changes: Any) -> Any:
@@ -47,10 +47,10 @@ def search(game: Any, simulations: int, **changes: Any) -> Any:
 
 
 def searched(game: Any, played: Sequence[int], simulations: int, guide: Any = None, **changes: Any) -> Trace:
-    policy = Moves(game)
+    policy = GamePolicy(game)
     problem = game_problem(game, played)
     trace = prompt_trace(problem, policy.encode(problem.messages))
-    wait(search(game, simulations, **changes)(trace, policy, guide or Playouts(game)), 60)
+    run_async(search(game, simulations, **changes)(trace, policy, guide or RandomPlayoutScorer(game)), 60)
     return trace
 
 
@@ -64,7 +64,7 @@ def test_tic_tac_toe_by_the_verifiers_rules(seed: int) -> None:
     while TTT.outcome(board) is None:
         mover = "X" if board.count("X") == board.count("O") else "O"
         board = TTT.play(board, rng.choice(TTT.moves(board)))
-        assert (TTT.outcome(board) == 1.0) == won(board, mover)
+        assert (TTT.outcome(board) == 1.0) == has_won(board, mover)
     assert TTT.outcome(board) == 1.0 or "." not in board
 
 
@@ -86,7 +86,7 @@ def grid(played: Sequence[int]) -> tuple[list[str], bool]:
 def test_connect_four_by_a_plain_board(seed: int) -> None:
     rng, played = random.Random(seed), []
     while True:
-        state = after(FOUR, played)
+        state = state_after(FOUR, played)
         columns, finished = grid(played)
         end = FOUR.outcome(state)
         assert (end == 1.0) == finished and (end == 0.0) == (not finished and len(played) == 42)
@@ -105,7 +105,7 @@ def test_connect_four_counts_positions() -> None:
 
 
 def test_connect_four_tells_its_open_lines() -> None:
-    x = FOUR.features([FOUR.start(), FOUR.play(FOUR.start(), 3), after(FOUR, [3, 3])])
+    x = FOUR.features([FOUR.start(), FOUR.play(FOUR.start(), 3), state_after(FOUR, [3, 3])])
     assert x.shape == (3, 6 * 69) and not x[0].any()
     # The lowest cell of the middle column is in 4 rows, 1 column and 2 diagonals; they are the other's.
     assert x[1].sum() == 7 and x[1, 3 * 69 : 4 * 69].sum() == 7
@@ -114,33 +114,33 @@ def test_connect_four_tells_its_open_lines() -> None:
 
 def test_moves_that_are_not_legal() -> None:
     with pytest.raises(UsageError, match="cannot be played"):
-        after(TTT, [4, 4])
+        state_after(TTT, [4, 4])
     with pytest.raises(UsageError, match="cannot be played"):
-        after(FOUR, [0] * 7)
+        state_after(FOUR, [0] * 7)
     with pytest.raises(UsageError, match="cannot be played"):
-        after(FOUR, [-1])
+        state_after(FOUR, [-1])
     with pytest.raises(UsageError, match="no move"):
-        after(CountdownGame((1, 2), 3), [99])
+        state_after(CountdownGame((1, 2), 3), [99])
     with pytest.raises(UsageError, match="no moves of"):
-        Moves(TTT).tokens("centre")
-    for bad in (lambda: ConnectFour(9, 9), lambda: CountdownGame((1,), 1), lambda: LanguagePlayer(FakePolicy(), 0)):
+        GamePolicy(TTT).tokens("centre")
+    for bad in (lambda: ConnectFourGame(9, 9), lambda: CountdownGame((1,), 1), lambda: LanguagePlayer(FakePolicy(), 0)):
         with pytest.raises(UsageError):
             bad()
 
 
 def test_the_policy_gives_each_legal_move_once_or_plays_on() -> None:
-    policy = Moves(TTT, seed=3)
+    policy = GamePolicy(TTT, seed=3)
     prefix = policy.encode(game_problem(TTT, [4, 0, 2, 6]).messages)
-    one = wait(policy.generate(prefix, Sampling(max_tokens=1), 64))
+    one = run_async(policy.generate(prefix, Sampling(max_tokens=1), 64))
     assert [int(c.token_ids[0]) for c in one] == [1, 3, 5, 7, 8] and {c.stop for c in one} == {"stop"}
     assert [float(c.logprobs[0]) for c in one] == pytest.approx([-math.log(5)] * 5)
-    assert len(wait(policy.generate(prefix, Sampling(max_tokens=1), 2))) == 2
-    ends = wait(policy.generate(prefix, Sampling(max_tokens=9, seed=1), 5))
-    assert all(TTT.outcome(after(TTT, [4, 0, 2, 6, *c.token_ids.tolist()])) is not None for c in ends)
-    assert [c.text for c in ends] == [c.text for c in wait(policy.generate(prefix, Sampling(max_tokens=9, seed=1), 5))]
-    (cut,) = wait(policy.generate(policy.tokens(""), Sampling(max_tokens=2)))
+    assert len(run_async(policy.generate(prefix, Sampling(max_tokens=1), 2))) == 2
+    ends = run_async(policy.generate(prefix, Sampling(max_tokens=9, seed=1), 5))
+    assert all(TTT.outcome(state_after(TTT, [4, 0, 2, 6, *c.token_ids.tolist()])) is not None for c in ends)
+    assert [c.text for c in ends] == [c.text for c in run_async(policy.generate(prefix, Sampling(max_tokens=9, seed=1), 5))]
+    (cut,) = run_async(policy.generate(policy.tokens(""), Sampling(max_tokens=2)))
     assert cut.stop == "length" and len(cut.token_ids) == 2
-    assert wait(policy.generate(policy.tokens("0 3 1 4 2"), Sampling(max_tokens=1), 3)) == [], "it is over"
+    assert run_async(policy.generate(policy.tokens("0 3 1 4 2"), Sampling(max_tokens=1), 3)) == [], "it is over"
 
 
 # Search.
@@ -160,7 +160,7 @@ def views() -> list[tuple[int, ...]]:
 
 def test_search_never_loses_at_tic_tac_toe() -> None:
     """Against every reply to every reply, as either side; boards that look alike are thought about once."""
-    player = Searcher(TTT, search(TTT, 800, rule=UCT(1.4)), Moves(TTT), Playouts(TTT))
+    player = Searcher(TTT, search(TTT, 800, rule=UCT(1.4)), GamePolicy(TTT), RandomPlayoutScorer(TTT))
     chosen: dict[str, int] = {}
     worst = {"X": 1.0, "O": 1.0}
     seen: set[tuple[str, str]] = set()
@@ -170,7 +170,7 @@ def test_search_never_loses_at_tic_tac_toe() -> None:
         if alike not in chosen:
             crosses, noughts = ([i for i, sign in enumerate(alike) if sign == who] for who in "XO")
             history = [m for pair in zip_longest(crosses, noughts) for m in pair if m is not None]
-            chosen[alike] = wait(player(history), 60)
+            chosen[alike] = run_async(player(history), 60)
         return view[chosen[alike]]
 
     def explore(board: str, side: str) -> None:
@@ -178,8 +178,8 @@ def test_search_never_loses_at_tic_tac_toe() -> None:
             return
         seen.add((board, side))
         mover, other = ("X" if board.count(".") % 2 else "O"), ("O" if side == "X" else "X")
-        if won(board, side) or won(board, other) or "." not in board:
-            worst[side] = min(worst[side], 1.0 if won(board, side) else -1.0 if won(board, other) else 0.0)
+        if has_won(board, side) or has_won(board, other) or "." not in board:
+            worst[side] = min(worst[side], 1.0 if has_won(board, side) else -1.0 if has_won(board, other) else 0.0)
             return
         for m in [move(board)] if mover == side else TTT.moves(board):
             explore(TTT.play(board, m), side)
@@ -213,7 +213,7 @@ class RandomTree:
     def outcome(self, state: tuple[int, ...]) -> float | None:
         return None if len(state) < self.depth else random.Random(f"{self.seed} {state}").choice([-1.0, 0.0, 1.0])
 
-    def say(self, state: tuple[int, ...], move: int) -> str:
+    def move_text(self, state: tuple[int, ...], move: int) -> str:
         return str(move)
 
 
@@ -226,7 +226,7 @@ def minimax(game: Any, state: Any) -> float:
 @pytest.mark.parametrize("seed", range(8))
 def test_uct_converges_to_minimax(seed: int) -> None:
     game = RandomTree(seed, branches=2 + seed % 2, depth=3)
-    trace = searched(game, [], 1500, Playouts(game, seed=seed))
+    trace = searched(game, [], 1500, RandomPlayoutScorer(game, seed=seed))
     best = search(game, 1).best_child(trace, 0)
     assert best is not None
     right = max(minimax(game, (m,)) for m in game.moves(()))
@@ -237,18 +237,18 @@ def test_uct_converges_to_minimax(seed: int) -> None:
 def test_rollouts_of_the_policy_are_seen_from_the_right_side() -> None:
     # X has 0 and 1, O has 3 and 4: X wins with 2; with anything else O wins with 5 or lets X win.
     played = [0, 3, 1, 4]
-    trace = searched(TTT, played, 60, Playouts(TTT), rollouts=2, rule=PUCT(low=-1, high=1))
+    trace = searched(TTT, played, 60, RandomPlayoutScorer(TTT), rollouts=2, rule=PUCT(low=-1, high=1))
     best = search(TTT, 1).best_child(trace, 0)
     assert best is not None and trace.token_ids(best)[-1] == 2 and trace.steps[best].value == 1.0
     assert all(trace.steps[k].value < 0.5 for k in trace.children(0) if k != best)
 
 
 def test_connect_four_sees_what_wins_and_what_must_be_stopped() -> None:
-    net = trained(FOUR, 50, hidden=8)
-    for guide in (Playouts(FOUR), Valued(FOUR, net)):
+    net = train_value_net(FOUR, 50, hidden=8)
+    for guide in (RandomPlayoutScorer(FOUR), LearnedValueScorer(FOUR, net)):
         for played in ([3, 0, 3, 0, 3, 1], [3, 6, 3, 6, 3]):  # the first wins with 3; then the second must play 3
             strategy = search(FOUR, 150)
-            assert wait(Searcher(FOUR, strategy, Moves(FOUR), guide)(played)) == 3
+            assert run_async(Searcher(FOUR, strategy, GamePolicy(FOUR), guide)(played)) == 3
 
 
 @pytest.mark.parametrize(("numbers", "target"), [((7, 6, 3), 45), ((1, 2, 3, 4), 24), ((8, 5, 2), 1)])
@@ -257,15 +257,15 @@ def test_countdown_is_solved_and_the_verifier_agrees(numbers: tuple[int, ...], t
     trace = searched(game, [], 300, rollouts=1, best="score")
     assert trace.chosen is not None and trace.score(trace.chosen, "playouts") == 1.0
     assert all(s.value >= 0 for s in trace.steps), "played alone, nothing changes sign"
-    answer = game.answer(after(game, trace.token_ids(trace.chosen).tolist()))
-    assert Countdown().judge(answer, {"numbers": list(numbers), "target": target}).value == 1.0
+    answer = game.answer(state_after(game, trace.token_ids(trace.chosen).tolist()))
+    assert CountdownVerifier().grade(answer, {"numbers": list(numbers), "target": target}).value == 1.0
 
 
 # The value net.
 
 
 def test_the_nets_gradient_is_that_of_its_error() -> None:
-    net = ValueNet.fresh(FOUR, hidden=4, seed=1)
+    net = ValueNet.initialize(FOUR, hidden=4, seed=1)
     wide = ValueNet(FOUR, *(p.astype(np.float64) for p in net.parameters))  # type: ignore[arg-type]
     rng = np.random.default_rng(0)
     x, target = rng.integers(0, 2, (5, 414)).astype(np.float64), rng.uniform(-1, 1, 5)
@@ -283,8 +283,8 @@ def test_the_nets_gradient_is_that_of_its_error() -> None:
 
 
 def test_a_trained_net_foresees_who_wins() -> None:
-    net, again = trained(FOUR, 300, hidden=16), trained(FOUR, 20, hidden=16)
-    assert (again.w_FH == trained(FOUR, 20, hidden=16).w_FH).all(), "seeded"
+    net, again = train_value_net(FOUR, 300, hidden=16), train_value_net(FOUR, 20, hidden=16)
+    assert (again.w_FH == train_value_net(FOUR, 20, hidden=16).w_FH).all(), "seeded"
     rng, states = random.Random(5), []
     while len(states) < 60:
         state = FOUR.start()
@@ -293,8 +293,8 @@ def test_a_trained_net_foresees_who_wins() -> None:
                 state = FOUR.play(state, rng.choice(FOUR.moves(state)))
         if FOUR.outcome(state) is None:
             states.append(state)
-    ends = [-np.mean([playout(FOUR, s, rng) for _ in range(20)]) for s in states]  # to who is to move
-    assert np.corrcoef(net(states), ends)[0, 1] > 0.4 > abs(np.corrcoef(ValueNet.fresh(FOUR)(states), ends)[0, 1])
+    ends = [-np.mean([random_playout(FOUR, s, rng) for _ in range(20)]) for s in states]  # to who is to move
+    assert np.corrcoef(net(states), ends)[0, 1] > 0.4 > abs(np.corrcoef(ValueNet.initialize(FOUR)(states), ends)[0, 1])
 
 
 @cache
@@ -306,8 +306,8 @@ def average(board: str) -> float:
 
 def test_playouts_are_fair() -> None:
     rng = random.Random(1)
-    board = after(TTT, [0, 4])
-    mean = sum(playout(TTT, board, rng) for _ in range(3000)) / 3000
+    board = state_after(TTT, [0, 4])
+    mean = sum(random_playout(TTT, board, rng) for _ in range(3000)) / 3000
     assert mean == pytest.approx(average(board), abs=0.06)
 
 
@@ -315,32 +315,32 @@ def test_playouts_are_fair() -> None:
 
 
 def test_a_language_model_plays_alone_and_with_search() -> None:
-    board = after(TTT, [0, 3, 1, 4])  # X wins with cell 3
-    asked = TTT.ask(board)
+    board = state_after(TTT, [0, 3, 1, 4])  # X wins with cell 3
+    asked = TTT.question(board)
     assert "You play X" in asked and "X X 3\nO O 6\n7 8 9" in asked
-    assert [TTT.read(t) for t in ("3", "Cell 7.", "I take 12", "1.5", "", "none")] == [2, 6, None, None, None, None]
+    assert [TTT.parse_move(t) for t in ("3", "Cell 7.", "I take 12", "1.5", "", "none")] == [2, 6, None, None, None, None]
     player = LanguagePlayer(FakePolicy(["7", "7", "1", "x", "3", "9", "7", "7"]), samples=8)
-    weights, cost = wait(player(TTT, board, TTT.moves(board)))
+    weights, cost = run_async(player(TTT, board, TTT.moves(board)))
     assert weights == pytest.approx([1 / 6, 0, 4 / 6, 0, 1 / 6]) and cost.generated_tokens == 8
-    assert player.tally == {"legal": 6, "illegal": 1, "no move": 1}
-    assert wait(Likeliest(TTT, LanguagePlayer(FakePolicy(["7"] * 8)))([0, 3, 1, 4])) == 6, "alone it misses the win"
+    assert player.answer_counts == {"legal": 6, "illegal": 1, "no move": 1}
+    assert run_async(Likeliest(TTT, LanguagePlayer(FakePolicy(["7"] * 8)))([0, 3, 1, 4])) == 6, "alone it misses the win"
     prior = LanguagePlayer(FakePolicy(["3", *["7"] * 7] * 200))
-    thinking = Searcher(TTT, search(TTT, 40, rule=PUCT(low=-1, high=1)), Moves(TTT, prior), Playouts(TTT))
-    assert wait(thinking([0, 3, 1, 4])) == 2, "with search it does not"
-    nothing = wait(LanguagePlayer(FakePolicy(["?"] * 8))(TTT, board, TTT.moves(board)))
+    thinking = Searcher(TTT, search(TTT, 40, rule=PUCT(low=-1, high=1)), GamePolicy(TTT, prior), RandomPlayoutScorer(TTT))
+    assert run_async(thinking([0, 3, 1, 4])) == 2, "with search it does not"
+    nothing = run_async(LanguagePlayer(FakePolicy(["?"] * 8))(TTT, board, TTT.moves(board)))
     assert nothing[0] == [0.2] * 5
     with pytest.raises(UsageError, match="cannot be put into words"):
-        wait(LanguagePlayer(FakePolicy())(FOUR, FOUR.start(), [0]))
+        run_async(LanguagePlayer(FakePolicy())(FOUR, FOUR.start(), [0]))
 
 
 def test_the_models_tokens_are_on_the_bill() -> None:
-    policy = Moves(TTT, LanguagePlayer(FakePolicy(["5", "1"] * 100), samples=2))
+    policy = GamePolicy(TTT, LanguagePlayer(FakePolicy(["5", "1"] * 100), samples=2))
     trace = prompt_trace(game_problem(TTT), policy.encode(game_problem(TTT).messages))
-    wait(search(TTT, 3, rule=PUCT(low=-1, high=1))(trace, policy, Playouts(TTT)))
+    run_async(search(TTT, 3, rule=PUCT(low=-1, high=1))(trace, policy, RandomPlayoutScorer(TTT)))
     assert trace.cost.generated_tokens > 0 and trace.cost.flops > 0
 
 
 def test_a_game_that_is_over_has_no_next_move() -> None:
     with pytest.raises(PonderError):
-        wait(Searcher(TTT, search(TTT, 5), Moves(TTT), Playouts(TTT))([0, 3, 1, 4, 2]))
-    assert outcome("XX.OO....", "X") == 1
+        run_async(Searcher(TTT, search(TTT, 5), GamePolicy(TTT), RandomPlayoutScorer(TTT))([0, 3, 1, 4, 2]))
+    assert minimax_outcome("XX.OO....", "X") == 1

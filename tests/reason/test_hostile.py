@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from fakes import wait
+from fakes import run_async
 from ponder.errors import Interrupted, ModelError, PonderError, Spent, UsageError
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget, Purse
@@ -33,7 +33,7 @@ from ponder.types import (
     Trace,
     ids,
     prompt_trace,
-    user,
+    user_messages,
 )
 
 EOS, FIRST = 1, 10  # characters are tokens from FIRST on
@@ -41,7 +41,7 @@ PIECES = (
     "1", "2", "=", "a", ". ", "\n", "\n\n", "Answer: ", "</think>", "sure\n", "likely\n", "Part: x\n",
     "The best choice is 2", "<calc>", "</calc>", "1+1", "No mistakes", "\\boxed{4}", "\\boxed{5}",
 )  # fmt: skip
-PROBLEM = Problem("p", user("what is 2+2"), "4")
+PROBLEM = Problem("p", user_messages("what is 2+2"), "4")
 
 
 @dataclass
@@ -89,8 +89,8 @@ class Wild:
         return random.Random(hashlib.blake2b(repr((self.seed, *what)).encode(), digest_size=8).digest())
 
     def _completion(self, prefix: Ids, sampling: Sampling, number: int, first: bool) -> Completion:
-        draw = self._drawn(prefix.tobytes(), number, sampling.forced)
-        kept, stop = list(sampling.forced), "eos" if EOS in sampling.forced else "length"
+        draw = self._drawn(prefix.tobytes(), number, sampling.forced_token_ids)
+        kept, stop = list(sampling.forced_token_ids), "eos" if EOS in sampling.forced_token_ids else "length"
         if not kept and not sampling.min_tokens and draw.random() < self.empty:
             stop = "stop"
         while stop == "length" and len(kept) < sampling.max_tokens:
@@ -101,9 +101,9 @@ class Wild:
                     stop = "eos" if kept[-1] == EOS else "stop"
                     break
         size = len(kept)
-        notes: dict[str, Floats] = {m: self._numbers(draw, size) for m in sampling.measures}
+        notes: dict[str, Floats] = {m: self._numbers(draw, size) for m in sampling.token_stats}
         alternatives = None
-        if wide := sampling.alternatives:
+        if wide := sampling.logprobs:
             tokens = np.array([[FIRST + ord(draw.choice("12=a")) for _ in range(wide)] for _ in kept], np.int32)
             logprobs = -np.sort(self._numbers(draw, size * wide).reshape(size, wide))
             alternatives = tokens.reshape(size, wide), logprobs
@@ -173,7 +173,7 @@ def think(
     name: str, policy: Wild, guide: Guide | None, budget: Budget | Purse | None = None, trace: Trace | None = None
 ) -> Trace:
     way = WAYS[name]
-    return wait(solve(PROBLEM, way, policy, guide=guide, budget=budget, oracle=name == "star", trace=trace), 10)
+    return run_async(solve(PROBLEM, way, policy, guide=guide, budget=budget, oracle=name == "star", trace=trace), 10)
 
 
 def check(name: str, trace: Trace, policy: Wild, guide: Guide | None = None, tokens: int | None = None) -> None:
@@ -188,12 +188,12 @@ def check(name: str, trace: Trace, policy: Wild, guide: Guide | None = None, tok
         assert step.logprobs is None or len(step.logprobs) == len(step.token_ids)
         assert all(len(values) == len(step.token_ids) for values in step.notes.values())
     if trace.chosen is None:
-        assert trace.failed or trace.spent or trace.answers(), "no answer has a reason"
+        assert trace.failed or trace.budget_exhausted or trace.answers(), "no answer has a reason"
         return
     step = trace.steps[trace.chosen]
-    assert step.parent is not None and not step.pruned and not step.aside
+    assert step.parent is not None and not step.pruned and not step.meta
     if name not in TREE_OF_THOUGHTS:
-        assert step.done or trace.spent
+        assert step.done or trace.budget_exhausted
         assert not trace.children(trace.chosen) and any(trace.steps[i].sampled for i in trace.path(trace.chosen))
     if name not in ROLLOUTS:
         assert not any(trace.steps[i].pruned for i in trace.path(trace.chosen))
@@ -253,7 +253,7 @@ def test_stopped_by_hand_and_gone_on_with(name: str) -> None:
         trace = prompt_trace(PROBLEM, policy.encode(PROBLEM.messages))
         with contextlib.suppress(Interrupted):
             think(name, policy, Guide(), purse, trace)
-        assert purse.left == 1000 - purse.spent.generated_tokens, "nothing stays reserved"
+        assert purse.tokens_left == 1000 - purse.spent.generated_tokens, "nothing stays reserved"
         policy.stops = None
         kept = Trace.from_json(json.loads(json.dumps(trace.to_json())))
         done = think(name, policy, Guide(), trace=kept)

@@ -18,30 +18,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakes import wait
+from fakes import run_async
 from ponder.errors import ModelError, PonderError, Spent, UsageError
 from ponder.jobs import decode, encode
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
-from ponder.reason.operators.backpropagate import Discounted
+from ponder.reason.operators.backpropagate import DiscountedBackup
 from ponder.reason.operators.cut import CUTS
-from ponder.reason.operators.priors import Noise
+from ponder.reason.operators.priors import DirichletNoise
 from ponder.reason.operators.tree_select import PUCT, UCT, X1
 from ponder.reason.operators.widen import Widening
 from ponder.reason.strategies import STRATEGIES
 from ponder.reason.strategies.mcts import MCTS
-from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Trace, ids, prompt_trace, user
+from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Trace, ids, prompt_trace, user_messages
 
 from .scripted import LINES, Rated, Scripted, asked, drawn
 
 SCRIPT = {"": ["a\n", "b\n"], "a\n": ["c=1", "d=2"], "b\n": ["e=3", "f=4"]}
 RATED = Rated({"a\n": 0.5, "b\n": 0.3, "c=1": 0.9, "d=2": 0.1, "e=3": 0.2, "f=4": 0.4})
-TWO = MCTS(width=2, cut=LINES, finish=False)
+TWO = MCTS(width=2, cut=LINES, complete_answer=False)
 
 
 def grown(strategy: MCTS, policy: Any = None, guide: Any = RATED, trace: Trace | None = None) -> Trace:
     trace = asked() if trace is None else trace
-    wait(strategy(trace, policy or Scripted(SCRIPT), guide))
+    run_async(strategy(trace, policy or Scripted(SCRIPT), guide))
     return trace
 
 
@@ -51,7 +51,7 @@ def grown(strategy: MCTS, policy: Any = None, guide: Any = RATED, trace: Trace |
 def test_uct_by_hand() -> None:
     # 1 a: .5   2 b: .3   3 a 1.548 > b 1.348, c: .9   4 a 1.533 > b 1.477, d: .1   5 b 1.569 > a 1.233, e: .2
     # 6 a 1.273 > b 1.197, c 1.948 > d 1.148: .9
-    trace = grown(replace(TWO, simulations=6, rule=UCT(1.0)))
+    trace = grown(replace(TWO, simulations=6, selection=UCT(1.0)))
     assert drawn(trace) == [
         "Q: x6 0.483333",
         "  a/ x4 0.6",
@@ -68,7 +68,7 @@ def test_puct_by_hand() -> None:
     # 1 a: .5   2 a .5 + .8 w/2 = 1.207 > b .354, c: .9   3 a 1.277 > .433, c 1.342 > d .884: .9
     # 4 a 1.267 > .500, c 1.261 > d 1.083: .9   5 a 1.247 > .559, d 1.250 > c 1.213: .1
     policy = Scripted(SCRIPT, logprob=lambda text: {"a\n": math.log(0.8) / 2, "b\n": math.log(0.2) / 2}.get(text, -1.0))
-    trace = grown(replace(TWO, simulations=5, rule=PUCT(low=0, high=1)), policy)
+    trace = grown(replace(TWO, simulations=5, selection=PUCT(low=0, high=1)), policy)
     assert drawn(trace) == ["Q: x5 0.66", "  a/ x5 0.66", "    c=1 x3 0.9 *", "    d=2 x1 0.1", "  b/ x0 0"]
     assert [s.prior for s in trace.steps[1:]] == pytest.approx([0.8, 0.2, 0.5, 0.5], abs=1e-6)
 
@@ -77,7 +77,7 @@ def test_x1_by_hand() -> None:
     # All children are judged when written, with one visit each.
     # 1 a .5, b .3; root .96 .4   2 by value a; c .9, d .1; a .96 .5; root .96 (2 .48 + .3) / 3
     # 3 b .925 > a .897; e .2, f .4; b .288   4 a 1.069 > b .877, c: again .9; a .96 (2 .9 + .1) / 3
-    trace = grown(replace(TWO, simulations=4, rule=X1(), backup=Discounted(), judged="written"))
+    trace = grown(replace(TWO, simulations=4, selection=X1(), backup=DiscountedBackup(), evaluate_on="written"))
     assert drawn(trace) == [
         "Q: x4 0.4608",
         "  a/ x3 0.608",
@@ -87,19 +87,19 @@ def test_x1_by_hand() -> None:
         "    e=3 x1 0.2",
         "    f=4 x1 0.4",
     ]
-    ended = grown(replace(TWO, simulations=9, rule=X1(), backup=Discounted(), judged="written", ends=True))
+    ended = grown(replace(TWO, simulations=9, selection=X1(), backup=DiscountedBackup(), evaluate_on="written", stop_at_known_answer=True))
     assert [s.visits for s in ended.steps] == [3, 2, 2, 1, 1, 1, 1], "x1 stops when selection comes to an answer"
 
 
 def test_rollouts_and_the_guide_are_mixed() -> None:
     script = {"": ["a\n", "b\n"], "a\n": ["x=1", "y=2"], "b\n": ["z=3"]}
     guide = Rated({"a\n": 0.4, "b\n": 0.2, "x=1": 1.0, "y=2": 0.5, "z=3": 0.6})
-    both = grown(replace(TWO, simulations=2, rule=UCT(), rollouts=2, mix=0.25), Scripted(script), guide)
+    both = grown(replace(TWO, simulations=2, selection=UCT(), rollouts=2, rollout_weight=0.25), Scripted(script), guide)
     # a: .75 .4 + .25 .75 = .4875; b: .75 .2 + .25 .6 = .3
     assert [s.value for s in both.steps[1:3]] == pytest.approx([0.4875, 0.3])
     assert both.steps[3].last and both.text(both.chosen or 0) == "a\nx=1", "the best rollout below the best step"
     guide.calls.clear()
-    alone = grown(replace(TWO, simulations=2, rule=UCT(), rollouts=1), Scripted(script), guide)
+    alone = grown(replace(TWO, simulations=2, selection=UCT(), rollouts=1), Scripted(script), guide)
     assert guide.calls == [["x=1"], ["z=3"]], "of the steps themselves nobody is asked"
     assert [s.value for s in alone.steps[1:3]] == [1.0, 0.6]
 
@@ -107,13 +107,13 @@ def test_rollouts_and_the_guide_are_mixed() -> None:
 def test_the_best_way_is_by_visits_by_value_or_the_best_score_anywhere() -> None:
     script = {"": ["a\n", "b\n"], "a\n": ["c=1"], "b\n": ["d=2"]}
     guide = Rated({"a\n": 0.9, "b\n": 0.1, "c=1": 0.6, "d=2": 1.0})
-    search = replace(TWO, width=2, rule=UCT(0.0), simulations=4)
+    search = replace(TWO, width=2, selection=UCT(0.0), simulations=4)
     assert grown(search, Scripted(script), guide).chosen is not None
-    by = {how: grown(replace(search, best=how), Scripted(script), guide) for how in ("visits", "value", "score")}
+    by = {how: grown(replace(search, final_choice=how), Scripted(script), guide) for how in ("visits", "value", "score")}
     assert {how: t.text(t.chosen or 0) for how, t in by.items()} == {
         "visits": "a\nc=1", "value": "a\nc=1", "score": "a\nc=1",
     }  # fmt: skip
-    more = replace(search, rule=UCT(5.0), simulations=6, best="score")
+    more = replace(search, selection=UCT(5.0), simulations=6, final_choice="score")
     found = grown(more, Scripted(script), guide)
     assert found.text(found.chosen or 0) == "b\nd=2"
 
@@ -173,10 +173,10 @@ class Complete:
 def test_the_whole_search_is_that_of_mctx() -> None:
     world = Complete()
     strategy = MCTS(
-        simulations=30, width=3, cut=CUTS["token"], rule=PUCT(low=0, high=1), sampling=Sampling(max_tokens=9)
+        simulations=30, width=3, cut=CUTS["token"], selection=PUCT(low=0, high=1), sampling=Sampling(max_tokens=9)
     )
-    trace = prompt_trace(Problem("p", user("?")), ids([9]))
-    wait(strategy(trace, world, world))
+    trace = prompt_trace(Problem("p", user_messages("?")), ids([9]))
+    run_async(strategy(trace, world, world))
     visits = {node(trace.token_ids(i)): s.visits for i, s in enumerate(trace.steps) if s.visits and i}
     assert visits == MCTX_VISITS
     assert [trace.steps[i].value for i in (1, 2, 3)] == pytest.approx([0.687, 0.338571, 0.697091], abs=1e-5)
@@ -237,19 +237,19 @@ class Crc:
 
 
 def fresh() -> Trace:
-    return prompt_trace(Problem("p", user("?")), ids([1, 2]))
+    return prompt_trace(Problem("p", user_messages("?")), ids([1, 2]))
 
 
 SEARCHES = st.builds(
     MCTS,
     width=st.integers(1, 4),
     rule=st.sampled_from([UCT(1.0), PUCT(), PUCT(low=0, high=1), X1()]),
-    backup=st.sampled_from([MCTS().backup, Discounted()]),
+    backup=st.sampled_from([MCTS().backup, DiscountedBackup()]),
     judged=st.sampled_from(["visited", "written"]),
     rollouts=st.sampled_from([0, 0, 1, 2]),
     mix=st.sampled_from([1.0, 0.4]),
     widening=st.sampled_from([None, None, Widening(1, 0.5)]),
-    noise=st.sampled_from([None, Noise()]),
+    noise=st.sampled_from([None, DirichletNoise()]),
     two_player=st.booleans(),
     cut=st.just(CUTS["line"]),
     sampling=st.just(Sampling(max_tokens=40, seed=7)),
@@ -266,7 +266,7 @@ def invariants(trace: Trace, strategy: MCTS) -> None:
         )
         tree = [s for s in below if not s.last]
         assert len(tree) <= strategy.width
-        if strategy.judged == "visited" and tree:
+        if strategy.evaluate_on == "visited" and tree:
             assert step.visits == sum(s.visits for s in tree) + (i != 0), "its own visit, and those of its children"
         if step.last:
             assert not below and not step.visits
@@ -277,7 +277,7 @@ def invariants(trace: Trace, strategy: MCTS) -> None:
 def test_counts_add_up_and_a_second_call_changes_nothing(strategy: MCTS, simulations: int, undecided: float) -> None:
     strategy, trace = replace(strategy, simulations=simulations), fresh()
     try:
-        wait(strategy(trace, Pure(), Crc(undecided)))
+        run_async(strategy(trace, Pure(), Crc(undecided)))
     except PonderError as error:
         assert "came to nothing" in str(error) and undecided
         return
@@ -285,7 +285,7 @@ def test_counts_add_up_and_a_second_call_changes_nothing(strategy: MCTS, simulat
     assert trace.steps[0].visits == simulations or closed
     invariants(trace, strategy)
     before = json.dumps(trace.to_json())
-    wait(strategy(trace, Pure(), Crc(undecided)))
+    run_async(strategy(trace, Pure(), Crc(undecided)))
     assert json.dumps(trace.to_json()) == before
     again = Trace.from_json(json.loads(before))
     assert json.dumps(again.to_json()) == before and decode(json.loads(json.dumps(encode(strategy)))) == strategy
@@ -296,19 +296,19 @@ def test_counts_add_up_and_a_second_call_changes_nothing(strategy: MCTS, simulat
 def test_a_search_that_was_stopped_goes_on_to_the_same_tree(
     strategy: MCTS, simulations: int, spends: int, parallel: int
 ) -> None:
-    strategy = replace(strategy, simulations=simulations, parallel=parallel)
+    strategy = replace(strategy, simulations=simulations, parallel_simulations=parallel)
     whole = fresh()
-    wait(strategy(whole, Pure(), Crc()))
+    run_async(strategy(whole, Pure(), Crc()))
     parts = fresh()
     if parallel == 1:  # with several under way, which of them the budget stops is not the tree's to say
-        wait(strategy(parts, Pure(spends=spends), Crc()))
+        run_async(strategy(parts, Pure(spends=spends), Crc()))
         parts = Trace.from_json(parts.to_json())
-        wait(strategy(parts, Pure(), Crc()))
+        run_async(strategy(parts, Pure(), Crc()))
         assert parts.to_json() == whole.to_json()
     fewer = fresh()
     for n in {simulations // 2 or 1, simulations}:
         if parallel == 1:
-            wait(replace(strategy, simulations=n)(fewer, Pure(), Crc()))
+            run_async(replace(strategy, simulations=n)(fewer, Pure(), Crc()))
     assert parallel > 1 or fewer.to_json() == whole.to_json()
 
 
@@ -317,11 +317,11 @@ def test_a_search_that_was_stopped_goes_on_to_the_same_tree(
 def test_several_at_once_make_one_tree_whoever_is_ready_first(
     strategy: MCTS, parallel: int, delays: int, loss: float | None
 ) -> None:
-    strategy = replace(strategy, simulations=24, parallel=parallel, virtual_loss=loss)
+    strategy = replace(strategy, simulations=24, parallel_simulations=parallel, virtual_loss=loss)
     trees = []
     for seed in (None, delays, delays + 1):
         trace = fresh()
-        wait(strategy(trace, Pure(seed), Crc(delays=seed)))
+        run_async(strategy(trace, Pure(seed), Crc(delays=seed)))
         assert trace.steps[0].visits == 24 or not any(not trace.steps[k].pruned for k in trace.children(0))
         invariants(trace, strategy)
         trees.append(trace.to_json())
@@ -341,7 +341,7 @@ def test_several_are_under_way_at_once() -> None:
             return out
 
     policy = Counting()
-    wait(MCTS(simulations=40, parallel=4, rule=UCT(1.0), rollouts=1, finish=False)(fresh(), policy, Crc()))
+    run_async(MCTS(simulations=40, parallel_simulations=4, selection=UCT(1.0), rollouts=1, complete_answer=False)(fresh(), policy, Crc()))
     assert 3 <= policy.most <= 4
 
 
@@ -351,7 +351,7 @@ def test_several_are_under_way_at_once() -> None:
 def test_a_branch_that_fails_is_pruned_and_the_others_go_on() -> None:
     for parallel in (1, 2):
         policy = Scripted(SCRIPT, fails=frozenset(["a\n"]))
-        trace = grown(replace(TWO, simulations=6, rule=UCT(1.0), parallel=parallel), policy)
+        trace = grown(replace(TWO, simulations=6, selection=UCT(1.0), parallel_simulations=parallel), policy)
         assert trace.steps[1].pruned == "the context is full" and trace.steps[0].visits == 6
         assert trace.text(trace.chosen or 0) == "b\nf=4"
     policy = Scripted(SCRIPT, fails=frozenset([""]))
@@ -360,12 +360,12 @@ def test_a_branch_that_fails_is_pruned_and_the_others_go_on() -> None:
 
 
 def test_a_guide_that_cannot_decide_closes_the_step() -> None:
-    trace = grown(replace(TWO, simulations=6, rule=UCT(1.0)), guide=Rated({**RATED.scores, "a\n": None}))
+    trace = grown(replace(TWO, simulations=6, selection=UCT(1.0)), guide=Rated({**RATED.scores, "a\n": None}))
     assert trace.steps[1].pruned == "no score: no idea" and trace.steps[0].visits == 6
     for bad in (RuntimeError("boom"), ModelError("boom")):
         with pytest.raises(PonderError, match=r"came to nothing.*boom"):
             grown(TWO, guide=Rated({"a\n": bad, "b\n": bad}))
-    nan = grown(replace(TWO, simulations=3, rule=UCT(1.0)), guide=Rated({**RATED.scores, "b\n": math.nan}))
+    nan = grown(replace(TWO, simulations=3, selection=UCT(1.0)), guide=Rated({**RATED.scores, "b\n": math.nan}))
     assert "the score was nan" in nan.steps[2].pruned
     judged = grown(replace(TWO, simulations=3, rollouts=1), guide=Rated({**RATED.scores, "c=1": None}))
     assert "no rollout was judged: no idea" in judged.steps[1].pruned
@@ -376,7 +376,7 @@ def test_steps_that_say_nothing_or_the_same_or_never_end() -> None:
     assert [s.pruned for s in trace.steps[1:4]] == ["", "the same as step 1 of these", "nothing was written"]
     endless = Scripted({"": ["long\n"]})
     with pytest.raises(PonderError, match="no step ended within 3 tokens"):
-        grown(replace(TWO, cut=replace(LINES, longest=3)), endless)
+        grown(replace(TWO, cut=replace(LINES, max_step_tokens=3)), endless)
     with pytest.raises(PonderError, match="no continuation"):
 
         class Silent(Scripted):
@@ -388,15 +388,15 @@ def test_steps_that_say_nothing_or_the_same_or_never_end() -> None:
 
 def test_a_dead_end_closes_the_way_to_it() -> None:
     script = {"": ["a\n", "b\n"], "a\n": [""], "b\n": ["e=3"]}
-    trace = grown(replace(TWO, simulations=5, rule=UCT(1.0)), Scripted(script))
+    trace = grown(replace(TWO, simulations=5, selection=UCT(1.0)), Scripted(script))
     assert trace.steps[1].pruned == "nothing goes on from here: nothing was written"
     assert trace.text(trace.chosen or 0) == "b\ne=3" and trace.steps[0].visits == 5
 
 
 def test_budgets_are_kept_and_decide_by_what_there_is() -> None:
     for tokens in (*range(1, 12), 17, 25, 40):
-        strategy = MCTS(simulations=50, rollouts=1, parallel=1 + tokens % 3, sampling=Sampling(max_tokens=30))
-        trace = wait(solve(Problem("p", user("?")), strategy, Pure(), guide=Crc(), budget=Budget(tokens=tokens)))
+        strategy = MCTS(simulations=50, rollouts=1, parallel_simulations=1 + tokens % 3, sampling=Sampling(max_tokens=30))
+        trace = run_async(solve(Problem("p", user_messages("?")), strategy, Pure(), guide=Crc(), budget=Budget(tokens=tokens)))
         assert trace.cost.generated_tokens <= tokens and not trace.failed
         assert trace.cost.generated_tokens == sum(len(s.token_ids) for s in trace.steps if s.sampled)
         if any(s.last and not s.pruned and s.scores for s in trace.steps):
@@ -405,33 +405,33 @@ def test_budgets_are_kept_and_decide_by_what_there_is() -> None:
 
 def test_the_best_way_is_written_on_to_an_answer() -> None:
     script = {**SCRIPT, "a\n": ["go\n"], "a\ngo\n": ["end=1"]}
-    trace = grown(replace(TWO, simulations=2, rule=UCT(1.0), finish=True), Scripted(script))
+    trace = grown(replace(TWO, simulations=2, selection=UCT(1.0), complete_answer=True), Scripted(script))
     assert trace.steps[trace.chosen or 0].last and trace.text(trace.chosen or 0).startswith("a\n")
     steps = len(trace.steps)
-    grown(replace(TWO, simulations=2, rule=UCT(1.0), finish=True), Scripted(script), trace=trace)
+    grown(replace(TWO, simulations=2, selection=UCT(1.0), complete_answer=True), Scripted(script), trace=trace)
     assert len(trace.steps) == steps, "once"
 
 
 def test_noise_is_on_the_first_steps_only_and_widening_bounds_them() -> None:
-    plain, noised = (grown(replace(TWO, simulations=4, noise=n)) for n in (None, Noise(seed=3)))
+    plain, noised = (grown(replace(TWO, simulations=4, root_noise=n)) for n in (None, DirichletNoise(seed=3)))
     assert plain.steps[1].prior == 0.5 != noised.steps[1].prior
     assert noised.steps[1].prior + noised.steps[2].prior == pytest.approx(1)
     trace = fresh()
     sampling = Sampling(seed=1, max_tokens=200)
-    strategy = MCTS(simulations=9, width=8, widening=Widening(1, 0.5), sampling=sampling, finish=False)
-    wait(strategy(trace, Pure(), Crc()))
+    strategy = MCTS(simulations=9, width=8, widening=Widening(1, 0.5), sampling=sampling, complete_answer=False)
+    run_async(strategy(trace, Pure(), Crc()))
     assert len(trace.children(0)) == 3, "ceil(sqrt(8)) when the last simulation left"
 
 
 def test_what_cannot_work_is_said() -> None:
     assert STRATEGIES["mcts"] is MCTS
     with pytest.raises(UsageError, match="needs a guide"):
-        wait(MCTS()(asked(), Scripted(SCRIPT)))
+        run_async(MCTS()(asked(), Scripted(SCRIPT)))
     for wrong in ({"simulations": 0}, {"width": 0}, {"mix": 0}, {"mix": 2}, {"parallel": 0}, {"prior_temperature": 0}):
         with pytest.raises(UsageError):
             MCTS(**wrong)
     with pytest.raises(UsageError, match="Did you mean 'visits'"):
-        MCTS(best="visit")  # type: ignore[arg-type]
+        MCTS(final_choice="visit")  # type: ignore[arg-type]
 
 
 # Time and memory.
@@ -458,7 +458,7 @@ class Quick:
 def per_node(simulations: int) -> float:
     """Lines of Python that one node takes: counted, since time is another on every machine."""
     trace, lines, before = fresh(), 0, sys.gettrace()
-    strategy = MCTS(simulations=simulations, rule=UCT(1.0), sampling=Sampling(max_tokens=1 << 20), finish=False)
+    strategy = MCTS(simulations=simulations, selection=UCT(1.0), sampling=Sampling(max_tokens=1 << 20), complete_answer=False)
 
     def count(frame: FrameType, event: str, arg: Any) -> Any:
         nonlocal lines
@@ -467,7 +467,7 @@ def per_node(simulations: int) -> float:
 
     sys.settrace(count)
     try:
-        wait(strategy(trace, Instant(), Quick()), 60)
+        run_async(strategy(trace, Instant(), Quick()), 60)
     finally:
         sys.settrace(before)
     return lines / len(trace.steps)
@@ -482,8 +482,8 @@ def test_a_node_takes_less_than_a_kilobyte() -> None:
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        strategy = MCTS(simulations=400, rule=UCT(1.0), sampling=Sampling(max_tokens=1 << 20), finish=False)
-        wait(strategy(trace, Instant(), Quick()), 60)
+        strategy = MCTS(simulations=400, selection=UCT(1.0), sampling=Sampling(max_tokens=1 << 20), complete_answer=False)
+        run_async(strategy(trace, Instant(), Quick()), 60)
         used = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()

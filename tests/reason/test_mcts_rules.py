@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes import group
+from fakes import trace_group
 from ponder.errors import UsageError
-from ponder.reason.operators.backpropagate import Discounted, Mean, backpropagate
-from ponder.reason.operators.branch import Branch
-from ponder.reason.operators.priors import Noise, normalised, weigh
-from ponder.reason.operators.tree_select import PUCT, UCT, X1, choose, thoughts
+from ponder.reason.operators.backpropagate import DiscountedBackup, MeanBackup, backpropagate
+from ponder.reason.operators.branch import DetachedBranch
+from ponder.reason.operators.priors import DirichletNoise, softmax_priors, set_priors
+from ponder.reason.operators.tree_select import PUCT, UCT, X1, select_child, open_children
 from ponder.reason.operators.widen import Widening
 from ponder.types import Step, Trace, ids
 
@@ -47,7 +47,7 @@ def test_puct_is_that_of_mctx(
         assert rule.scores(1 + sum(n), value, n, q, p) == pytest.approx(numbers, abs=2e-5)
         trace = flat(n, q, p)
         trace.steps[0].value = value
-        assert choose(trace, 0, thoughts(trace, 0), rule) == 1 + pick
+        assert select_child(trace, 0, open_children(trace, 0), rule) == 1 + pick
 
 
 def test_x1() -> None:
@@ -60,7 +60,7 @@ def test_x1() -> None:
 
 
 def flat(n: Sequence[int], q: Sequence[float], p: Sequence[float] | None = None) -> Trace:
-    trace = group([1], [[2]] * len(n))
+    trace = trace_group([1], [[2]] * len(n))
     for step, x, y, prior in zip(trace.steps[1:], n, q, p or [1.0] * len(n), strict=True):
         step.visits, step.value, step.prior = x, y, prior
     trace.steps[0].visits = 1 + sum(n)
@@ -70,28 +70,28 @@ def flat(n: Sequence[int], q: Sequence[float], p: Sequence[float] | None = None)
 def test_who_is_under_way_counts_as_a_loss() -> None:
     trace = flat([2, 2], [0.6, 0.5])
     rule = UCT(0.0)
-    assert choose(trace, 0, [1, 2], rule) == 1
+    assert select_child(trace, 0, [1, 2], rule) == 1
     # (0.6 * 2 + 0 * 1) / 3 = 0.4 < 0.5
-    assert choose(trace, 0, [1, 2], rule, {1: 1}, 0.0) == 2
+    assert select_child(trace, 0, [1, 2], rule, {1: 1}, 0.0) == 2
     # (0.6 * 2 + 0.45 * 1) / 3 = 0.55 > 0.5
-    assert choose(trace, 0, [1, 2], rule, {1: 1}, 0.45) == 1
-    assert choose(trace, 0, [1, 2], rule, {1: 1}, None) == 1, "only a visit"
+    assert select_child(trace, 0, [1, 2], rule, {1: 1}, 0.45) == 1
+    assert select_child(trace, 0, [1, 2], rule, {1: 1}, None) == 1, "only a visit"
     # only visits: ln 10 = 2.3026; 0.6 + sqrt(2.3026 / 7) = 1.1735, 0.5 + sqrt(2.3026 / 2) = 1.5730
-    assert choose(trace, 0, [1, 2], UCT(1.0), {1: 5}, None) == 2
+    assert select_child(trace, 0, [1, 2], UCT(1.0), {1: 5}, None) == 2
 
 
 def test_rollouts_pruned_steps_and_asides_are_not_selected() -> None:
     trace = flat([0] * 4, [0.0] * 4)
-    trace.steps[1].last, trace.steps[2].pruned, trace.steps[3].aside = True, "empty", True
-    assert thoughts(trace, 0) == [4]
+    trace.steps[1].last, trace.steps[2].pruned, trace.steps[3].meta = True, "empty", True
+    assert open_children(trace, 0) == [4]
 
 
 @pytest.mark.parametrize(
     "bad",
     [
         lambda: UCT(-1), lambda: UCT(math.nan), lambda: PUCT(low=0), lambda: PUCT(low=1, high=1),
-        lambda: X1(low=2, high=1), lambda: PUCT(c1=math.inf), lambda: Discounted(gamma=0), lambda: Discounted(a=2),
-        lambda: Noise(alpha=0), lambda: Noise(share=2), lambda: Noise(seed=-1), lambda: Widening(k=0),
+        lambda: X1(low=2, high=1), lambda: PUCT(c1=math.inf), lambda: DiscountedBackup(gamma=0), lambda: DiscountedBackup(learning_rate=2),
+        lambda: DirichletNoise(alpha=0), lambda: DirichletNoise(fraction=2), lambda: DirichletNoise(seed=-1), lambda: Widening(k=0),
         lambda: Widening(alpha=2),
     ],
 )  # fmt: skip
@@ -102,33 +102,33 @@ def test_settings_that_cannot_work(bad: object) -> None:
 
 @given(st.lists(st.lists(st.floats(-50, 0), min_size=1, max_size=4), min_size=1, max_size=6), st.floats(0.1, 5))
 def test_priors_are_normalised_sequence_probabilities(rows: list[list[float]], temperature: float) -> None:
-    trace = group([1], [[2] * len(r) for r in rows])
+    trace = trace_group([1], [[2] * len(r) for r in rows])
     for step, row in zip(trace.steps[1:], rows, strict=True):
         step.logprobs = np.array(row, np.float32)
-    weigh(trace, range(1, len(rows) + 1), temperature)
+    set_priors(trace, range(1, len(rows) + 1), temperature)
     found = np.array([s.prior for s in trace.steps[1:]])
     likely = np.exp(np.array([sum(r) for r in rows]) / temperature - max(sum(r) for r in rows) / temperature)
     np.testing.assert_allclose(found, likely / likely.sum(), rtol=1e-4, atol=1e-7)
 
 
 def test_a_policy_that_does_not_tell_its_probabilities_finds_all_alike() -> None:
-    assert normalised([math.nan, -1.0]) == [0.5, 0.5]
-    assert normalised([-math.inf, -math.inf]) == [0.5, 0.5]
-    assert normalised([-math.inf, -1.0]) == [0.0, 1.0]
-    assert normalised([]) == []
+    assert softmax_priors([math.nan, -1.0]) == [0.5, 0.5]
+    assert softmax_priors([-math.inf, -math.inf]) == [0.5, 0.5]
+    assert softmax_priors([-math.inf, -1.0]) == [0.0, 1.0]
+    assert softmax_priors([]) == []
 
 
 def test_noise_is_seeded_and_keeps_the_sum() -> None:
     priors = [0.7, 0.2, 0.1]
-    noised = Noise(0.3, 0.25, seed=1).on(priors)
-    assert noised == Noise(0.3, 0.25, seed=1).on(priors) != Noise(0.3, 0.25, seed=2).on(priors)
+    noised = DirichletNoise(0.3, 0.25, seed=1).add_to(priors)
+    assert noised == DirichletNoise(0.3, 0.25, seed=1).add_to(priors) != DirichletNoise(0.3, 0.25, seed=2).add_to(priors)
     assert sum(noised) == pytest.approx(1) and all(x >= 0.75 * p for x, p in zip(noised, priors, strict=True))
-    assert Noise(share=0).on(priors) == priors
+    assert DirichletNoise(fraction=0).add_to(priors) == priors
 
 
 def test_widening() -> None:
-    assert [Widening(1, 0.5).allowed(n) for n in (0, 1, 4, 5, 9, 10)] == [1, 1, 2, 3, 3, 4]
-    assert Widening(2, 0.5).allowed(9) == 6 and Widening(3, 0).allowed(100) == 3
+    assert [Widening(1, 0.5).max_children(n) for n in (0, 1, 4, 5, 9, 10)] == [1, 1, 2, 3, 3, 4]
+    assert Widening(2, 0.5).max_children(9) == 6 and Widening(3, 0).max_children(100) == 3
 
 
 def chain() -> Trace:
@@ -144,23 +144,23 @@ def test_the_mean_goes_up_and_changes_sign_between_two_players() -> None:
     for two, signs in ((False, [1, 1, 1, 1]), (True, [-1, 1, -1, 1])):
         trace = chain()
         for value in (0.5, -1.0):
-            backpropagate(trace, [(3, value)], Mean(), two_player=two)
+            backpropagate(trace, [(3, value)], MeanBackup(), two_player=two)
         assert [s.visits for s in trace.steps] == [2, 2, 2, 2, 0]
         assert [s.value for s in trace.steps[:4]] == pytest.approx([s * -0.25 for s in signs])
     trace = chain()
-    backpropagate(trace, [(3, 0.5), (4, 0.1)], Mean())
+    backpropagate(trace, [(3, 0.5), (4, 0.1)], MeanBackup())
     assert [s.visits for s in trace.steps] == [1, 1, 1, 1, 1] and trace.steps[0].value == pytest.approx(0.3)
-    backpropagate(trace, [], Mean())
+    backpropagate(trace, [], MeanBackup())
     assert trace.steps[0].visits == 1
 
 
 def test_x1_discounts_the_mean_of_the_children() -> None:
     trace = chain()
-    backpropagate(trace, [(3, 0.5), (4, 0.1)], Discounted(0.9, 0.5))
+    backpropagate(trace, [(3, 0.5), (4, 0.1)], DiscountedBackup(0.9, 0.5))
     # 0.5 0 + 0.5 0.9 0.3 = 0.135 at step 2, and of that 0.5 0.9 at step 1
     assert trace.steps[2].value == pytest.approx(0.135) and trace.steps[2].visits == 1
     assert trace.steps[1].value == pytest.approx(0.5 * 0.9 * 0.135)
-    backpropagate(trace, [(3, 0.5)], Discounted(0.9, 0.5))
+    backpropagate(trace, [(3, 0.5)], DiscountedBackup(0.9, 0.5))
     # (2 0.5 + 0.1) / 3 = 0.366667; 0.5 0.135 + 0.45 0.366667 = 0.2325
     assert trace.steps[2].value == pytest.approx(0.2325)
 
@@ -168,7 +168,7 @@ def test_x1_discounts_the_mean_of_the_children() -> None:
 def test_a_branch_grows_aside_and_is_put_back() -> None:
     trace = flat([1, 1], [0.1, 0.2])
     trace.add(Step(1, "x", ids([7])))
-    branch = Branch.at(trace, 1)
+    branch = DetachedBranch.at(trace, 1)
     assert branch.trace.token_ids(branch.tip).tolist() == trace.token_ids(1).tolist()
     assert [branch.trace.steps[i].text for i in branch.trace.children(branch.tip)] == ["x"]
     fresh = branch.trace.add(Step(branch.tip, "y", ids([8])))
@@ -176,6 +176,6 @@ def test_a_branch_grows_aside_and_is_put_back() -> None:
     branch.trace.steps[branch.tip].pruned = "mine"
     elsewhere = trace.add(Step(2, "o", ids([5])))
     trace.steps[0].pruned = "theirs"
-    places = branch.put_back(trace)
+    places = branch.merge_into(trace)
     assert [trace.steps[i].text for i in trace.children(1)] == ["x", "y"] and elsewhere == 4
     assert trace.text(places[-1]) == "yz" and trace.steps[1].pruned == "mine" and trace.steps[0].pruned == "theirs"

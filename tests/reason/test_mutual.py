@@ -6,30 +6,30 @@ import asyncio
 
 import pytest
 
-from fakes import Digits, FakePolicy, Wanted
+from fakes import DigitTask, FakePolicy, FirstCharVerifier
 from ponder import jobs
 from ponder.errors import ModelError, UsageError
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
 from ponder.reason.strategies.ensemble import Ensemble
-from ponder.reason.strategies.mutual import Mutual
-from ponder.reason.strategies.refine import Refine
+from ponder.reason.strategies.mutual import RStarConsistency
+from ponder.reason.strategies.refine import SelfRefine
 from ponder.types import Completion, Ids, Sampling, Score, Trace
 
 
-class Ends(Wanted):
+class Ends(FirstCharVerifier):
     """The answer is the last character."""
 
     def read(self, text: str) -> str | None:
         return text[-1:] or None
 
 
-MUTUAL = Mutual(Ensemble(2), n=2)
+MUTUAL = RStarConsistency(Ensemble(2), n=2)
 
 
-def thought(script: list[str], strategy: Mutual = MUTUAL, **more: object) -> tuple[Trace, FakePolicy]:
+def thought(script: list[str], strategy: RStarConsistency = MUTUAL, **more: object) -> tuple[Trace, FakePolicy]:
     policy = FakePolicy(script)
-    return asyncio.run(solve(Digits().test[3], strategy, policy, Ends(), **more)), policy  # type: ignore[arg-type]
+    return asyncio.run(solve(DigitTask().test[3], strategy, policy, Ends(), **more)), policy  # type: ignore[arg-type]
 
 
 def test_a_golden_trace() -> None:
@@ -51,7 +51,7 @@ def test_the_guide_weighs() -> None:
 
     from ponder.reason.strategies.best_of import BestOf
 
-    trace, _ = thought(["ab1", "cdef2", "x3", "x1", "y2", "y2"], Mutual(BestOf(2), n=2), guide=Likes())
+    trace, _ = thought(["ab1", "cdef2", "x3", "x1", "y2", "y2"], RStarConsistency(BestOf(2), n=2), guide=Likes())
     assert trace.chosen == 1, "0.5 x 1 against 1 x 0.1"
     trace, _ = thought(["ab1", "cdef2", "x3", "x1", "y2", "y2"], guide=Likes())
     assert trace.chosen == 1, "also where the strategy inside asked nobody"
@@ -59,7 +59,7 @@ def test_the_guide_weighs() -> None:
 
 def test_it_goes_on_and_stays_in_its_budget() -> None:
     trace, _ = thought(["ab1", "cdef2", "x3"], budget=Budget(10))
-    assert trace.chosen is not None and len([s for s in trace.steps if s.aside]) < 4
+    assert trace.chosen is not None and len([s for s in trace.steps if s.meta]) < 4
     policy = FakePolicy(["y1", "y2", "y2", "y2"])
     asyncio.run(solve(trace.problem, MUTUAL, policy, Ends(), trace=trace))
     assert len([s for s in trace.steps if s.cites]) == 2 and trace.answers() == [1, 2]
@@ -67,21 +67,21 @@ def test_it_goes_on_and_stays_in_its_budget() -> None:
 
 def test_settings() -> None:
     with pytest.raises(UsageError):
-        Mutual(kept=1.0)
+        RStarConsistency(prefix_share=1.0)
     assert jobs.decode(jobs.encode(MUTUAL)) == MUTUAL
 
 
 def test_the_tree_grows_on_after_second_looks() -> None:
     trace, _ = thought(["ab1", "cdef2", "x3", "x1", "y2", "y2"])
-    more = Mutual(Ensemble(3), n=2)
+    more = RStarConsistency(Ensemble(3), n=2)
     asyncio.run(solve(trace.problem, more, FakePolicy(["gh2", "z2", "z2"]), Ends(), trace=trace))
     assert len(trace.answers()) == 3 and len([s for s in trace.steps if s.cites]) == 3
 
 
 def test_answers_that_refine_others_are_looked_at_too() -> None:
     """A prompt that asks for a refinement cites an answer as a second look does, and is none."""
-    tree = Refine(rounds=1, feedback="none")
-    trace, _ = thought(["ab1", "cd2", "x9", "y2"], Mutual(tree, n=1))
+    tree = SelfRefine(max_rounds=1, feedback="none")
+    trace, _ = thought(["ab1", "cd2", "x9", "y2"], RStarConsistency(tree, n=1))
     assert [trace.text(i) for i in trace.answers()] == ["ab1", "cd2"]
     assert [trace.score(i, "agreement") for i in trace.answers()] == [0.0, 1.0]
     assert trace.text(trace.chosen or 0) == "cd2"
@@ -94,5 +94,5 @@ def test_second_looks_that_fail_leave_the_answers() -> None:
                 raise ModelError("the server is down")
             return await super().generate(prefix, sampling, n)
 
-    trace = asyncio.run(solve(Digits().test[3], MUTUAL, Once(["ab1", "cd2"]), Ends()))
+    trace = asyncio.run(solve(DigitTask().test[3], MUTUAL, Once(["ab1", "cd2"]), Ends()))
     assert trace.chosen == 1 and [s.pruned for s in trace.steps if s.cites] == ["the server is down"] * 2

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import ASK
+from fakes import QUESTION_TEMPLATE
 from ponder.models import chat
 from ponder.models.load import Fresh
 from ponder.models.native import Native
@@ -21,32 +21,32 @@ from ponder.reason.operators.uncertainty import Trigger
 from ponder.reason.prompts import Prompt
 from ponder.reason.strategies import (
     BudgetForcing,
-    Fork,
+    EntropyFork,
     GraphOfThoughts,
-    Refine,
-    Rejection,
+    SelfRefine,
+    LengthRejection,
     StepControl,
     ToolChain,
     TreeOfThoughts,
 )
 from ponder.reason.strategies.graph import Improve, Merge, Solve, Split
-from ponder.reason.tools import Calculator
-from ponder.types import Problem, Sampling, Trace, user
+from ponder.reason.tools import CalculatorTool
+from ponder.types import Problem, Sampling, Trace, user_messages
 
 WARM = Sampling(max_tokens=6)
-GRAPH = (Split(2, mark="a"), Solve(2), Merge(2), Improve())
-CALC = Calculator("a", "b", "={result}=", "")
+GRAPH = (Split(2, part_prefix="a"), Solve(2), Merge(2), Improve())
+CALC = CalculatorTool("a", "b", "={result}=", "")
 KINDS: dict[str, Any] = {
     "forcing": BudgetForcing(12, 4, 2, "e", "left", "", "=", "?", WARM),
     "full": BudgetForcing(5, 0, 3, "e", "full", "c", "=", "?", WARM),
-    "steps": StepControl(3, 4, mark="+{left}+", stop=" ", end="=", sampling=WARM),
-    "rejection": Rejection(6, 3, 4, 2, WARM),
-    "fork": Fork("entropy", Trigger(threshold=1.0), Trigger(quantile=0.9, least=4), 3, 4, 3, 2, 0, WARM),
-    "margin": Fork("margin", Trigger(threshold=0.02), None, 2, 3, 3, 4, 0, WARM),
-    "variance": Fork("variance", Trigger(threshold=0.001), None, 2, 3, 2, 2, 99, WARM),
-    "propose": TreeOfThoughts(depth=2, keep=2, n=2, evaluations=1, sampling=WARM),
-    "sample": TreeOfThoughts("dfs", "sample", depth=2, n=2, threshold=-1.0, sampling=WARM),
-    "refine": Refine(2, sampling=WARM),
+    "steps": StepControl(3, 4, countdown="+{left}+", step_separator=" ", think_end="=", sampling=WARM),
+    "rejection": LengthRejection(6, 3, 4, 2, WARM),
+    "fork": EntropyFork("entropy", Trigger(threshold=1.0), Trigger(quantile=0.9, min_seen_tokens=4), 3, 4, 3, 2, 0, WARM),
+    "margin": EntropyFork("margin", Trigger(threshold=0.02), None, 2, 3, 3, 4, 0, WARM),
+    "variance": EntropyFork("variance", Trigger(threshold=0.001), None, 2, 3, 2, 2, 99, WARM),
+    "propose": TreeOfThoughts(depth=2, beam_width=2, thoughts_per_step=2, evaluations_per_thought=1, sampling=WARM),
+    "sample": TreeOfThoughts("dfs", "sample", depth=2, thoughts_per_step=2, threshold=-1.0, sampling=WARM),
+    "refine": SelfRefine(2, sampling=WARM),
     "graph": GraphOfThoughts(GRAPH, WARM),
     "tools": ToolChain((CALC,), 2, 20, False, Sampling(max_tokens=20)),
 }
@@ -57,13 +57,13 @@ def letters() -> Native:
     """Reads and writes every character of a plain text."""
     fresh = Fresh("\n" + "".join(map(chr, range(32, 127))), width=32, layers=2, heads=4, context=2048, seed=5)
     net, tokenizer = fresh.build(torch.float32, torch.device("cpu"))
-    return Native(net, chat.adopt(tokenizer, ASK), 5)
+    return Native(net, chat.with_chat_template(tokenizer, QUESTION_TEMPLATE), 5)
 
 
 def think(strategy: Any, tokens: int | None = None, seed: int = 3) -> Trace:
     policy = letters()
-    policy.stream(seed)
-    problem = Problem("p", user("7+8"))
+    policy.reseed(seed)
+    problem = Problem("p", user_messages("7+8"))
     return asyncio.run(solve(problem, strategy, policy, budget=Budget(tokens) if tokens else None))
 
 
@@ -97,7 +97,7 @@ def test_what_a_fork_wastes_is_on_the_bill() -> None:
 def test_p_true_reads_the_networks_own_probabilities() -> None:
     policy = letters()
     trace = think(KINDS["rejection"])
-    scorer = PTrue(policy, yes="a", no="b", alternatives=99)
+    scorer = PTrue(policy, true_word="a", false_word="b", logprobs=99)
     (score,) = asyncio.run(scorer(trace, [1]))
     assert score.value is not None and 0 < score.value < 1 and score.cost.scorer_tokens > 0
 
@@ -105,6 +105,6 @@ def test_p_true_reads_the_networks_own_probabilities() -> None:
 def test_a_prompt_of_its_own_is_asked_once() -> None:
     policy = letters()
     how = BudgetForcing(5, 0, 1, "e", "left", "", "=", "?", WARM, Prompt("?"))
-    trace = asyncio.run(solve(Problem("p", user("7+8")), how, policy))
+    trace = asyncio.run(solve(Problem("p", user_messages("7+8")), how, policy))
     asyncio.run(how(trace, policy))
     assert sum(s.parent is None for s in trace.steps) == 2

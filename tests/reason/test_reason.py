@@ -10,23 +10,23 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from fakes import Digits, FakePolicy, Wanted, group
+from fakes import DigitTask, FakePolicy, FirstCharVerifier, trace_group
 from ponder.errors import UsageError
 from ponder.pipelines.solve import solve
 from ponder.protocols import Policy, Scorer, Strategy, Task
-from ponder.reason.operators import best, evaluate, generate, majority
+from ponder.reason.operators import best_step, evaluate, generate, majority_step
 from ponder.reason.strategies import STRATEGIES, Chain, Ensemble
 from ponder.types import Cost, Sampling, Score, Trace
 
 
 def answered(*texts: str) -> tuple[Trace, list[int]]:
-    trace = group([5], [[1]] * len(texts))
+    trace = trace_group([5], [[1]] * len(texts))
     for step, text in zip(trace.steps[1:], texts, strict=True):
         step.text = text
     return trace, trace.answers()
 
 
-READ = Wanted().read
+READ = FirstCharVerifier().read
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ READ = Wanted().read
 )  # fmt: skip
 def test_majority(texts: Sequence[str], winner: int | None) -> None:
     trace, steps = answered(*texts)
-    assert majority(trace, steps, READ) == winner
+    assert majority_step(trace, steps, READ) == winner
 
 
 def test_majority_reads_the_whole_path() -> None:
@@ -47,7 +47,7 @@ def test_majority_reads_the_whole_path() -> None:
     trace, _ = answered("9")
     trace.steps[1].stop = None
     trace.add(Step(1, "8", ids([1]), stop="eos"))
-    assert majority(trace, [2], lambda text: text) == 2
+    assert majority_step(trace, [2], lambda text: text) == 2
     assert trace.text(2) == "98"
 
 
@@ -59,18 +59,18 @@ def test_majority_reads_the_whole_path() -> None:
     ],
 )  # fmt: skip
 def test_best_ignores_what_is_undecided(scores: Sequence[float | None], winner: int | None) -> None:
-    trace = group([5], [[1]] * len(scores), scores)
-    assert best(trace, trace.answers(), "wanted") == winner
-    assert best(trace, trace.answers(), "another") is None
+    trace = trace_group([5], [[1]] * len(scores), scores)
+    assert best_step(trace, trace.answers(), "wanted") == winner
+    assert best_step(trace, trace.answers(), "another") is None
 
 
 def test_the_toy_world_keeps_the_protocols() -> None:
-    assert isinstance(FakePolicy(), Policy) and isinstance(Wanted(), Scorer) and isinstance(Digits(), Task)
+    assert isinstance(FakePolicy(), Policy) and isinstance(FirstCharVerifier(), Scorer) and isinstance(DigitTask(), Task)
     assert all(isinstance(kind(), Strategy) for kind in STRATEGIES.values())
 
 
 def test_generate_adds_children_and_their_cost() -> None:
-    trace = asyncio.run(solve(Digits().test[3], Chain(), FakePolicy(["ab"])))
+    trace = asyncio.run(solve(DigitTask().test[3], Chain(), FakePolicy(["ab"])))
     policy = FakePolicy(["c", "de"])
     fresh = asyncio.run(generate(trace, 1, policy, Sampling(max_tokens=9), n=2))
     assert fresh == [2, 3] and list(trace.children(1)) == [2, 3]
@@ -82,21 +82,21 @@ def test_generate_adds_children_and_their_cost() -> None:
 
 
 def test_chain() -> None:
-    trace = asyncio.run(solve(Digits().test[3], Chain(), FakePolicy(["3"]), Wanted()))
+    trace = asyncio.run(solve(DigitTask().test[3], Chain(), FakePolicy(["3"]), FirstCharVerifier()))
     assert [s.text for s in trace.steps] == ["3=", "3"] and trace.score(1, "wanted") == 1.0
     assert trace.cost == Cost(prompt_tokens=2, generated_tokens=1, flops=2.0, seconds=0.5)
-    unscored = asyncio.run(solve(Digits().test[3], Chain(), FakePolicy(["3"])))
+    unscored = asyncio.run(solve(DigitTask().test[3], Chain(), FakePolicy(["3"])))
     assert unscored.steps[1].scores == {}
 
 
 def test_ensemble() -> None:
     policy = FakePolicy(seed=2)
-    trace = asyncio.run(solve(Digits().test[3], Ensemble(5), policy, Wanted()))
+    trace = asyncio.run(solve(DigitTask().test[3], Ensemble(5), policy, FirstCharVerifier()))
     assert len(policy.calls) == 1, "one call, so that the prompt is shared"
     assert trace.answers() == [1, 2, 3, 4, 5] and all(s.parent == 0 for s in trace.steps[1:])
     assert trace.cost == Cost(2, 8, 15, 0, 30.0, 2.5)
     assert len({s.text for s in trace.steps[1:]}) > 1
-    again = asyncio.run(solve(Digits().test[3], Ensemble(5), FakePolicy(seed=2), Wanted()))
+    again = asyncio.run(solve(DigitTask().test[3], Ensemble(5), FakePolicy(seed=2), FirstCharVerifier()))
     assert again.to_json() == trace.to_json(), "the fake is deterministic"
     with pytest.raises(UsageError, match="at least one"):
         Ensemble(0)
@@ -104,11 +104,11 @@ def test_ensemble() -> None:
 
 def test_evaluate_writes_one_score_per_step() -> None:
     trace, steps = answered("1", "", "2")
-    trace.problem = Digits().test[2]
-    asyncio.run(evaluate(trace, steps, Wanted()))
+    trace.problem = DigitTask().test[2]
+    asyncio.run(evaluate(trace, steps, FirstCharVerifier()))
     assert [trace.score(i, "wanted") for i in steps] == [0.0, None, 1.0]
 
-    class Short(Wanted):
+    class Short(FirstCharVerifier):
         async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
             return [Score(1.0)]
 
@@ -131,7 +131,7 @@ def test_thinking_needs_no_gpu_library() -> None:
 
 
 def test_log_probabilities_and_tokens_stay_side_by_side() -> None:
-    trace = asyncio.run(solve(Digits().test[1], Ensemble(3), FakePolicy()))
+    trace = asyncio.run(solve(DigitTask().test[1], Ensemble(3), FakePolicy()))
     for step in trace.steps[1:]:
         assert step.logprobs is not None and step.logprobs.shape == step.token_ids.shape
         assert step.logprobs.dtype == np.float32

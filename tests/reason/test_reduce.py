@@ -12,11 +12,11 @@ import pytest
 from ponder.errors import UnknownName, UsageError
 from ponder.jobs import decode, encode
 from ponder.protocols import Scorer
-from ponder.reason.harvest import Origin, chains
-from ponder.reason.operators.reduce import REDUCTIONS, Reduction, path_score, rates_steps, reduced
-from ponder.reason.replay import Recall, Replay
+from ponder.reason.harvest import Origin, harvest_chains
+from ponder.reason.operators.reduce import REDUCTIONS, Reduction, path_score, rates_steps, reduce_scores
+from ponder.reason.replay import Recall, ReplayPolicy
 from ponder.reason.scorers import AtEnds, Likelihood, StepScores
-from ponder.reason.strategies import DVTS, MCTS, Beam, BestOf, Forest, Lookahead, ParticleFilter, Rebase, Vote
+from ponder.reason.strategies import DVTS, MCTS, BeamSearch, BestOf, Forest, Lookahead, ParticleFilter, Rebase, Vote
 from ponder.types import Cost, Score, Trace
 
 from .scripted import LINES, Rated, Scripted, asked
@@ -27,7 +27,7 @@ CHAIN = {"": ["a\n"], "a\n": ["b\n"], "a\nb\n": ["c\n"], "a\nb\nc\n": ["d\n"], "
 COUNTED: dict[Reduction, float] = {"min": 0.592, "product": 0.254479, "last": 0.818, "mean": 0.7662}
 EVERY = pytest.mark.parametrize("how", COUNTED)
 SEARCHES = [
-    Beam(2, 1, cut=LINES), DVTS(2, 1, cut=LINES), Rebase(2, cut=LINES), Lookahead(2, 1, cut=LINES, k=2),
+    BeamSearch(2, 1, cut=LINES), DVTS(2, 1, cut=LINES), Rebase(2, cut=LINES), Lookahead(2, 1, cut=LINES, lookahead_steps=2),
     ParticleFilter(2, cut=LINES), BestOf(2, cut=LINES),
 ]  # fmt: skip
 
@@ -40,11 +40,11 @@ def think(strategy: Any, guide: Scorer | None, policy: Any = None, trace: Trace 
 
 @EVERY
 def test_reduced(how: Reduction) -> None:
-    assert reduced(list(STEPS.values()), how) == pytest.approx(COUNTED[how], abs=1e-6)
+    assert reduce_scores(list(STEPS.values()), how) == pytest.approx(COUNTED[how], abs=1e-6)
     with pytest.raises(UnknownName, match="median"):
-        reduced([0.5], "median")  # type: ignore[arg-type]
+        reduce_scores([0.5], "median")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="without steps"):
-        reduced([], how)
+        reduce_scores([], how)
 
 
 @EVERY
@@ -61,7 +61,7 @@ def test_searches_reduce_raw_step_scores(strategy: Any, own: Reduction, how: Red
         assert trace.steps[i].value == pytest.approx(COUNTED[how], abs=1e-6)
     second = next(i for i, s in enumerate(trace.steps) if s.text == "b\n" and not s.pruned)
     ahead = 4 if isinstance(strategy, Lookahead) else 2  # it is rated where looking ahead came to
-    assert trace.steps[second].value == pytest.approx(reduced(list(STEPS.values())[:ahead], how))
+    assert trace.steps[second].value == pytest.approx(reduce_scores(list(STEPS.values())[:ahead], how))
     assert decode(encode(replace(strategy, reduce=how))) == replace(strategy, reduce=how)
 
 
@@ -82,7 +82,7 @@ BEST = {"min": "c\n=3", "product": "b\n=2", "last": "a\n=1", "mean": "b\n=2"}
 @EVERY
 @pytest.mark.parametrize("choose", ["best", "weighted"])
 @pytest.mark.parametrize(
-    "strategy", [BestOf(3, cut=LINES), DVTS(3, 1, cut=LINES), Beam(3, 1, cut=LINES)], ids=lambda s: type(s).__name__
+    "strategy", [BestOf(3, cut=LINES), DVTS(3, 1, cut=LINES), BeamSearch(3, 1, cut=LINES)], ids=lambda s: type(s).__name__
 )
 def test_the_answer_is_the_one_that_a_hand_count_prefers(strategy: Any, choose: Any, how: Reduction) -> None:
     trace = think(replace(strategy, reduce=how, choose=choose), StepScores(Rated(RATED)), Scripted(THREE))
@@ -93,17 +93,17 @@ def test_the_answer_is_the_one_that_a_hand_count_prefers(strategy: Any, choose: 
 def test_whoever_takes_a_path_s_score_has_the_guide_s_reduction(how: Reduction) -> None:
     """MCTS backs up, votes weigh, forests and harvests choose by `Score.value`, which the guide reduced once."""
     guide = StepScores(Rated(STEPS), how)
-    trace = think(MCTS(simulations=5, width=1, cut=LINES, finish=False), guide)
+    trace = think(MCTS(simulations=5, width=1, cut=LINES, complete_answer=False), guide)
     values = list(STEPS.values())
-    worths = [reduced(values[: k + 1], how) for k in range(5)]
+    worths = [reduce_scores(values[: k + 1], how) for k in range(5)]
     assert trace.steps[0].value == pytest.approx(sum(worths) / 5)
     (end,) = trace.answers()
     assert trace.steps[end].value == pytest.approx(COUNTED[how], abs=1e-6)
     forest = think(
-        Forest(Beam(3, 1, cut=LINES, choose="best"), 2, "score"), StepScores(Rated(RATED), how), Scripted(THREE)
+        Forest(BeamSearch(3, 1, cut=LINES, choose="best"), 2, "score"), StepScores(Rated(RATED), how), Scripted(THREE)
     )
     assert forest.chosen is not None
-    assert forest.score(forest.chosen, "rated") == pytest.approx(reduced([0.1, 1.0], how)), "by its own rank, the last"
+    assert forest.score(forest.chosen, "rated") == pytest.approx(reduce_scores([0.1, 1.0], how)), "by its own rank, the last"
     harvested = list(chains(trace, "rated", _funnel(), Origin(), 0.0))
     assert [one.row["score"] for one in harvested] == [pytest.approx(COUNTED[how], abs=1e-6)]
 
@@ -112,7 +112,7 @@ def test_whoever_takes_a_path_s_score_has_the_guide_s_reduction(how: Reduction) 
 def test_a_vote_weighs_by_the_guide_s_reduction(how: Reduction) -> None:
     """A vote among the chains of a best-of search with cuts, so that a chain has two scores."""
     trace = think(BestOf(3, cut=LINES, choose="weighted", reduce=how), StepScores(Rated(RATED)), Scripted(THREE))
-    weights = {"=1": reduced([0.1, 1.0], how), "=2": reduced([0.95, 0.5], how), "=3": reduced([0.6, 0.6], how)}
+    weights = {"=1": reduce_scores([0.1, 1.0], how), "=2": reduce_scores([0.95, 0.5], how), "=3": reduce_scores([0.6, 0.6], how)}
     assert trace.chosen is not None and trace.steps[trace.chosen].text == max(weights, key=lambda k: weights[k])
     whole = think(Vote(3, "score"), StepScores(Rated({"=1": 0.3, "=2": 0.2}), how), Scripted({"": ["=1", "=2", "=2"]}))
     assert whole.chosen is not None and whole.text(whole.chosen) == "=2", "one step each: any reduction is its score"
@@ -124,7 +124,7 @@ def test_a_stored_search_is_ranked_anew(how: Reduction) -> None:
     stored = Trace.from_json(stored.to_json())
     recall = Recall([stored], "rated")
     assert rates_steps(recall)
-    again = think(BestOf(3, cut=LINES, reduce=how), recall, Replay([stored]))
+    again = think(BestOf(3, cut=LINES, reduce=how), recall, ReplayPolicy([stored]))
     assert again.chosen is not None and again.text(again.chosen) == BEST[how]
     assert not rates_steps(Recall([think(BestOf(3), Rated({}), Scripted({"": ["=1"]}))], "rated"))
 
@@ -139,7 +139,7 @@ def test_a_score_of_the_whole_path_is_not_reduced(how: Reduction) -> None:
     whole = think(BestOf(2, reduce=how), Likelihood(), Scripted({"": ["=1"]}))  # one step: nothing to reduce
     assert whole.chosen is not None
     with pytest.raises(UsageError, match="leave out reduce"):
-        BestOf(2, by="logprob", reduce=how)
+        BestOf(2, rank_by="logprob", reduce=how)
 
 
 def test_path_scorers_rank_by_their_word_at_the_end() -> None:
@@ -159,9 +159,9 @@ def test_outcomes_at_the_end_and_step_scores_before(how: Reduction) -> None:
         async def __call__(self, trace: Trace, steps: Any) -> list[Score]:
             return [Score(0.25) for _ in steps]
 
-    trace = think(Beam(2, 1, cut=LINES, reduce=how), AtEnds(Outcome(), StepScores(Rated(STEPS))))
+    trace = think(BeamSearch(2, 1, cut=LINES, reduce=how), AtEnds(Outcome(), StepScores(Rated(STEPS))))
     fourth = next(i for i, s in enumerate(trace.steps) if s.text == "d\n")
-    assert trace.steps[fourth].value == pytest.approx(reduced(list(STEPS.values())[:4], how))
+    assert trace.steps[fourth].value == pytest.approx(reduce_scores(list(STEPS.values())[:4], how))
     assert {trace.steps[i].value for i in trace.answers()} == {0.25}
 
 
@@ -171,10 +171,10 @@ def test_step_scores_asks_once_and_pays_once() -> None:
             return [replace(s, cost=Cost(scorer_tokens=1)) for s in await super().__call__(trace, steps)]
 
     rated = Costly(STEPS)
-    trace = think(Beam(2, 1, cut=LINES), StepScores(rated))
+    trace = think(BeamSearch(2, 1, cut=LINES), StepScores(rated))
     asked_for = [text for call in rated.calls for text in call]
     assert len(asked_for) == len([s for s in trace.steps if s.sampled]) == trace.cost.scorer_tokens
-    gap = think(Beam(2, 1, cut=LINES), StepScores(Rated(STEPS | {"b\n": None})))
+    gap = think(BeamSearch(2, 1, cut=LINES), StepScores(Rated(STEPS | {"b\n": None})))
     assert gap.chosen is None and any(s.pruned == "no score: no idea" for s in gap.steps)
     assert path_score(gap, 0, "rated", "min") is None
 

@@ -12,17 +12,17 @@ import pytest
 
 from ponder.errors import ModelError, Spent, UsageError
 from ponder.jobs import decode, encode
-from ponder.pipelines.solve import attempt, solve
+from ponder.pipelines.solve import try_solve, solve
 from ponder.reason.operators.aggregate import aggregate
-from ponder.reason.operators.inquire import Inquiries, Question
+from ponder.reason.operators.inquire import Inquiries, FollowUpQuestion
 from ponder.reason.strategies.graph import SORTING, GraphOfThoughts, Improve, Merge, Solve, Split
-from ponder.reason.strategies.refine import Refine
-from ponder.types import Completion, Ids, Problem, Sampling, Score, Trace, ids, user
+from ponder.reason.strategies.refine import SelfRefine
+from ponder.types import Completion, Ids, Problem, Sampling, Score, Trace, ids, user_messages
 
 from .speaking import Speaker, tree
 
 SHORT = {"critique": "C{question}{answer}", "template": "R{question}{answer}|{feedback}"}
-PROBLEM = Problem("p", user("Q"))
+PROBLEM = Problem("p", user_messages("Q"))
 
 
 def think(strategy: Any, policy: Any, **more: Any) -> Trace:
@@ -41,7 +41,7 @@ class Near:
 
 
 def test_a_critique_and_a_better_answer_by_hand() -> None:
-    trace = think(Refine(**SHORT), Speaker(["Answer: 5", "too small", "Answer: 6", "No mistakes."]))
+    trace = think(SelfRefine(**SHORT), Speaker(["Answer: 5", "too small", "Answer: 6", "No mistakes."]))
     assert tree(trace) == [
         (None, "Q", False), (0, "Answer: 5", True),
         (None, "CQAnswer: 5", False), (2, "too small", True),
@@ -54,42 +54,42 @@ def test_a_critique_and_a_better_answer_by_hand() -> None:
 
 def test_it_ends_where_nothing_changes() -> None:
     policy = Speaker(["Answer: 5", "so, Answer: 5.0", "never"])
-    trace = think(Refine(feedback="none", **SHORT), policy)
+    trace = think(SelfRefine(feedback="none", **SHORT), policy)
     assert len(policy.asked) == 2 and trace.chosen == 3
-    rounds = think(Refine(feedback="none", rounds=2, **SHORT), Speaker([f"Answer: {i}" for i in range(9)]))
+    rounds = think(SelfRefine(feedback="none", max_rounds=2, **SHORT), Speaker([f"Answer: {i}" for i in range(9)]))
     assert rounds.chosen == 5 and len(rounds.answers()) == 3
 
 
 def test_a_guide_tells_what_is_wrong_and_the_best_is_kept() -> None:
     policy = Speaker(["Answer: 40", "Answer: 41", "Answer: 7"])
-    trace = think(Refine(feedback="guide", rounds=2, **SHORT), policy, guide=Near())
+    trace = think(SelfRefine(feedback="guide", max_rounds=2, **SHORT), policy, guide=Near())
     assert "off by 2" in policy.asked[1][0] and "off by 1" in policy.asked[2][0]
     assert trace.text(trace.chosen or 0) == "Answer: 41", "the last was worse"
-    content = think(Refine(feedback="guide", **SHORT), Speaker(["Answer: 42"]), guide=Near())
+    content = think(SelfRefine(feedback="guide", **SHORT), Speaker(["Answer: 42"]), guide=Near())
     assert len(content.steps) == 2
     with pytest.raises(UsageError, match="needs a guide"):
-        think(Refine(feedback="guide"), Speaker(["x"]))
+        think(SelfRefine(feedback="guide"), Speaker(["x"]))
 
 
 def test_the_last_that_reads_is_given() -> None:
     unread = "x" * 300  # too long to be an answer by itself
-    trace = think(Refine(feedback="none", rounds=1, **SHORT), Speaker(["Answer: 5", unread]))
+    trace = think(SelfRefine(feedback="none", max_rounds=1, **SHORT), Speaker(["Answer: 5", unread]))
     assert trace.chosen == 1
 
     class Broken(Near):
         async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
             return []
 
-    odd = think(Refine(feedback="guide", rounds=1, **SHORT), Speaker(["Answer: 5", "Answer: 6"]), guide=Broken())
+    odd = think(SelfRefine(feedback="guide", max_rounds=1, **SHORT), Speaker(["Answer: 5", "Answer: 6"]), guide=Broken())
     assert odd.chosen == 3 and odd.steps[1].scores["near"].value is None
 
 
 def test_an_attempt_that_fails_leaves_what_there_is() -> None:
     policy = Speaker(["Answer: 5", "bad"], fails=lambda t: ModelError("the context is full") if t[0] == "R" else None)
-    trace = think(Refine(**SHORT), policy)
+    trace = think(SelfRefine(**SHORT), policy)
     assert trace.chosen == 1 and trace.failed == "the context is full"
     with pytest.raises(ModelError):
-        think(Refine(**SHORT), Speaker([], fails=lambda t: ModelError("gone")))
+        think(SelfRefine(**SHORT), Speaker([], fails=lambda t: ModelError("gone")))
 
 
 class Counted(Speaker):
@@ -113,19 +113,19 @@ def says(before: str, _: int) -> str:
 @pytest.mark.parametrize("first", range(7))
 def test_refining_goes_on_where_it_stopped(first: int) -> None:
     policy = Counted(says)
-    once = think(Refine(**SHORT), Counted(says))
+    once = think(SelfRefine(**SHORT), Counted(says))
     policy.left = first
-    trace = think(Refine(**SHORT), policy)
+    trace = think(SelfRefine(**SHORT), policy)
     assert (trace.chosen is None) == (first == 0)
     policy.left = 99
-    asyncio.run(Refine(**SHORT)(trace, policy))
+    asyncio.run(SelfRefine(**SHORT)(trace, policy))
     assert tree(trace) == tree(once) and trace.chosen == once.chosen
-    asyncio.run(Refine(**SHORT)(trace, policy))
+    asyncio.run(SelfRefine(**SHORT)(trace, policy))
     assert tree(trace) == tree(once)
 
 
 def test_aggregate_cites_what_it_quotes() -> None:
-    trace = think(Refine(feedback="none", rounds=1, **SHORT), Speaker(["Answer: 5", "Answer: 6"]))
+    trace = think(SelfRefine(feedback="none", max_rounds=1, **SHORT), Speaker(["Answer: 5", "Answer: 6"]))
     made = asyncio.run(aggregate(Inquiries(trace, policy := Speaker(["Answer: 7"])), [1, 3], Sampling()))
     assert made == [5] and trace.steps[4].cites == (1, 3)
     assert "Attempt 1:\nAnswer: 5\n\nAttempt 2:\nAnswer: 6" in policy.asked[0][0]
@@ -133,18 +133,18 @@ def test_aggregate_cites_what_it_quotes() -> None:
 
 def test_questions_are_asked_once() -> None:
     trace = Trace(PROBLEM, [])
-    trace.add(think(Refine(feedback="none", rounds=1), Speaker(["a", "a"])).steps[0])
+    trace.add(think(SelfRefine(feedback="none", max_rounds=1), Speaker(["a", "a"])).steps[0])
     policy = Speaker(lambda t, j: f"{t}{j}")
     inquiries = Inquiries(trace, policy)
-    one, two = user("one"), user("two")
-    asked = [Question(one, (0,)), Question(two, (0,)), Question(one, (0,)), Question(two, (), shared=True)]
-    found = asyncio.run(inquiries.answers(asked, Sampling(), 2))
+    one, two = user_messages("one"), user_messages("two")
+    asked = [FollowUpQuestion(one, (0,)), FollowUpQuestion(two, (0,)), FollowUpQuestion(one, (0,)), FollowUpQuestion(two, (), shared_prompt=True)]
+    found = asyncio.run(inquiries.ask_all(asked, Sampling(), 2))
     assert found[0] == found[2] == [2, 3] and found[1] == [5, 6] and len(policy.asked) == 3
-    assert asyncio.run(Inquiries(trace, policy).answers(asked[:2], Sampling(), 2)) == [[2, 3], [5, 6]]
-    more = asyncio.run(Inquiries(trace, policy).answers(asked[:1], Sampling(), 3))
+    assert asyncio.run(Inquiries(trace, policy).ask_all(asked[:2], Sampling(), 2)) == [[2, 3], [5, 6]]
+    more = asyncio.run(Inquiries(trace, policy).ask_all(asked[:1], Sampling(), 3))
     assert more[0] == [2, 3, len(trace.steps) - 1]
     policy.fails = lambda t: ModelError("no") if t == "bad" else None
-    mixed = asyncio.run(inquiries.answers([Question(user("bad"), ()), Question(user("fine"), ())], Sampling()))
+    mixed = asyncio.run(inquiries.ask_all([FollowUpQuestion(user_messages("bad"), ()), FollowUpQuestion(user_messages("fine"), ())], Sampling()))
     assert isinstance(mixed[0], ModelError) and trace.steps[mixed[1][0]].text == "fine0"  # type: ignore[index]
 
 
@@ -164,13 +164,13 @@ def sorts(before: str, j: int) -> str:
     return str(lists[-1])
 
 
-LIST = Problem("s", user("Sort [7, 3, 9, 1]"))
+LIST = Problem("s", user_messages("Sort [7, 3, 9, 1]"))
 
 
 def test_sorting_by_splitting_and_merging() -> None:
     trace = asyncio.run(solve(LIST, SORTING, Speaker(sorts)))
     assert decode(encode(SORTING)) == SORTING
-    assert [(s.parent, s.cites, s.text if s.sampled else "", s.aside) for s in trace.steps] == [
+    assert [(s.parent, s.cites, s.text if s.sampled else "", s.meta) for s in trace.steps] == [
         (None, (), "", False),
         (None, (0,), "", False), (1, (), "Here.\nPart: [7, 3]\n Part: [9, 1]", True),
         (None, (2,), "", False), (3, (), "[7, 3]", True), (3, (), "[3, 7]", True), (3, (), "[3, 7]", True),
@@ -206,7 +206,7 @@ def test_a_guide_keeps_the_best_solution_and_the_better_of_two() -> None:
 
 def test_what_cannot_be_split_goes_through_whole() -> None:
     trace = think(GraphOfThoughts(), Speaker(["I would rather not.", "Answer: 4", "Answer: 4"]))
-    assert trace.text(trace.chosen or 0) == "Answer: 4" and not trace.steps[trace.chosen or 0].aside
+    assert trace.text(trace.chosen or 0) == "Answer: 4" and not trace.steps[trace.chosen or 0].meta
 
 
 def test_merging_pairs_until_one_is_left() -> None:
@@ -230,9 +230,9 @@ def test_a_part_that_fails_fails_the_graph() -> None:
         (lambda: GraphOfThoughts((Solve(), Split())), "ends with"),
         (lambda: GraphOfThoughts((Merge(),)), "let Solve come"),
         (lambda: GraphOfThoughts((Split(), Improve())), "let Solve come"), (lambda: Split(1), "at least 2"),
-        (lambda: Solve(0), "at least one"), (lambda: Merge(arity=1), "0, 2 or more"), (lambda: Improve(0), "leave"),
-        (lambda: Refine(rounds=0), "use a chain"), (lambda: Refine(feedback="slf"), "Did you mean 'self'"),
-        (lambda: Refine(critique="?"), "{question}"), (lambda: Solve(template="?"), "{part}"),
+        (lambda: Solve(0), "at least one"), (lambda: Merge(merge_size=1), "0, 2 or more"), (lambda: Improve(0), "leave"),
+        (lambda: SelfRefine(max_rounds=0), "use a chain"), (lambda: SelfRefine(feedback="slf"), "Did you mean 'self'"),
+        (lambda: SelfRefine(critique_template="?"), "{question}"), (lambda: Solve(template="?"), "{part}"),
     ],
 )  # fmt: skip
 def test_bad_settings(make: Any, says: str) -> None:
@@ -254,10 +254,10 @@ def silent_after(count: int) -> Speaker:
 
 @pytest.mark.parametrize("answers", range(6))
 @pytest.mark.parametrize(
-    "how", [Refine(), Refine(feedback="none"), GraphOfThoughts(), GraphOfThoughts((Solve(2), Improve()))]
+    "how", [SelfRefine(), SelfRefine(feedback="none"), GraphOfThoughts(), GraphOfThoughts((Solve(2), Improve()))]
 )
 def test_nothing_written_is_never_the_answer(how: Any, answers: int) -> None:
-    trace = asyncio.run(attempt(Problem("p", user("Q")), how, silent_after(answers)))
+    trace = asyncio.run(try_solve(Problem("p", user_messages("Q")), how, silent_after(answers)))
     if trace.chosen is not None:
         assert trace.steps[trace.chosen].done and not trace.steps[trace.chosen].pruned and trace.text(trace.chosen)
     else:

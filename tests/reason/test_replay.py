@@ -17,10 +17,10 @@ from ponder.errors import Spent, UnknownName, UsageError
 from ponder.pipelines.solve import solve, solve_all
 from ponder.protocols import Policy, Scorer
 from ponder.reason.budget import Budget
-from ponder.reason.operators import ask, write
-from ponder.reason.replay import Recall, Replay
-from ponder.reason.strategies import DVTS, Beam, BestOf, Forest, Lookahead, ParticleFilter, Rebase, Vote
-from ponder.types import Cost, Problem, Sampling, Score, Step, Trace, ids, user
+from ponder.reason.operators import add_prompt, insert_text
+from ponder.reason.replay import Recall, ReplayPolicy
+from ponder.reason.strategies import DVTS, BeamSearch, BestOf, Forest, Lookahead, ParticleFilter, Rebase, Vote
+from ponder.types import Cost, Problem, Sampling, Score, Step, Trace, ids, user_messages
 
 from .scripted import LINES, Rated, Scripted, asked, drawn
 from .test_beam import SCORES, TREE, Hashed, Wild
@@ -35,15 +35,15 @@ def think(strategy: Any, policy: Any, guide: Scorer | None = None, trace: Trace 
 
 
 def test_they_keep_the_protocols() -> None:
-    trace = think(Beam(4, 2, cut=LINES), Scripted(TREE), Rated(SCORES))
-    assert isinstance(Replay([trace]), Policy) and isinstance(Recall([trace], "rated"), Scorer)
+    trace = think(BeamSearch(4, 2, cut=LINES), Scripted(TREE), Rated(SCORES))
+    assert isinstance(ReplayPolicy([trace]), Policy) and isinstance(Recall([trace], "rated"), Scorer)
 
 
 @pytest.mark.parametrize(
     "strategy",
     [
-        Beam(4, 2, cut=LINES), DVTS(4, 2, cut=LINES), Lookahead(4, 2, cut=LINES, k=2), Rebase(5, cut=LINES),
-        ParticleFilter(4, cut=LINES), BestOf(3, cut=LINES), Forest(Beam(4, 2, cut=LINES), 2),
+        BeamSearch(4, 2, cut=LINES), DVTS(4, 2, cut=LINES), Lookahead(4, 2, cut=LINES, lookahead_steps=2), Rebase(5, cut=LINES),
+        ParticleFilter(4, cut=LINES), BestOf(3, cut=LINES), Forest(BeamSearch(4, 2, cut=LINES), 2),
         Vote(6, "score", "settled"),
     ],
     ids=lambda s: type(s).__name__,
@@ -52,7 +52,7 @@ def test_a_stored_search_replays_exactly(strategy: Any) -> None:
     for seed in range(6):
         stored = think(strategy, Wild(seed), Hashed(5))
         stored = Trace.from_json(stored.to_json())
-        again = think(strategy, Replay([stored]), Recall([stored], "hashed"))
+        again = think(strategy, ReplayPolicy([stored]), Recall([stored], "hashed"))
         assert again.to_json()["steps"] == stored.to_json()["steps"] and again.chosen == stored.chosen
         assert again.cost.generated_tokens == stored.cost.generated_tokens
 
@@ -64,13 +64,13 @@ def test_another_strategy_on_the_same_samples() -> None:
         Scripted(TREE | {"b\n": ["=4"], "d\n": ["=5"], "a\n": ["=1"], "c\n": ["=2"]}),
         Rated(SCORES),
     )
-    replay, guide = Replay([stored]), Recall([stored], "rated")
-    assert drawn(think(Beam(2, 1, cut=LINES), replay, guide)) == [
+    replay, guide = ReplayPolicy([stored]), Recall([stored], "rated")
+    assert drawn(think(BeamSearch(2, 1, cut=LINES), replay, guide)) == [
         "Q: x2 0", "  a/ x1 0.9", "    =1 x1 0.8 *", "  b/ x1 0.1", "    =4 x1 0",
     ]  # fmt: skip
-    assert replay.left(stored.token_ids(0)) == 2
+    assert replay.continuations_left(stored.token_ids(0)) == 2
     replay.rewind()
-    assert replay.left(stored.token_ids(0)) == 4
+    assert replay.continuations_left(stored.token_ids(0)) == 4
 
 
 def two() -> Trace:
@@ -80,7 +80,7 @@ def two() -> Trace:
 
 
 def test_in_order_and_to_the_end() -> None:
-    replay, prompt = Replay([two()]), asked().token_ids(0)
+    replay, prompt = ReplayPolicy([two()]), asked().token_ids(0)
     first, second = (asyncio.run(replay.generate(prompt, Sampling()))[0] for _ in range(2))
     assert (first.text, second.text, second.stop) == ("=1", "=22", "eos")
     assert second.token_ids.tolist() == [61, 50, 50] and second.logprobs.tolist() == [-1.0] * 3
@@ -89,18 +89,18 @@ def test_in_order_and_to_the_end() -> None:
         asyncio.run(replay.generate(prompt, Sampling()))
     with pytest.raises(UsageError, match="go nowhere from this prefix of 1 tokens"):
         asyncio.run(replay.generate(ids([9]), Sampling()))
-    again = Replay([two()], on_empty="cycle")
+    again = ReplayPolicy([two()], when_exhausted="cycle")
     assert [c.text for c in asyncio.run(again.generate(prompt, Sampling(), 5))] == ["=1", "=22", "=1", "=22", "=1"]
     with pytest.raises(UsageError, match="Did you mean 'cycle'"):
-        Replay([two()], on_empty="cycles")  # type: ignore[arg-type]
+        ReplayPolicy([two()], when_exhausted="cycles")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="at least one trace"):
-        Replay([])
+        ReplayPolicy([])
     with pytest.raises(UsageError, match="with its prompt"):
-        Replay([two(), Trace(asked().problem)])
+        ReplayPolicy([two(), Trace(asked().problem)])
 
 
 def test_traces_of_one_prompt_are_one_store() -> None:
-    replay = Replay([two(), two()])
+    replay = ReplayPolicy([two(), two()])
     assert [c.text for c in asyncio.run(replay.generate(asked().token_ids(0), Sampling(), 4))] == ["=1", "=22"] * 2
 
 
@@ -108,7 +108,7 @@ def test_equal_steps_have_their_own_scores() -> None:
     trace = think(Vote(2), Scripted({"": ["=1"]}))
     for step, value in zip(trace.steps[1:], (0.2, 0.7), strict=True):
         step.scores["rm"] = Score(value)
-    again = think(BestOf(2), Replay([trace]), Recall([trace], "rm"))
+    again = think(BestOf(2), ReplayPolicy([trace]), Recall([trace], "rm"))
     assert [s.scores["rm"].value for s in again.steps[1:]] == [0.2, 0.7] and again.chosen == 2
     with pytest.raises(UnknownName, match="Did you mean 'rm'"):
         Recall([trace], "rn")
@@ -119,33 +119,33 @@ def test_equal_steps_have_their_own_scores() -> None:
 def test_a_budget_holds() -> None:
     """Five tokens are stored; three buy the first answer, and not the end of the second."""
     stored, problem = two(), asked().problem
-    trace = asyncio.run(solve(problem, Vote(2, stop="settled"), Replay([stored]), budget=Budget(tokens=3)))
+    trace = asyncio.run(solve(problem, Vote(2, early_stopping="settled"), ReplayPolicy([stored]), budget=Budget(tokens=3)))
     assert [s.text for s in trace.steps[1:]] == ["=1"] and trace.chosen == 1 and trace.cost.generated_tokens == 2
     with pytest.raises(Spent, match="the stored step has 3 tokens, and 2 are allowed"):
-        asyncio.run(Replay([stored]).generate(asked().token_ids(0), Sampling(max_tokens=2), 2))
+        asyncio.run(ReplayPolicy([stored]).generate(asked().token_ids(0), Sampling(max_tokens=2), 2))
 
 
 def test_prompts_and_words_that_were_stored() -> None:
     policy, trace = Scripted({}), asked()
-    write(trace, 0, "Wait", policy)
-    ask(trace, user("Is it right?"), policy, cites=(0,))
-    replay = Replay([trace])
-    assert replay.encode(user("Q:")).tolist() == trace.steps[0].token_ids.tolist()
-    assert replay.encode(user("Is it right?")).tolist() == trace.steps[2].token_ids.tolist()
+    insert_text(trace, 0, "Wait", policy)
+    add_prompt(trace, user_messages("Is it right?"), policy, cites=(0,))
+    replay = ReplayPolicy([trace])
+    assert replay.encode(user_messages("Q:")).tolist() == trace.steps[0].token_ids.tolist()
+    assert replay.encode(user_messages("Is it right?")).tolist() == trace.steps[2].token_ids.tolist()
     assert (
         replay.tokens("Wait").tolist() == trace.steps[1].token_ids.tolist()
         and replay.text(trace.steps[1].token_ids) == "Wait"
     )
-    for broken in (lambda: replay.encode(user("Else?")), lambda: replay.tokens("But"), lambda: replay.text(ids([1]))):
+    for broken in (lambda: replay.encode(user_messages("Else?")), lambda: replay.tokens("But"), lambda: replay.text(ids([1]))):
         with pytest.raises(UsageError, match="the stored traces have no"):
             broken()
 
 
 def test_what_a_tool_wrote_is_not_handed_out() -> None:
     trace = asked()
-    write(trace, 0, "Wait", Scripted({}))
+    insert_text(trace, 0, "Wait", Scripted({}))
     with pytest.raises(UsageError, match="go nowhere"):
-        think(Vote(1), Replay([trace]))
+        think(Vote(1), ReplayPolicy([trace]))
 
 
 def rows() -> list[dict[str, Any]]:
@@ -178,7 +178,7 @@ def test_faithful_votes_on_the_reward_models_log() -> None:
     log = rows()
     stored = [
         Trace(
-            Problem(str(r["idx"]), user(r["question"]), r["gt"]),
+            Problem(str(r["idx"]), user_messages(r["question"]), r["gt"]),
             [
                 Step(None, r["question"], ids([])),
                 *(
@@ -199,7 +199,7 @@ def test_faithful_votes_on_the_reward_models_log() -> None:
 
         async def work() -> None:  # asyncio.run would print what is returned into a message that nobody reads
             problems = [t.problem for t in stored]
-            found.extend(await solve_all(problems, strategy, Replay(stored), judge, guide=guide))
+            found.extend(await solve_all(problems, strategy, ReplayPolicy(stored), judge, guide=guide))
 
         asyncio.run(work())
         return found
@@ -213,7 +213,7 @@ def test_faithful_votes_on_the_reward_models_log() -> None:
     covered = [sum(any(t.score(i, "logged") for i in t.answers()) for t in solved(Vote(k))) for k in ks]
     assert covered == [90, 94, 95, 96]
     assert [right(Vote(k, "score")) for k in ks] == [_weighted(log, k) for k in ks]
-    early = solved(Vote(8, stop="settled"))
+    early = solved(Vote(8, early_stopping="settled"))
     assert sum(t.score(t.chosen, "logged") == 1 for t in early if t.chosen is not None) == 93
     assert sum(len(t.steps) - 1 for t in early) < 500, "the same vote with fewer than 500 of its 800 samples"
 

@@ -15,7 +15,7 @@ from ponder.errors import ModelError, UsageError
 from ponder.reason.operators.backtrack import backtrack
 from ponder.reason.operators.restructure import RETURN, Move, journey, told
 from ponder.reason.operators.self_evaluate import PTrue
-from ponder.types import Completion, Cost, Ids, Problem, Sampling, Score, Step, Trace, ids, user
+from ponder.types import Completion, Cost, Ids, Problem, Sampling, Score, Step, Trace, ids, user_messages
 
 from .speaking import EOS, Speaker
 
@@ -27,14 +27,14 @@ PARENTS = {1: 0, 2: 1, 3: 1, 4: 0, 5: 4, 6: 5}
 
 
 def small(policy: Speaker) -> Trace:
-    trace = Trace(Problem("p", user("Q")), [Step(None, "Q", policy.tokens("Q"))])
+    trace = Trace(Problem("p", user_messages("Q")), [Step(None, "Q", policy.tokens("Q"))])
     for i, parent in PARENTS.items():
         tokens = policy.tokens(f"<{i}>").tolist() + ([EOS] if i in (2, 3, 6) else [])
         step = Step(
             parent, f"<{i}>", ids(tokens), np.full(len(tokens), -0.5, np.float32), "eos" if EOS in tokens else "stop"
         )
         trace.add(step)
-    trace.add(Step(5, "hm", policy.tokens("hm"), np.zeros(2, np.float32), aside=True))
+    trace.add(Step(5, "hm", policy.tokens("hm"), np.zeros(2, np.float32), meta=True))
     return trace
 
 
@@ -81,7 +81,7 @@ def test_a_journey_is_a_trace_of_one_branch_with_the_sampled_tokens() -> None:
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=30), st.data())
 def test_a_journey_passes_every_step_once_and_only_goes_where_it_can(parents: list[int], data: Any) -> None:
-    trace = Trace(Problem("p", user("Q")), [Step(None, "Q", ids([1]))])
+    trace = Trace(Problem("p", user_messages("Q")), [Step(None, "Q", ids([1]))])
     for i, number in enumerate(parents, 1):
         trace.add(Step(number % i, f"{i} ", ids([i])))
     to = data.draw(st.integers(1, len(parents)))
@@ -132,7 +132,7 @@ def test_p_true_by_log_probability() -> None:
     score, policy = asked(**{"True": 0.5, " True": 0.1, "false": 0.2, "Maybe": 0.2})
     assert score.value == pytest.approx(0.6 / 0.8) and score.cost.scorer_tokens == 6
     text, sampling, n = policy.asked[0]
-    assert "<4><5><6>" in text and sampling.max_tokens == 1 and sampling.alternatives == 20 and n == 1
+    assert "<4><5><6>" in text and sampling.max_tokens == 1 and sampling.logprobs == 20 and n == 1
     assert asked(Tr=0.3, F=0.1)[0].value == pytest.approx(0.75), "a word may begin with another token"
     assert asked(T=0.3)[0].value == 1.0 and math.isclose(asked(F=0.3)[0].value or 0.0, 0.0)
 

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from fakes import Digits, FakePolicy, Wanted, group
+from fakes import DigitTask, FakePolicy, FirstCharVerifier, trace_group
 from ponder import jobs
 from ponder.errors import UnknownName, UsageError
 from ponder.pipelines.solve import solve
 from ponder.reason.strategies.best_of import BestOf
 from ponder.reason.strategies.ensemble import Ensemble
-from ponder.reason.strategies.route import FEATURES, Probe, Route, agreement, features, fit
+from ponder.reason.strategies.route import FEATURES, ConfidenceProbe, Route, majority_share, probe_features, fit_probe
 from ponder.reason.strategies.vote import Vote
 from ponder.types import Sampling, Score, Trace
 
@@ -23,7 +23,7 @@ ROUTE = Route(Ensemble(3), Vote(n=6), threshold=0.6)
 
 def thought(script: list[str], route: Route = ROUTE) -> tuple[Trace, FakePolicy]:
     policy = FakePolicy(script)
-    return asyncio.run(solve(Digits().test[1], route, policy, Wanted())), policy
+    return asyncio.run(solve(DigitTask().test[1], route, policy, FirstCharVerifier())), policy
 
 
 def test_agreement_is_enough() -> None:
@@ -40,16 +40,16 @@ def test_doubt_thinks_on_from_what_there_is() -> None:
 def test_none_that_answers_is_doubt() -> None:
     trace, policy = thought(["", "", "", "4", "4", "4"])
     assert policy.written == 6 and trace.text(trace.chosen or 0) == "4"
-    assert agreement(trace, trace.answers()) == 0.5
+    assert majority_share(trace, trace.answers()) == 0.5
 
 
 def test_entropy_asks_for_entropies() -> None:
     route = Route(Ensemble(1), Vote(n=2), signal="entropy")
     with pytest.raises(UsageError, match="measures"):
         thought(["1"], route)
-    trace = group([5], [[1, 2]])
+    trace = trace_group([5], [[1, 2]])
     trace.steps[1].notes["entropy"] = np.array([0.0, 2 * np.log(2)], np.float32)
-    assert route.sure(trace, [1]) == pytest.approx(0.5)
+    assert route.confidence(trace, [1]) == pytest.approx(0.5)
 
 
 def test_a_probe_learns_what_agreement_means() -> None:
@@ -58,20 +58,20 @@ def test_a_probe_learns_what_agreement_means() -> None:
     for _ in range(300):
         share = draw.integers(1, 5)
         right = float(draw.random() < share / 5)
-        trace = group([5], [[1]] * 4, [right] * 4)
+        trace = trace_group([5], [[1]] * 4, [right] * 4)
         for k, step in enumerate(trace.steps[1:]):
             step.text = "1" if k < share else str(k + 2)
-        trace.read = Wanted().read
+        trace.extract_answer = FirstCharVerifier().read
         traces.append(trace)
-    probe = fit(traces, "wanted")
+    probe = fit_probe(traces, "wanted")
     assert len(probe.weights) == len(FEATURES)
-    few, many = (group([5], [[1]] * 4) for _ in range(2))
+    few, many = (trace_group([5], [[1]] * 4) for _ in range(2))
     for k in range(4):
         few.steps[k + 1].text, many.steps[k + 1].text = str(k), "1"
-    few.read = many.read = Wanted().read
+    few.extract_answer = many.extract_answer = FirstCharVerifier().read
     assert probe(few, few.answers()) == pytest.approx(0.2, abs=0.1)
     assert probe(many, many.answers()) == pytest.approx(0.8, abs=0.1)
-    assert features(many, many.answers())[0] == 1.0
+    assert probe_features(many, many.answers())[0] == 1.0
 
 
 def test_bad_settings() -> None:
@@ -80,32 +80,32 @@ def test_bad_settings() -> None:
     with pytest.raises(UsageError, match="learned nothing"):
         thought(["1"], Route(Ensemble(1), signal="probe"))
     with pytest.raises(UsageError, match="are alike"):
-        fit([group([5], [[1]], [1.0])], "wanted")
-    route = Route(Ensemble(2, Sampling(temperature=0.5)), signal="probe", probe=Probe((1.0, 2.0, 3.0, 4.0), 0.5))
+        fit_probe([trace_group([5], [[1]], [1.0])], "wanted")
+    route = Route(Ensemble(2, Sampling(temperature=0.5)), signal="probe", probe=ConfidenceProbe((1.0, 2.0, 3.0, 4.0), 0.5))
     assert jobs.decode(jobs.encode(route)) == route
 
 
 def test_calling_again_changes_nothing() -> None:
     """The hard samples agree, and still do not count as the fast ones did."""
-    route = Route(Ensemble(2), BestOf(6, by="logprob"), threshold=0.6)
+    route = Route(Ensemble(2), BestOf(6, rank_by="logprob"), threshold=0.6)
     trace, policy = thought(["1", "2", "3", "3", "3", "3"], route)
     before = trace.to_json()
     assert trace.score(0, "sure") == 0.5
     kept = Trace.from_json(before)
-    asyncio.run(solve(kept.problem, route, policy, Wanted(), trace=kept))
+    asyncio.run(solve(kept.problem, route, policy, FirstCharVerifier(), trace=kept))
     assert kept.to_json() == before and policy.written == 6
 
 
 def test_the_fast_strategy_s_own_choice_stands() -> None:
-    trace, _ = thought(["1", "1", "2"], Route(BestOf(3, by="logprob"), threshold=0.0))
+    trace, _ = thought(["1", "1", "2"], Route(BestOf(3, rank_by="logprob"), threshold=0.0))
     assert trace.chosen == 1
     likes_the_last = Route(BestOf(3), threshold=0.0)
     policy = FakePolicy(["1", "1", "2"])
-    chosen = asyncio.run(solve(Digits().test[1], likes_the_last, policy, guide=Larger())).chosen
+    chosen = asyncio.run(solve(DigitTask().test[1], likes_the_last, policy, guide=Larger())).chosen
     assert chosen == 3, "two say 1, and the guide chose 2"
 
 
-class Larger(Wanted):
+class Larger(FirstCharVerifier):
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
         return [Score(float(trace.text(i)[0])) for i in steps]
 

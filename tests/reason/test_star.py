@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fakes import Digits, FakePolicy, Wanted
+from fakes import DigitTask, FakePolicy, FirstCharVerifier
 from ponder import jobs
 from ponder.errors import UsageError
 from ponder.pipelines.solve import solve
@@ -17,7 +17,7 @@ HINT = STaR(n=2, hint="hint {answer}")
 
 
 def thought(script: list[str], strategy: STaR = HINT) -> Trace:
-    return asyncio.run(solve(Digits().test[3], strategy, FakePolicy(script), Wanted(), guide=Wanted(), oracle=True))
+    return asyncio.run(solve(DigitTask().test[3], strategy, FakePolicy(script), FirstCharVerifier(), guide=FirstCharVerifier(), oracle=True))
 
 
 def test_a_right_answer_needs_no_hint() -> None:
@@ -41,7 +41,7 @@ def test_a_hint_that_does_not_help_chooses_nothing() -> None:
 
 def test_it_goes_on_from_what_is_there() -> None:
     trace = thought(["4", "5", "3", "6"])
-    again = asyncio.run(solve(trace.problem, HINT, FakePolicy(["no"]), guide=Wanted(), oracle=True, trace=trace))
+    again = asyncio.run(solve(trace.problem, HINT, FakePolicy(["no"]), guide=FirstCharVerifier(), oracle=True, trace=trace))
     assert len(again.steps) == 6 and again.chosen == 4
 
 
@@ -51,13 +51,13 @@ def test_what_is_harvested_has_no_hint() -> None:
     from ponder.reason.harvest.found import Origin
 
     trace = thought(["4", "5", "3", "6"])
-    (kept,) = harvest.chains(trace, "wanted", Funnel(), Origin("run", 0), 1.0, None)
+    (kept,) = harvest.harvest_chains(trace, "wanted", Funnel(), Origin("run", 0), 1.0, None)
     assert kept.row["messages"] == [{"role": "user", "content": "3="}, {"role": "assistant", "content": "3"}]
 
 
 def test_bad_settings() -> None:
     with pytest.raises(UsageError, match="guide='oracle'"):
-        asyncio.run(solve(Digits().test[3], HINT, FakePolicy(), guide=Wanted()))
+        asyncio.run(solve(DigitTask().test[3], HINT, FakePolicy(), guide=FirstCharVerifier()))
     with pytest.raises(UsageError, match=r"write \{answer\}"):
         STaR(hint="the answer")
     with pytest.raises(UsageError, match="at least one"):

@@ -17,21 +17,21 @@ from ponder.jobs import decode, encode
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
 from ponder.reason.operators.cut import CUTS
-from ponder.reason.operators.self_evaluate import TREE_OF_THOUGHTS, valued
-from ponder.reason.strategies.thought_prompts import GAME_OF_24, GENERAL, Thoughts
+from ponder.reason.operators.self_evaluate import TREE_OF_THOUGHTS, score_from_replies
+from ponder.reason.strategies.thought_prompts import GAME_OF_24, GENERAL, ThoughtPrompts
 from ponder.reason.strategies.thoughts import DROPPED, POOR, TOT_24, TreeOfThoughts
-from ponder.types import Problem, Sampling, Score, Trace, user
+from ponder.types import Problem, Sampling, Score, Trace, user_messages
 from ponder.verify import GameOf24
 
 from .speaking import Speaker, tree
 
-PLAIN = Thoughts(propose="P{question}|{thoughts}", value="V{thoughts}", answer="A{thoughts}", vote="W{choices}")
-SMALL = TreeOfThoughts(depth=2, keep=2, n=3, evaluations=1, wording=PLAIN)
+PLAIN = ThoughtPrompts(propose="P{question}|{thoughts}", value="V{thoughts}", answer="A{thoughts}", vote="W{choices}")
+SMALL = TreeOfThoughts(depth=2, beam_width=2, thoughts_per_step=3, evaluations_per_thought=1, prompts=PLAIN)
 
 
 def think(strategy: TreeOfThoughts, policy: Speaker, tokens: int | None = None, **more: Any) -> Trace:
     assert decode(encode(strategy)) == strategy
-    problem = Problem("p", user("Q"))
+    problem = Problem("p", user_messages("Q"))
     return asyncio.run(solve(problem, strategy, policy, budget=Budget(tokens) if tokens else None, **more))
 
 
@@ -61,7 +61,7 @@ def test_breadth_first_by_hand() -> None:
     assert [trace.score(i, "self_value") for i in (3, 4, 5, 16, 17)] == [1.0, 20.0, 20.0, 0.001, 0.001]
     assert trace.steps[3].pruned == DROPPED and trace.chosen == 16 and trace.answers() == [16, 17]
     assert trace.steps[12].cites == (4,) and trace.steps[16].cites == (13,) and trace.steps[8].cites == (4,)
-    assert all(trace.steps[i].aside for i in (2, 7, 9, 11, 13, 15, 19, 21)), "questions are no answers"
+    assert all(trace.steps[i].meta for i in (2, 7, 9, 11, 13, 15, 19, 21)), "questions are no answers"
     assert Trace.from_json(trace.to_json()).to_json() == trace.to_json()
 
 
@@ -71,7 +71,7 @@ def test_calling_again_changes_nothing_and_wider_takes_up_what_was_dropped() -> 
     before, asked = trace.to_json(), len(policy.asked)
     asyncio.run(SMALL(trace, policy))
     assert trace.to_json() == before and len(policy.asked) == asked
-    asyncio.run(replace(SMALL, keep=3)(trace, policy))
+    asyncio.run(replace(SMALL, beam_width=3)(trace, policy))
     assert trace.steps[3].pruned == "" and len(trace.answers()) == 3
 
 
@@ -80,7 +80,7 @@ def test_calling_again_changes_nothing_and_wider_takes_up_what_was_dropped() -> 
 def test_never_more_than_a_budget(search: str, tokens: int) -> None:
     how = replace(SMALL, search=search)  # type: ignore[arg-type]
     trace = think(how, Speaker(by_rule), tokens)
-    assert trace.cost.generated_tokens <= tokens and (trace.spent or trace.answers())
+    assert trace.cost.generated_tokens <= tokens and (trace.budget_exhausted or trace.answers())
     rated = [i for i, s in enumerate(trace.steps) if "self_value" in s.scores]
     assert (trace.chosen is None) == (not rated), "what there is decides"
 
@@ -99,7 +99,7 @@ def test_resumed_is_the_same_tree() -> None:
             self.left -= 1
             return await super().generate(prefix, sampling, n)
 
-    for how in (SMALL, replace(SMALL, search="dfs", answers=2), replace(SMALL, evaluation="vote")):
+    for how in (SMALL, replace(SMALL, search="dfs", max_answers=2), replace(SMALL, evaluation="vote")):
         once = think(how, Speaker(by_vote if how.evaluation == "vote" else by_rule))
         for first in range(12):
             policy = Purse(by_vote if how.evaluation == "vote" else by_rule)
@@ -120,7 +120,7 @@ def by_vote(before: str, j: int) -> str:
 
 
 def test_votes_decide() -> None:
-    trace = think(replace(SMALL, evaluation="vote", evaluations=3, keep=1), Speaker(by_vote))
+    trace = think(replace(SMALL, evaluation="vote", evaluations_per_thought=3, beam_width=1), Speaker(by_vote))
     first = list(trace.children(0))
     assert [trace.score(i, "self_vote") for i in first] == [0.0, 3.0, 0.0]
     assert trace.chosen is not None and trace.text(trace.chosen) == "b\nAnswer: 1\n"
@@ -129,7 +129,7 @@ def test_votes_decide() -> None:
 
 
 def test_votes_are_not_asked_again() -> None:
-    how = replace(SMALL, search="dfs", evaluation="vote", evaluations=2, answers=3)
+    how = replace(SMALL, search="dfs", evaluation="vote", evaluations_per_thought=2, max_answers=3)
     policy = Speaker(by_vote)
     trace = think(how, policy)
     before, asked = trace.to_json(), len(policy.asked)
@@ -148,10 +148,10 @@ def test_depth_first_goes_back_from_what_is_worth_little() -> None:
             )
         return "Answer: 7"
 
-    how = TreeOfThoughts("dfs", depth=3, n=2, evaluations=1, threshold=0.5, wording=PLAIN)
+    how = TreeOfThoughts("dfs", depth=3, thoughts_per_step=2, evaluations_per_thought=1, threshold=0.5, prompts=PLAIN)
     policy = Speaker(says)
     trace = think(how, policy)
-    assert [s.text for s in trace.steps if s.parent is not None and not s.aside] == [
+    assert [s.text for s in trace.steps if s.parent is not None and not s.meta] == [
         "a\n", "b\n", "c\n", "d\n", "e\n", "Answer: 7\n",
     ]  # fmt: skip
     pruned = [s.text for s in trace.steps if s.pruned == POOR]
@@ -160,20 +160,20 @@ def test_depth_first_goes_back_from_what_is_worth_little() -> None:
     before, asked = trace.to_json(), len(policy.asked)
     asyncio.run(how(trace, policy))
     assert trace.to_json() == before and len(policy.asked) == asked
-    asyncio.run(replace(how, threshold=0.0, answers=2)(trace, policy))
+    asyncio.run(replace(how, threshold=0.0, max_answers=2)(trace, policy))
     assert not any(s.pruned == POOR for s in trace.steps) and len(trace.answers()) == 3
-    short = think(replace(how, most=2), Speaker(says))
+    short = think(replace(how, max_expansions=2), Speaker(says))
     assert short.answers() == [] and short.chosen is not None and short.text(short.chosen) == "a\n"
 
 
 def test_sampled_thoughts_are_the_policys_own_tokens() -> None:
     lines = iter(["x\n", "y\n", "x\n", "1", "2", "3", "4", "5", "6"])
     policy = Speaker(lambda t, j: {"V": "likely"}.get(t[0]) or next(lines))
-    trace = think(replace(SMALL, generation="sample", keep=1, n=3, cut=CUTS["line"]), policy)
+    trace = think(replace(SMALL, generation="sample", beam_width=1, thoughts_per_step=3, cut=CUTS["line"]), policy)
     first = list(trace.children(0))
     assert [trace.steps[i].text for i in first] == ["x\n", "y\n", "x\n"] and all(trace.steps[i].sampled for i in first)
     assert trace.steps[first[2]].scores["self_value"] == Score(0.0, "the same thought again")
-    short = replace(SMALL, generation="sample", keep=1, n=1, cut=CUTS["line"], sampling=Sampling(max_tokens=6))
+    short = replace(SMALL, generation="sample", beam_width=1, thoughts_per_step=1, cut=CUTS["line"], sampling=Sampling(max_tokens=6))
     bounded = think(short, Speaker(lambda t, j: "likely" if t[0] == "V" else "xxx\n" if t == "Q" else "y" * 9))
     assert bounded.chosen is not None and bounded.text(bounded.chosen) == "xxx\nyy", "max_tokens are for the whole"
     ends = trace.children(first[0])
@@ -188,7 +188,7 @@ def test_a_guide_rates_instead() -> None:
             return [Score(float(ord(trace.text(i).strip()[-1]))) for i in steps]
 
     policy = Speaker(by_rule)
-    trace = think(replace(SMALL, keep=1), policy, guide=Late())
+    trace = think(replace(SMALL, beam_width=1), policy, guide=Late())
     assert trace.chosen is not None and trace.text(trace.chosen) == "c\nAnswer: 2\n"
     assert not any(text.startswith("V") for text, _, _ in policy.asked)
 
@@ -198,7 +198,7 @@ def test_a_guide_rates_instead() -> None:
         async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
             return [Score(-3.0) for _ in steps]
 
-    below = think(replace(SMALL, keep=1, depth=1), Speaker(lambda *_: "Answer: x\nAnswer: x"), guide=Negative())
+    below = think(replace(SMALL, beam_width=1, depth=1), Speaker(lambda *_: "Answer: x\nAnswer: x"), guide=Negative())
     assert [below.score(i, "low") for i in below.children(0)] == [-3.0, None] and below.chosen == 3
 
     class Broken(Late):
@@ -227,20 +227,20 @@ def test_a_branch_that_fails_is_pruned_and_the_others_go_on() -> None:
 
 
 def test_values_are_the_papers_sum() -> None:
-    assert valued(["sure", "x\nlikely", "impossible"], TREE_OF_THOUGHTS).value == 21.001
-    assert valued(["sure"] * 3, TREE_OF_THOUGHTS).value == 60.0
-    assert valued(["<think>likely</think>sure", "", "maybe"], TREE_OF_THOUGHTS).value == 20.0
-    assert valued(["I am not sure", "sure or likely", "**Likely**"], TREE_OF_THOUGHTS).value == 1.0
-    assert valued(["?"], TREE_OF_THOUGHTS) == Score(None, "none of 1 replies ends with impossible, likely, sure")
+    assert score_from_replies(["sure", "x\nlikely", "impossible"], TREE_OF_THOUGHTS).value == 21.001
+    assert score_from_replies(["sure"] * 3, TREE_OF_THOUGHTS).value == 60.0
+    assert score_from_replies(["<think>likely</think>sure", "", "maybe"], TREE_OF_THOUGHTS).value == 20.0
+    assert score_from_replies(["I am not sure", "sure or likely", "**Likely**"], TREE_OF_THOUGHTS).value == 1.0
+    assert score_from_replies(["?"], TREE_OF_THOUGHTS) == Score(None, "none of 1 replies ends with impossible, likely, sure")
 
 
 @pytest.mark.parametrize(
     ("make", "says"),
     [
         (lambda: TreeOfThoughts("bsf"), "Did you mean 'bfs'"), (lambda: TreeOfThoughts(depth=0), "depth is 0"),
-        (lambda: TreeOfThoughts(generation="sample", n=0), "number of thoughts to sample"),
-        (lambda: Thoughts(state="("), "no regular expression"), (lambda: Thoughts(vote="?"), "{choices}"),
-        (lambda: Thoughts(scale=()), "scale is empty"),
+        (lambda: TreeOfThoughts(generation="sample", thoughts_per_step=0), "number of thoughts to sample"),
+        (lambda: ThoughtPrompts(state_pattern="("), "no regular expression"), (lambda: ThoughtPrompts(vote="?"), "{choices}"),
+        (lambda: ThoughtPrompts(scale=()), "scale is empty"),
     ],
 )  # fmt: skip
 def test_bad_settings(make: Any, says: str) -> None:
@@ -249,18 +249,18 @@ def test_bad_settings(make: Any, says: str) -> None:
 
 
 def test_game_of_24_shows_what_is_left() -> None:
-    problem = Problem("24", user("4 5 6 10"))
-    first = GAME_OF_24.proposing(problem, "", 0, last=False)[0]["content"]
+    problem = Problem("24", user_messages("4 5 6 10"))
+    first = GAME_OF_24.propose_messages(problem, "", 0, last=False)[0]["content"]
     assert first.endswith("Numbers: 4 5 6 10\n")
-    then = GAME_OF_24.proposing(problem, "4 * 5 = 20 (left: 6 10 20)\n", 0, last=False)[0]["content"]
+    then = GAME_OF_24.propose_messages(problem, "4 * 5 = 20 (left: 6 10 20)\n", 0, last=False)[0]["content"]
     assert then.endswith("Numbers: 6 10 20\n")
-    done = GAME_OF_24.proposing(problem, "4 + 20 = 24 (left: 24)\n", 0, last=False)[0]["content"]
+    done = GAME_OF_24.propose_messages(problem, "4 + 20 = 24 (left: 24)\n", 0, last=False)[0]["content"]
     assert "one expression" in done and done.endswith("Numbers: 4 5 6 10\n4 + 20 = 24 (left: 24)\n")
-    assert "Answer: 4 + 20 = 24" in GAME_OF_24.rating(problem, "a\nAnswer: 4 + 20 = 24\n")[0]["content"]
-    assert GENERAL.read("So:\n- Answer: 3\n", 5, last=True) == ["Answer: 3\n"]
-    assert GENERAL.read("It is 3.\n\nI think.", 5, last=True) == ["It is 3.\n\nI think.\n"]
-    assert GENERAL.read("<think>hm\n", 5) == [] and GENERAL.read("<think>a</think>\nb", 5) == ["b\n"]
-    assert GENERAL.read("1. one\n\n2) two\n- three\n4", 9) == ["one\n", "two\n", "three\n", "4\n"]
+    assert "Answer: 4 + 20 = 24" in GAME_OF_24.value_messages(problem, "a\nAnswer: 4 + 20 = 24\n")[0]["content"]
+    assert GENERAL.parse_thoughts("So:\n- Answer: 3\n", 5, last=True) == ["Answer: 3\n"]
+    assert GENERAL.parse_thoughts("It is 3.\n\nI think.", 5, last=True) == ["It is 3.\n\nI think.\n"]
+    assert GENERAL.parse_thoughts("<think>hm\n", 5) == [] and GENERAL.parse_thoughts("<think>a</think>\nb", 5) == ["b\n"]
+    assert GENERAL.parse_thoughts("1. one\n\n2) two\n- three\n4", 9) == ["one\n", "two\n", "three\n", "4\n"]
 
 
 LOGS = Path(os.environ.get("PONDER_DATA", "")) / "logs/tree_of_thoughts_game24"
@@ -283,7 +283,7 @@ def test_faithful_to_the_published_breadth_first_trees() -> None:
         ends = [trace.text(i) for i in trace.answers()]
         assert sorted(ends) == sorted(log["ys"])
         said = [f"\\boxed{{{end.strip().partition('Answer: ')[2]}}}" for end in ends]
-        right = [GameOf24().judge(text, log["steps"][0]["x"]) for text in said]
+        right = [GameOf24().grade(text, log["steps"][0]["x"]) for text in said]
         told = {y: info["r"] for y, info in zip(log["ys"], log["infos"], strict=True)}
         assert [bool(r.value) for r in right] == [told[end] == 1 for end in ends]
         solved += any(r.value for r in right)
@@ -292,7 +292,7 @@ def test_faithful_to_the_published_breadth_first_trees() -> None:
 
 async def replayed(log: Any) -> Trace:
     """A policy that says what the log says: proposals in order, and ratings by what they are about."""
-    problem = Problem(str(log["idx"]), user(log["steps"][0]["x"]))
+    problem = Problem(str(log["idx"]), user_messages(log["steps"][0]["x"]))
     proposals: dict[str, list[str]] = {}
     ratings: dict[str, list[str]] = {}
     for number, step in enumerate(log["steps"], 1):
@@ -302,10 +302,10 @@ async def replayed(log: Any) -> Trace:
             if step["ys"].count(y) > 1:  # the same thought kept twice: the second reply begins where lines repeat
                 again = next(i for i, n in enumerate(mine) if n in mine[:i])
                 mine = mine[:again] if y not in step["ys"][:place] else mine[again:]
-            asked = GAME_OF_24.proposing(problem, y, 0, last=number == 4)[0]["content"]
+            asked = GAME_OF_24.propose_messages(problem, y, 0, last=number == 4)[0]["content"]
             proposals.setdefault(asked, []).append("\n".join(n[len(y) : -1] for n in mine))
         for y, total in zip(step["new_ys"], step["values"], strict=True):
-            ratings.setdefault(GAME_OF_24.rating(problem, y)[0]["content"], words(total))
+            ratings.setdefault(GAME_OF_24.value_messages(problem, y)[0]["content"], words(total))
 
     def says(before: str, j: int) -> str:
         return ratings[before][j] if before in ratings else proposals[before].pop(0)
@@ -352,6 +352,6 @@ def test_what_a_guide_cannot_rate_is_left() -> None:
         async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
             return [Score(None, "no idea") if "a" in trace.text(i) else Score(-5.0) for i in steps]
 
-    trace = think(replace(SMALL, keep=9), Speaker(by_rule), guide=Half())
+    trace = think(replace(SMALL, beam_width=9), Speaker(by_rule), guide=Half())
     assert {s.pruned for s in trace.steps if s.text == "a\n"} == {"no score: no idea"}
     assert trace.chosen is not None and "a" not in trace.text(trace.chosen).split("Answer")[0]

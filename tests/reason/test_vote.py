@@ -17,12 +17,12 @@ from ponder.jobs import decode, encode
 from ponder.pipelines.solve import solve
 from ponder.protocols import Scorer
 from ponder.reason.budget import Budget
-from ponder.reason.operators.vote import majority, weighted
+from ponder.reason.operators.vote import majority_answer, weighted_answer
 from ponder.reason.prompts import STEP_BY_STEP
 from ponder.reason.scorers import StepScores
 from ponder.reason.strategies import BestOf, Vote
 from ponder.types import Completion, Ids, Sampling, Trace
-from ponder.verify.style import instruction
+from ponder.verify.style import answer_instruction
 
 from .scripted import LINES, Rated, Scripted, asked, drawn
 
@@ -79,7 +79,7 @@ class Measured(Scripted):
         drawn = await super().generate(prefix, sampling, n)
         spread = {"=1": 2.0, "=2": 0.1}
         return [
-            replace(c, notes={m: np.full(len(c.token_ids), spread[c.text] / 4, np.float32) for m in sampling.measures})
+            replace(c, notes={m: np.full(len(c.token_ids), spread[c.text] / 4, np.float32) for m in sampling.token_stats})
             for c in drawn
         ]
 
@@ -95,26 +95,26 @@ def test_a_vote_weighted_by_spread(weight: Any) -> None:
 def test_a_settled_vote_stops() -> None:
     """After 2, 1, 1, 1 of six there are two left: 2 can tie, and was seen first. One more for 1 settles it."""
     policy = Scripted({"": ["=2", "=1", "=1", "=1", "=1", "=2"]})
-    trace = think(Vote(6, stop="settled"), policy)
+    trace = think(Vote(6, early_stopping="settled"), policy)
     assert policy.asked == [("", 1)] * 5 and said(trace) == "=1"
     threes = Scripted({"": ["=1", "=1", "=1", "=1", "=1", "=2"]})
-    think(Vote(6, stop="settled", round=3), threes)
+    think(Vote(6, early_stopping="settled", chains_per_round=3), threes)
     assert threes.asked == [("", 3)], "three of six, seen first: at best a tie"
     odd = Scripted({"": ["=1", "=2"]})
-    think(Vote(7, stop="settled", round=3), odd)
+    think(Vote(7, early_stopping="settled", chains_per_round=3), odd)
     assert odd.asked == [("", 3), ("", 3), ("", 1)]
 
 
 def test_the_beta_rule_stops() -> None:
     """P(p > 1/2 | 4 to 0) = 31/32 is the first above 0.95; against one dissenter it takes 6 (0.965; 5: 0.9375)."""
     same = Scripted({"": ["=1"]})
-    think(Vote(20, stop="beta"), same)
+    think(Vote(20, early_stopping="beta"), same)
     assert len(same.asked) == 4
     one = Scripted({"": ["=2", *["=1"] * 20]})
-    think(Vote(20, stop="beta"), one)
+    think(Vote(20, early_stopping="beta"), one)
     assert len(one.asked) == 7
     silent = Scripted({"": ["x"]})
-    think(Vote(5, stop="beta"), silent)
+    think(Vote(5, early_stopping="beta"), silent)
     assert len(silent.asked) == 5, "nobody leads among no votes"
 
 
@@ -151,13 +151,13 @@ def test_a_vote_goes_on() -> None:
 
 def test_a_vote_decides_by_what_a_budget_buys() -> None:
     policy = Scripted({"": ["=1", "=1", "=2"]}, spends=2)
-    trace = think(Vote(9, stop="settled"), policy)
+    trace = think(Vote(9, early_stopping="settled"), policy)
     assert said(trace) == "=1" and trace.failed == "" and len(trace.steps) == 3
     nothing = think(Vote(9), Scripted({}, spends=0))
-    assert nothing.chosen is None and nothing.spent and not nothing.failed
+    assert nothing.chosen is None and nothing.budget_exhausted and not nothing.failed
     problem = asked().problem
     few = asyncio.run(solve(problem, Vote(8), Scripted({"": ["=1"]}), budget=Budget(tokens=7)))
-    assert few.spent and not few.failed and not few.answers(), "less than a token for each"
+    assert few.budget_exhausted and not few.failed and not few.answers(), "less than a token for each"
 
 
 def test_a_policy_that_breaks_later() -> None:
@@ -168,14 +168,14 @@ def test_a_policy_that_breaks_later() -> None:
                 raise ModelError("the server is down")
             return await super().generate(prefix, sampling, n)
 
-    trace = think(Vote(9, stop="settled"), Breaks({"": ["=1"]}))
+    trace = think(Vote(9, early_stopping="settled"), Breaks({"": ["=1"]}))
     assert said(trace) == "=1" and len(trace.steps) == 3, "those that have voted decide"
     with pytest.raises(ModelError, match="server is down"):
         think(Vote(3), Breaks({}, asked=[("", 1)] * 2))
 
 
 def test_a_vote_may_ask_in_another_way() -> None:
-    trace = think(Vote(2, prompt=STEP_BY_STEP), Scripted({f"\n{instruction('cot')}": ["=1", "=1"]}))
+    trace = think(Vote(2, prompt=STEP_BY_STEP), Scripted({f"\n{answer_instruction('cot')}": ["=1", "=1"]}))
     assert [s.parent for s in trace.steps] == [None, None, 1, 1] and said(trace) == "=1"
 
 
@@ -211,11 +211,11 @@ def test_best_of_by_the_scores_of_steps(how: Any, best: str) -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: Vote(0), "at least one"), (lambda: Vote(round=0), "round is 0"), (lambda: Vote(sure=1.0), "0.5 and 1"),
+        (lambda: Vote(0), "at least one"), (lambda: Vote(chains_per_round=0), "round is 0"), (lambda: Vote(min_leader_probability=1.0), "0.5 and 1"),
         (lambda: Vote(weight="counts"), "Did you mean 'count'"),  # type: ignore[arg-type]
-        (lambda: Vote(stop="betta"), "Did you mean 'beta'"),  # type: ignore[arg-type]
-        (lambda: Vote(stop="beta", weight="score"), "counts votes"), (lambda: BestOf(0), "at least 1"),
-        (lambda: BestOf(by="scores"), "Did you mean 'score'"),  # type: ignore[arg-type]
+        (lambda: Vote(early_stopping="betta"), "Did you mean 'beta'"),  # type: ignore[arg-type]
+        (lambda: Vote(early_stopping="beta", weight="score"), "counts votes"), (lambda: BestOf(0), "at least 1"),
+        (lambda: BestOf(rank_by="scores"), "Did you mean 'score'"),  # type: ignore[arg-type]
         (lambda: BestOf(reduce="max"), "reduction"),  # type: ignore[arg-type]
     ],
 )  # fmt: skip
@@ -232,17 +232,17 @@ def test_they_are_their_own_config() -> None:
 def test_the_operators_agree() -> None:
     texts: Sequence[str] = ["=1", "=2", "=2", "=3", "=3"]
     answers = [t[1:] for t in texts]
-    assert said(think(Vote(5), Scripted({"": texts}))) == f"={majority(answers)}"
+    assert said(think(Vote(5), Scripted({"": texts}))) == f"={majority_answer(answers)}"
     scores = {"=1": 0.9, "=2": 0.1, "=3": 0.3}
     trace = think(Vote(5, "score"), Scripted({"": texts}), Rated(scores))
-    assert said(trace) == f"={weighted(answers, [scores[t] for t in texts])}"
+    assert said(trace) == f"={weighted_answer(answers, [scores[t] for t in texts])}"
 
 
 def test_only_whole_chains_vote() -> None:
     """Another strategy began with a step: that is no chain, and no answer."""
     trace = asked()
     policy = Scripted({"": ["a=1\n", "=2", "=2"], "a=1\n": ["b=3"]})
-    asyncio.run(BestOf(1, by="logprob", cut=LINES)(trace, policy))
+    asyncio.run(BestOf(1, rank_by="logprob", cut=LINES)(trace, policy))
     think(Vote(2), policy, trace=trace)
     assert said(trace) == "=2" and len([i for i in trace.children(0) if trace.steps[i].done]) == 2
 
@@ -250,4 +250,4 @@ def test_only_whole_chains_vote() -> None:
 def test_a_vote_by_probability_counts_for_its_answer() -> None:
     """Sums of log-probabilities are below 0: two votes would weigh less than one."""
     policy = Scripted({"": ["=1", "a=1", "=2"]}, logprob=lambda text: -1.0)
-    assert said(think(BestOf(3, by="logprob", choose="weighted"), policy)) == "=1"
+    assert said(think(BestOf(3, rank_by="logprob", choose="weighted"), policy)) == "=1"

@@ -44,10 +44,10 @@ def test_settings_reach_the_library():
 
 def test_a_rule_that_breaks_leaves_the_answer_undecided():
     task = ReasoningGym(dataset="prime_factorization", test_size=2)
-    score = task.verifier.judge("<answer>zzz</answer>", task.train[0].answer)  # its rule raises on a word
+    score = task.verifier.grade("<answer>zzz</answer>", task.train[0].answer)  # its rule raises on a word
     assert score.value is None and score.reason
-    assert task.verifier.judge(task.gold(task.train[0]), task.train[0].answer).value == 1.0  # and the next is judged
-    assert task.verifier.judge("<answer>2</answer>", {}).value is None
+    assert task.verifier.grade(task.gold(task.train[0]), task.train[0].answer).value == 1.0  # and the next is judged
+    assert task.verifier.grade("<answer>2</answer>", {}).value is None
 
 
 @pytest.mark.parametrize("settings", ["{", "[]", '{"no_such": 1}', '{"min_terms": -1}'])

@@ -111,7 +111,7 @@ def test_a_level_is_its_settings(name):
         assert {key: getattr(task, key) for key in row} == row
         assert jobs.decode(json.loads(json.dumps(jobs.encode(task)))) == task
         assert kind(**row).train[3] == task.train[3]
-        assert kind(level=1).at(n) == task and replace(task, seed=9).level == n
+        assert kind(level=1).at_level(n) == task and replace(task, seed=9).level == n
     for bad in (0, -1, len(kind.LEVELS) + 1):
         with pytest.raises(UsageError, match=f"has levels 1 to {len(kind.LEVELS)}"):
             kind(level=bad)

@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ponder.errors import MissingExtra, TaskError, UsageError
-from ponder.tasks import Columns
-from ponder.tasks.made import alike, distinct, draw, infer, parse, read_problems, spread, to_row
-from ponder.tasks.made.formula import Condition, Formula, NoValue
-from ponder.tasks.made.mutate import mutate, reach, renamed, renumbered, reunited
-from ponder.tasks.made.rows import accuracy, made
-from ponder.tasks.made.similar import alike_by, normal, shingles
+from ponder.tasks import CustomTask
+from ponder.tasks.made import near_duplicates, exact_duplicates, generate_from_templates, infer_template, parse_reply, read_problems, select_diverse, to_row
+from ponder.tasks.made.formula import Condition, Formula, NoExactValue
+from ponder.tasks.made.mutate import mutate, find_formulas, change_names, change_numbers, change_units
+from ponder.tasks.made.rows import accuracy, synthetic_problem
+from ponder.tasks.made.similar import alike_by, normalize_question, shingles
 from ponder.tasks.made.template import Template, read_templates
-from ponder.tasks.made.wording import EVOLUTIONS, backward, evolve, write
-from ponder.types import Problem, user
+from ponder.tasks.made.wording import EVOLUTIONS, backward_prompt, evolve_prompt, new_problem_prompt
+from ponder.types import Problem, user_messages
 
 APPLES = {
     "name": "apples",
@@ -35,7 +35,7 @@ APPLES = {
 
 
 def of(text, **given_):
-    return Formula.read(text, given_).value({name: Fraction(v) for name, v in given_.items()})
+    return Formula.parse(text, given_).value({name: Fraction(v) for name, v in given_.items()})
 
 
 # Formulas
@@ -56,7 +56,7 @@ def test_formulas_by_hand(text, wanted):
 
 @given(st.recursive(
     st.sampled_from(["a", "b", "c", "7", "2"]),
-    lambda inner: st.tuples(inner, st.sampled_from("+-*"), inner).map(lambda t: f"({t[0]} {t[1]} {t[2]})"),
+    lambda inner: st.tuples(inner, st.sampled_from("+-*"), inner).map_problems(lambda t: f"({t[0]} {t[1]} {t[2]})"),
     max_leaves=8,
 ))  # fmt: skip
 @settings(max_examples=80, deadline=None)
@@ -69,7 +69,7 @@ def test_formulas_are_pythons_arithmetic(text):
     "text", ["1 / (a - 3)", "sqrt(2)", "\\pi a", "\\sin(a)", "a^(1/2)", "(a^999)^999", "2000!", "0^0"]
 )
 def test_what_has_no_exact_value_is_not_rounded(text):
-    with pytest.raises(NoValue):
+    with pytest.raises(NoExactValue):
         of(text, a=3)
 
 
@@ -79,12 +79,12 @@ def test_what_has_no_exact_value_is_not_rounded(text):
 )
 def test_what_is_no_formula_is_refused(text):
     with pytest.raises(TaskError, match="formula"):
-        Formula.read(text, ["a", "b", "c"])
+        Formula.parse(text, ["a", "b", "c"])
 
 
 def test_conditions():
     def holds(text, **given_):
-        return Condition.read(text, given_).holds({k: Fraction(v) for k, v in given_.items()})
+        return Condition.parse(text, given_).holds({k: Fraction(v) for k, v in given_.items()})
 
     assert holds("a < b", a=1, b=2) and not holds("a < b", a=2, b=2) and holds("a <= b", a=2, b=2)
     assert holds("a != b", a=1, b=2) and holds("a = b + 1", a=3, b=2) and holds("a >= b", a=2, b=2)
@@ -94,15 +94,15 @@ def test_conditions():
     assert not holds("1 / a > 0", a=0, b=0)  # no value: it does not hold
     for text in ("a", "a < b < 3"):
         with pytest.raises(TaskError, match="compare two formulas once"):
-            Condition.read(text, ["a", "b"])
+            Condition.parse(text, ["a", "b"])
 
 
 # Templates
 
 
 def test_a_template_draws_what_fits():
-    (template,) = [Template.read(APPLES, "here")]
-    problems = list(draw([template], 100, seed=3))
+    (template,) = [Template.parse(APPLES, "here")]
+    problems = list(generate_from_templates([template], 100, seed=3))
     assert len({p.tags["question"] for p in problems}) == 100 and len({p.id for p in problems}) == 100
     for p in problems:
         v = p.tags["values"]
@@ -113,29 +113,29 @@ def test_a_template_draws_what_fits():
             f"{v['who']} has {v['a']} apples and buys {v['b']} bags of {v['c']}. How many does {v['who']} have?"
         )
         assert (p.tags["source"], p.tags["parents"], p.tags["seed"]) == ("template", ["apples"], 3)
-    assert [p.question for p in draw([template], 100, seed=3)] == [p.question for p in problems]
-    assert {p.question for p in draw([template], 100, seed=4)} != {p.question for p in problems}
+    assert [p.question for p in generate_from_templates([template], 100, seed=3)] == [p.question for p in problems]
+    assert {p.question for p in generate_from_templates([template], 100, seed=4)} != {p.question for p in problems}
 
 
 def test_a_small_template_is_exhausted_and_others_go_on():
-    small = Template.read({"question": "What is {a} + 1?", "variables": {"a": [1, 3]}, "answer": "a + 1"}, "small")
-    large = Template.read(
+    small = Template.parse({"question": "What is {a} + 1?", "variables": {"a": [1, 3]}, "answer": "a + 1"}, "small")
+    large = Template.parse(
         {"question": "{a} + {b}?", "variables": {"a": [1, 99], "b": [1, 99]}, "answer": "a+b"}, "large"
     )
-    problems = list(draw([small, large], 20, seed=0))
+    problems = list(generate_from_templates([small, large], 20, seed=0))
     assert Counter(p.tags["parents"][0] for p in problems) == {"small": 3, "large": 17}
-    assert len(list(draw([small], 20, seed=0))) == 3
+    assert len(list(generate_from_templates([small], 20, seed=0))) == 3
 
 
 def test_latex_stays_and_answers_may_be_fractions():
     given_ = {"question": "Find \\frac{{a}}{{b}} \\text{ of } \\sqrt{{n}} in \\text{metres}.",
               "variables": {"a": {"of": [1]}, "b": {"of": [3]}, "n": {"of": [4]}},
               "answer": "a / b * sqrt(n)", "whole": False}  # fmt: skip
-    (problem,) = draw([Template.read(given_, "x")], 1, 0)
+    (problem,) = generate_from_templates([Template.parse(given_, "x")], 1, 0)
     assert problem.tags["question"] == "Find \\frac{1}{3} \\text{ of } \\sqrt{4} in \\text{metres}."
     assert problem.answer == "2/3"
     with pytest.raises(TaskError, match="answer is not whole"):
-        list(draw([Template.read({**given_, "whole": True}, "x")], 1, 0))
+        list(generate_from_templates([Template.parse({**given_, "whole": True}, "x")], 1, 0))
 
 
 @pytest.mark.parametrize(
@@ -155,12 +155,12 @@ def test_latex_stays_and_answers_may_be_fractions():
 )  # fmt: skip
 def test_bad_templates_say_what_is_wrong(change, said):
     with pytest.raises(TaskError, match=said):
-        Template.read({**APPLES, **change}, "file.json, template 1")
+        Template.parse({**APPLES, **change}, "file.json, template 1")
 
 
 def test_templates_that_cannot_be_met_say_which_condition():
     with pytest.raises(TaskError, match=r"no values fit .* bought > a \(2000 times\)"):
-        list(draw([Template.read({**APPLES, "let": {"bought": "0"}}, "x")], 1, 0))
+        list(generate_from_templates([Template.parse({**APPLES, "let": {"bought": "0"}}, "x")], 1, 0))
 
 
 def test_files_of_templates(tmp_path):
@@ -188,17 +188,17 @@ def test_files_of_templates(tmp_path):
 
 
 def problem(question, answer, **tags):
-    return Problem("p/1", user(question), answer, tags)
+    return Problem("p/1", user_messages(question), answer, tags)
 
 
 APPLE = problem("Anna has 15 apples. She gives 4 apples to Tom and buys 20 more. How many has she?", "31")
 
 
 def test_the_one_way_to_an_answer():
-    assert reach((3, 4), Fraction(12)) == ["(n0 * n1)"]
-    assert set(reach((2, 2), Fraction(4))) == {"(n0 + n1)", "(n0 * n1)"}  # two ways: nobody knows which was meant
-    assert reach((3, 4), Fraction(100)) == []
-    found = infer(APPLE.question, "31")
+    assert find_formulas((3, 4), Fraction(12)) == ["(n0 * n1)"]
+    assert set(find_formulas((2, 2), Fraction(4))) == {"(n0 + n1)", "(n0 * n1)"}  # two ways: nobody knows which was meant
+    assert find_formulas((3, 4), Fraction(100)) == []
+    found = infer_template(APPLE.question, "31")
     assert found is not None and found.numbers == (15, 4, 20)
     assert found.formula.value({"n0": Fraction(1), "n1": Fraction(2), "n2": Fraction(9)}) == 8
 
@@ -210,7 +210,7 @@ def test_a_way_that_was_taken_is_found_again(numbers, choice):
     text = str(numbers[0])
     for sign, n in zip(signs, numbers[1:], strict=False):
         text = f"({text} {sign} {n})"
-    ways = reach(numbers, Fraction(eval(text)))
+    ways = find_formulas(numbers, Fraction(eval(text)))
     assert ways
     for way in ways:
         assert eval(way, {}, {f"n{i}": Fraction(n) for i, n in enumerate(numbers)}) == eval(text)
@@ -222,13 +222,13 @@ def test_a_way_that_was_taken_is_found_again(numbers, choice):
      "On the 15th he has 4 and 20", "15 a dozen, 4 and 20"],
 )  # fmt: skip
 def test_hidden_numbers_forbid_a_template(question):
-    assert infer(question, "31") is None
+    assert infer_template(question, "31") is None
 
 
 def test_numbers_change_with_their_answer():
     seen = set()
     for seed in range(30):
-        question, answer = renumbered(APPLE, random.Random(seed))
+        question, answer = change_numbers(APPLE, random.Random(seed))
         a, b, c = (int(word) for word in question.replace(".", "").split() if word.isdigit())
         assert answer == str(a - b + c) and b < a < c  # the order of sizes stays, so she can give them away
         assert question.startswith("Anna has ") and (a, b, c) != (15, 4, 20)
@@ -236,26 +236,26 @@ def test_numbers_change_with_their_answer():
     assert len(seen) > 20
     whole = problem("12 cookies for 4 children. How many for a child?", "3")
     for seed in range(20):
-        question, answer = renumbered(whole, random.Random(seed))
+        question, answer = change_numbers(whole, random.Random(seed))
         a, b = (int(word) for word in question.split() if word.isdigit())
         assert answer == str(Fraction(a, b)) and a % b == 0
 
 
 def test_large_numbers_keep_their_commas():
-    question, answer = renumbered(problem("A firm has 12,000 pens and 3,500 more come.", "15,500"), random.Random(1))
+    question, answer = change_numbers(problem("A firm has 12,000 pens and 3,500 more come.", "15,500"), random.Random(1))
     a, b = (int(w.replace(",", "")) for w in question.split() if w[0].isdigit())
     assert f"{a:,}" in question and answer == str(a + b)
 
 
 def test_names_and_things_change_only_words():
-    question, answer = renamed(APPLE, random.Random(0))
+    question, answer = change_names(APPLE, random.Random(0))
     assert answer == "31" and "Anna" not in question and "Tom" not in question and "15 apples" in question
-    question, answer = reunited(APPLE, random.Random(0))
+    question, answer = change_units(APPLE, random.Random(0))
     assert answer == "31" and "apple" not in question and question.startswith("Anna has 15 ")
-    assert renamed(problem("What is 2 + 2?", "4"), random.Random(0)) is None
-    assert reunited(problem("5 apples and 3 pears: how many more apples?", "2"), random.Random(0)) is None
+    assert change_names(problem("What is 2 + 2?", "4"), random.Random(0)) is None
+    assert change_units(problem("5 apples and 3 pears: how many more apples?", "2"), random.Random(0)) is None
     for seed in range(10):
-        question, _ = reunited(problem("Apples: he eats an apple of 5 apples.", "4"), random.Random(seed))
+        question, _ = change_units(problem("Apples: he eats an apple of 5 apples.", "4"), random.Random(seed))
         assert question == "Oranges: he eats an orange of 5 oranges."
 
 
@@ -272,8 +272,8 @@ def test_a_mutation_knows_its_parent():
 
 def test_word_for_word():
     texts = ["What is 3 + 4?", "what is  3 + 4", "What is 3 - 4?", "Was ist das?", "什么是 3 + 4?", "什么是 3 - 4?"]
-    assert distinct(texts) == [None, 0, None, None, None, None]
-    assert normal("A?! ") == "a"
+    assert exact_duplicates(texts) == [None, 0, None, None, None, None]
+    assert normalize_question("A?! ") == "a"
 
 
 def test_near_duplicates_are_those_of_a_full_comparison():
@@ -298,7 +298,7 @@ def test_near_duplicates_are_those_of_a_full_comparison():
         ]
         wanted.append(near[0] if near else None)
         kept += [] if near else [i]
-    found = alike(texts, 0.7)
+    found = near_duplicates(texts, 0.7)
     assert sum(w is not None for w in wanted) > 8
     assert sum(f == w for f, w in zip(found, wanted, strict=True)) >= len(texts) - 2  # MinHash may miss a few
     assert all(w is not None for f, w in zip(found, wanted, strict=True) if f is not None)  # and claims none falsely
@@ -307,7 +307,7 @@ def test_near_duplicates_are_those_of_a_full_comparison():
 def test_without_the_library_one_is_told_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasketch", None)
     with pytest.raises(MissingExtra, match=r"needs the package 'datasketch': pip install 'ponder\[data\]'"):
-        alike(["a"], 0.8)
+        near_duplicates(["a"], 0.8)
 
 
 def test_by_embeddings():
@@ -317,7 +317,7 @@ def test_by_embeddings():
         with pytest.raises(UsageError, match="one finite row each"):
             alike_by(embed, ["a", "b"], 0.9)
     with pytest.raises(UsageError, match="share above 0"):
-        alike(["a"], 1.5)
+        near_duplicates(["a"], 1.5)
 
 
 # Selection
@@ -328,26 +328,26 @@ def test_selection_spreads_over_domains_and_leans_to_long_reasoning():
     lengths = [float(i) for i in range(90)] + [float(i) for i in range(10)]
     counts, first = Counter(), Counter()
     for seed in range(400):
-        taken = spread(domains, lengths, 4, seed)
+        taken = select_diverse(domains, lengths, 4, seed)
         assert len(set(taken)) == 4
         counts.update(domains[i] for i in taken)
         first.update(i for i in taken[:1] if domains[i] == "a")
     assert 0.42 < counts["b"] / counts.total() < 0.58  # domains alike, however many problems they have
     share = first[89] / first.total()  # the longest has weight 1 of 2
     assert 0.4 < share < 0.6 and 0.15 < first[88] / first.total() < 0.35
-    assert sorted(spread(domains, lengths, 1000)) == list(range(100))
-    assert spread(domains, lengths, 5, 7) == spread(domains, lengths, 5, 7)
-    assert spread([], [], 5) == []
+    assert sorted(select_diverse(domains, lengths, 1000)) == list(range(100))
+    assert select_diverse(domains, lengths, 5, 7) == select_diverse(domains, lengths, 5, 7)
+    assert select_diverse([], [], 5) == []
 
 
 # What a model is asked, and what it replies
 
 
 def test_requests_say_what_they_need():
-    assert "Anna has 15 apples" in write([APPLE])[-1]["content"] and "<problem>" in write([])[-1]["content"]
-    assert "whose answer is 42" in backward("42")[-1]["content"]
+    assert "Anna has 15 apples" in new_problem_prompt([APPLE])[-1]["content"] and "<problem>" in new_problem_prompt([])[-1]["content"]
+    assert "whose answer is 42" in backward_prompt("42")[-1]["content"]
     for operator in EVOLUTIONS:
-        asked = evolve(operator, [APPLE, APPLE] if operator == "combine" else [APPLE])[-1]["content"]
+        asked = evolve_prompt(operator, [APPLE, APPLE] if operator == "combine" else [APPLE])[-1]["content"]
         assert EVOLUTIONS[operator] in asked and asked.count("Anna has") == (2 if operator == "combine" else 1)
 
 
@@ -372,17 +372,17 @@ def test_requests_say_what_they_need():
     ],
 )
 def test_replies(reply, wanted):
-    assert parse(reply) == wanted
+    assert parse_reply(reply) == wanted
 
 
 # Rows
 
 
 def test_rows_are_read_back_by_the_columns_task(tmp_path):
-    problems = list(draw([Template.read(APPLES, "x")], 40, 0))
+    problems = list(generate_from_templates([Template.parse(APPLES, "x")], 40, 0))
     path = tmp_path / "p.jsonl"
     path.write_text("".join(json.dumps(to_row(p, pass_rate=0.5)) + "\n" for p in problems))
-    task = Columns(data=str(path), rewards=("ponder.tasks.made.rows:accuracy",), gold_column="gold", held_out=3)
+    task = CustomTask(data=str(path), rewards=("ponder.tasks.made.rows:accuracy",), gold_column="gold", held_out_tenths=3)
     assert len(task.train) + len(task.test) == 40
     first = task.train[0]
     assert first.question.endswith("Put the final answer in \\boxed{}.")
@@ -424,4 +424,4 @@ def test_a_conversation_stays_one():
     talk = ({"role": "system", "content": "s"}, {"role": "user", "content": "q"})
     row = to_row(Problem("x", talk, "1", {"source": "given"}))
     assert row["prompt"] == list(talk) and row["tags"] == {"source": "given"}
-    assert made("i", "Braces {x}?", "1", source="s", operator="o").question.startswith("Braces {x}?")
+    assert synthetic_problem("i", "Braces {x}?", "1", source="s", operator="o").question.startswith("Braces {x}?")

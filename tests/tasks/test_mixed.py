@@ -8,27 +8,27 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from fakes import Digits
+from fakes import DigitTask
 from ponder import jobs
 from ponder.errors import TaskError, UnknownName, UsageError
 from ponder.tasks import Addition
-from ponder.tasks.columns import Columns
-from ponder.tasks.mixed import Each, Mixed, Shaped
-from ponder.types import Problem, Step, ids, prompt_trace, user
+from ponder.tasks.columns import CustomTask
+from ponder.tasks.mixed import PerTaskVerifier, Mixed, Shaped
+from ponder.types import Problem, Step, ids, prompt_trace, user_messages
 
 
 @dataclass(frozen=True)
-class Letters(Digits):
+class Letters(DigitTask):
     @property
     def name(self) -> str:
         return "letters"
 
     def _problem(self, part: str, i: int) -> Problem:
         asked = super()._problem(part, i)
-        return replace(asked, id=f"letters/{part}/{i}", messages=user(f"letter {asked.question}"))
+        return replace(asked, id=f"letters/{part}/{i}", messages=user_messages(f"letter {asked.question}"))
 
 
-BOTH = Mixed((Digits(3), Letters(5, "a")))
+BOTH = Mixed((DigitTask(3), Letters(5, "a")))
 
 
 def test_one_of_each_in_turn() -> None:
@@ -50,8 +50,8 @@ def test_each_by_its_own_verifier(at: int, said: str, score: float) -> None:
 
 
 def test_a_problem_of_no_task_is_undecided() -> None:
-    trace = prompt_trace(Digits().test[0], ids([1]))
-    (found,) = asyncio.run(Each(BOTH.tasks)(trace, [0]))
+    trace = prompt_trace(DigitTask().test[0], ids([1]))
+    (found,) = asyncio.run(PerTaskVerifier(BOTH.tasks)(trace, [0]))
     assert found.value is None and "none of the tasks" in found.reason
 
 
@@ -72,7 +72,7 @@ def test_a_task_with_more_rewards() -> None:
 
 
 @dataclass(frozen=True)
-class Drawn(Digits):
+class Drawn(DigitTask):
     """Asks what the letters are tested with, among others; made when asked for."""
 
     @property
@@ -82,14 +82,14 @@ class Drawn(Digits):
     @property
     def train(self) -> Sequence[Problem]:
         asked = ["letter 0=", " LETTER 4=", "other 1=", "other 2="]
-        return tuple(Problem(f"drawn/train/{i}", user(f"What is {q}?"), "0") for i, q in enumerate(asked))
+        return tuple(Problem(f"drawn/train/{i}", user_messages(f"What is {q}?"), "0") for i, q in enumerate(asked))
 
     prompt: str = "What is {question}?"
 
 
 def test_what_one_task_tests_with_another_does_not_train_on() -> None:
     rows = [{"prompt": q} for q in ("Letter  3=", "another", "one more", "a third", "and a last one", "sixth")]
-    own = Columns(data=rows, rewards=(len_reward,), test_data=[{"prompt": "quite another test"}], name="own")
+    own = CustomTask(data=rows, rewards=(len_reward,), test_data=[{"prompt": "quite another test"}], name="own")
     letters = Letters(5)
     asked = [p.question for p in Mixed((letters, own)).train]
     assert "Letter  3=" in [p.question for p in own.train] and "Letter  3=" not in asked
@@ -97,11 +97,11 @@ def test_what_one_task_tests_with_another_does_not_train_on() -> None:
     drawn = [p for p in Mixed((letters, Drawn())).train if p.tags["task"] == "drawn"]
     assert len(drawn) == 4 and {p.question for p in drawn} == {"What is other 1=?", "What is other 2=?"}
     with pytest.raises(TaskError, match="are test problems of the others"):
-        Mixed((Digits(3), Other(3))).train[0]
+        Mixed((DigitTask(3), Other(3))).train[0]
 
 
 @dataclass(frozen=True)
-class Other(Digits):
+class Other(DigitTask):
     """The same questions under another name."""
 
     @property
@@ -115,4 +115,4 @@ def len_reward(completions: Sequence[str], **_: object) -> list[float]:
 
 def test_names_must_differ() -> None:
     with pytest.raises(UsageError, match="names of their own"):
-        Mixed((Digits(), Digits()))
+        Mixed((DigitTask(), DigitTask()))

@@ -8,14 +8,14 @@ import pytest
 
 from ponder.cli import main
 from ponder.errors import UnknownName, UsageError
-from ponder.tasks import BBH, Addition, Columns, ReasoningGym, find
+from ponder.tasks import BBH, Addition, CustomTask, ReasoningGym, find
 
 
 def test_a_part_is_a_setting():
     assert find("addition", ["level=2"]) == (Addition, ["level=2"])
     assert find("bbh:navigate", ["limit=3"]) == (BBH, ["part=navigate", "limit=3"])
     assert find("reasoning-gym:leg_counting") == (ReasoningGym, ["dataset=leg_counting"])
-    assert find("ponder.tasks:Columns") == (Columns, [])
+    assert find("ponder.tasks:Columns") == (CustomTask, [])
 
 
 def test_a_module_may_be_called_like_a_task(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from ponder.errors import TaskError, UsageError
 from ponder.protocols import Task
 from ponder.tasks import TASKS, Addition, Arithmetic, Countdown, Sums
 from ponder.tasks.drawn.countdown import solve
-from ponder.verify import FORMS, evaluate, state
+from ponder.verify import ANSWER_FORMS, evaluate_arithmetic, format_answer
 
 MADE = [Addition(), Addition(4), Arithmetic(), Arithmetic(5, brackets=False), Countdown(), Countdown(4, largest=12)]
 named = pytest.mark.parametrize("task", MADE, ids=lambda t: f"{t.name}-{list(vars(t).values())[4]}")
@@ -32,8 +32,8 @@ def test_gold_is_accepted_and_anything_near_it_is_not(task):
         judge = task.verifier.judge
         assert judge(task.gold(problem), problem.answer).value == 1.0, problem
         for form in task.forms:
-            assert judge(state(str(truth(task, problem) + 1), form), problem.answer).value == 0.0
-            assert judge(state(problem.question, form), problem.answer).value == 0.0
+            assert judge(format_answer(str(truth(task, problem) + 1), form), problem.answer).value == 0.0
+            assert judge(format_answer(problem.question, form), problem.answer).value == 0.0
 
 
 def truth(task, problem):
@@ -117,12 +117,12 @@ def test_prompt_system_and_forms_are_settings():
     problem = task.train[0]
     assert problem.messages[0] == {"role": "system", "content": "Be brief."} and problem.question.endswith("=")
     assert task.gold(problem) == f"<answer>{problem.answer}</answer>"
-    assert task.verifier.judge(problem.answer, problem.answer).value == 0.0
+    assert task.verifier.grade(problem.answer, problem.answer).value == 0.0
 
 
 def test_the_default_forms_take_an_equation():
-    assert set(Addition().reads) == set(FORMS)
-    assert Addition().verifier.judge("27 + 58 = 85.", "85").value == 1.0
+    assert set(Addition().answer_forms) == set(ANSWER_FORMS)
+    assert Addition().verifier.grade("27 + 58 = 85.", "85").value == 1.0
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_bad_settings_are_refused(kind, setting):
 
 def test_arithmetic_uses_its_settings():
     drawn = [p.tags["expression"] for p in Arithmetic(4, largest=9).train[:200]]
-    assert all(len(evaluate(e).used) == 4 and max(evaluate(e).used) <= 9 for e in drawn)
+    assert all(len(evaluate_arithmetic(e).used_integers) == 4 and max(evaluate_arithmetic(e).used_integers) <= 9 for e in drawn)
     assert any("(" in e for e in drawn)
     assert not any("(" in p.question for p in Arithmetic(brackets=False).train[:50])
 
@@ -150,26 +150,26 @@ def test_arithmetic_uses_its_settings():
 def test_countdown_is_always_solved_by_its_solver(seed):
     task = Countdown(4, largest=10)
     numbers, target = task.draw(random.Random(seed))
-    expression = evaluate(solve(numbers, target))
-    assert expression.value == target and sorted(expression.used) == sorted(numbers)
+    expression = evaluate_arithmetic(solve(numbers, target))
+    assert expression.value == target and sorted(expression.used_integers) == sorted(numbers)
 
 
 def test_the_solver_knows_when_there_is_no_way():
     assert solve([1, 1], 5) is None
-    assert evaluate(solve([3, 3, 8, 8], 24)).value == 24  # only 8 / (3 - 8 / 3) does it
+    assert evaluate_arithmetic(solve([3, 3, 8, 8], 24)).value == 24  # only 8 / (3 - 8 / 3) does it
     assert solve([5, 5, 5, 1], 24).count("/") == 1
 
 
 def test_countdown_may_leave_numbers_out():
     task = Countdown(use_all=False)
     assert "at most once" in task.test[0].question
-    assert task.verifier.judge("<answer>7 * 2</answer>", {"numbers": [7, 2, 5], "target": 14}).value == 1.0
+    assert task.verifier.grade("<answer>7 * 2</answer>", {"numbers": [7, 2, 5], "target": 14}).value == 1.0
 
 
 def test_prompts_say_which_form_is_read_and_the_measured_recipe_keeps_its_own():
     assert Arithmetic().train[0].messages[-1]["content"].endswith("Answer with the number only.")
     assert "####" in Sums().train[0].messages[-1]["content"]
-    job = recipes.job(recipes.load(recipes.shipped()["addition"]), {})
+    job = recipes.build_job(recipes.load_recipe(recipes.shipped_recipes()["addition"]), {})
     assert job.task.prompt == "What is {a} + {b}?" and job.template == "qa"
     assert set(job.task.forms) == {"bare", "boxed", "tag", "hash", "line"}
     assert job.task.train[0] == Addition().train[0]  # what it trains is what `ponder eval addition` asks

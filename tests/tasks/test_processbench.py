@@ -24,8 +24,8 @@ def test_faithful_processbench_counts(data: Path) -> None:
 def test_gold_is_right_and_the_next_step_is_wrong(data: Path) -> None:
     task = ProcessBench(limit=40)
     for problem in task.test:
-        assert task.verifier.judge(task.gold(problem), problem.answer).value == 1.0
-        assert task.verifier.judge(f"\\boxed{{{int(problem.answer) + 1}}}", problem.answer).value == 0.0
+        assert task.verifier.grade(task.gold(problem), problem.answer).value == 1.0
+        assert task.verifier.grade(f"\\boxed{{{int(problem.answer) + 1}}}", problem.answer).value == 0.0
         assert f"Step {len(problem.tags['steps']) - 1}: " in problem.question
 
 

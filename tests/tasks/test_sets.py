@@ -11,7 +11,7 @@ import pytest
 
 from ponder.errors import TaskError, UsageError
 from ponder.tasks import ARC, BBH, GSM8K, MATH500, MBPP, CRUXEval, Game24, HumanEval
-from ponder.tasks.sets.loaded import normal
+from ponder.tasks.sets.loaded import split_key
 
 needs_data = pytest.mark.skipif(not os.environ.get("PONDER_DATA"), reason="PONDER_DATA names no folder of public sets")
 
@@ -23,7 +23,7 @@ TESTED = [(MATH500(), 500), (HumanEval(), 164), (CRUXEval(), 800), (CRUXEval(dir
 @pytest.mark.parametrize(("task", "train", "test"), TRAINED, ids=lambda x: getattr(x, "name", x))
 def test_sets_with_two_sides(task, train, test):
     assert (len(task.train), len(task.test)) == (train, test)
-    sides = [{normal(p.question) for p in side} for side in (task.train, task.test)]
+    sides = [{split_key(p.question) for p in side} for side in (task.train, task.test)]
     assert not sides[0] & sides[1]
     ids = [p.id for p in (*task.train, *task.test)]
     assert len(set(ids)) == len(ids)
@@ -49,7 +49,7 @@ def test_mbpp_has_974_problems():
 @needs_data
 def test_game24_takes_gold_and_nothing_else():
     task = Game24()
-    judge = task.verifier.judge
+    judge = task.verifier.grade
     for problem in task.test[:40]:
         assert judge(task.gold(problem), problem.answer).value == 1.0
         assert judge(task.gold(problem).replace("</", " + 1</"), problem.answer).value == 0.0
@@ -61,7 +61,7 @@ def test_game24_takes_gold_and_nothing_else():
 @pytest.mark.parametrize("cot", [False, True])
 def test_bbh_takes_gold_in_both_forms_and_no_other_answer(cot):
     task = BBH(cot=cot)
-    judge = task.verifier.judge
+    judge = task.verifier.grade
     for problem in task.test[:: 4 if cot else 1]:
         assert judge(task.gold(problem), problem.answer).value == 1.0, problem.id
     for part in {p.tags["part"] for p in task.test}:
@@ -85,7 +85,7 @@ def test_bbh_one_part():
 @needs_data
 def test_math500_takes_every_gold_answer_but_not_the_next_one():
     task = MATH500()
-    judge = task.verifier.judge
+    judge = task.verifier.grade
     problems = task.test
     for problem in problems:
         assert judge(task.gold(problem), problem.answer).value == 1.0, (problem.id, problem.answer)
@@ -113,7 +113,7 @@ def test_references_pass_their_tests_and_mutants_fail(task, step):
 @needs_data
 def test_cruxeval_output():
     task = CRUXEval()
-    judge = task.verifier.judge
+    judge = task.verifier.grade
     for problem, other in zip(task.test, task.test[1:], strict=False):
         assert judge(task.gold(problem), problem.answer).value == 1.0, problem.answer
         if problem.answer["output"] != other.answer["output"]:
@@ -127,7 +127,7 @@ def test_cruxeval_output():
 @needs_data
 def test_cruxeval_input():
     task = CRUXEval(direction="input")
-    judge = task.verifier.judge
+    judge = task.verifier.grade
     for problem in task.test:  # the set's own inputs, as they are written
         assert judge(task.gold(problem), problem.answer).value == 1.0, problem.answer
     for problem in task.test[:200:10]:  # called in the jail: written otherwise
@@ -170,7 +170,7 @@ def test_arc(folder):
     assert [p.id for p in task.train] == ["arc/train/t1"]  # the other stands in test
     assert "(A) thing A\n(B) thing B" in task.test[0].question
     assert [p.answer["choice"] for p in task.test] == ["B", "C"]
-    judge = task.verifier.judge
+    judge = task.verifier.grade
     for problem in task.test:
         assert judge(task.gold(problem), problem.answer).value == 1.0
         for letter in set("ABCDE") - {problem.answer["choice"]}:

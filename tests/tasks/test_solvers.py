@@ -100,7 +100,7 @@ def test_algebra_satisfies_its_equations_and_only_so(level):
     assert len(seen) == len(algebra.TEMPLATES[task.unknowns])
 
 
-def told(text):
+def parse_story(text):
     """Word problems solved again from their words, by trying whole numbers."""
     n = numbers(text)
     span = range(1, 400)
@@ -132,7 +132,7 @@ def test_algebra_says_what_it_means():
     solved = 0
     for level in range(1, 7):
         for problem in Algebra(level=level).train[:60]:
-            answer = told(problem.question.partition("\n")[0])
+            answer = parse_story(problem.question.partition("\n")[0])
             solved += answer is not None
             assert answer is None or str(answer) == problem.answer, problem.question
     assert solved > 150
@@ -180,7 +180,7 @@ def test_sorting():
 @given(st.text("abcdez", min_size=1, max_size=12), st.integers(1, 5))
 def test_rules_of_strings(text, k):
     def after(name, taken=""):
-        return strings.solve(strings.Item(text, ((name, taken),)))
+        return strings.solve(strings.StringItem(text, ((name, taken),)))
 
     assert after("reverse") == "".join(reversed(text))
     assert sorted(after("sort")) == sorted(text) and list(after("sort")) == sorted(text)
@@ -276,12 +276,12 @@ def test_tictactoe_by_playing_every_game():
         free = [i for i in range(9) if board[i] == "."]
         return max((-play([*board[:i], mark, *board[i + 1 :]], other) for i in free), default=0)
 
-    for problem in TicTacToe(fewest=2, most=6).train[:10]:
+    for problem in TicTacToe(min_empty=2, max_empty=6).train[:10]:
         board, mark = list(problem.answer["board"]), problem.answer["turn"]
         other = "O" if mark == "X" else "X"
         values = {i: -play([*board[:i], mark, *board[i + 1 :]], other) for i, sign in enumerate(board) if sign == "."}
         best = [i for i, value in values.items() if value == max(values.values())]
-        assert tictactoe.best("".join(board)) == best and len(best) < len(values)
+        assert tictactoe.best_moves("".join(board)) == best and len(best) < len(values)
 
 
 def test_turned_and_mirrored_boards_are_one():
@@ -330,24 +330,24 @@ def test_zebras_by_trying_every_grid(level):
     size, attributes = task.houses, task.attributes
     for seed in range(2):
         item = task.draw(random.Random(seed))
-        clues = zebra.chosen(item)
+        clues = zebra.select_clues(item)
         orders = list(itertools.permutations(range(size)))
         fits = [grid for grid in itertools.product(orders, repeat=attributes) if all(holds(c, grid) for c in clues)]
         assert fits == [item.houses]
         for left_out in range(len(clues)):  # none of them is idle
-            assert not zebra.unique(clues[:left_out] + clues[left_out + 1 :], size, attributes)
+            assert not zebra.has_unique_grid(clues[:left_out] + clues[left_out + 1 :], size, attributes)
 
 
 def holds(clue, grid):
     a = grid[clue.one[0]][clue.one[1]]
     if clue.kind in ("at", "not-at"):
         return (a == clue.house) == (clue.kind == "at")
-    b = grid[clue.two[0]][clue.two[1]]
+    b = grid[clue.second[0]][clue.second[1]]
     return {"same": a == b, "other": a != b, "next": abs(a - b) == 1, "just-left": b - a == 1, "left": a < b}[clue.kind]
 
 
 def test_mazes():
-    for problem in Maze(side=4, opened=3, shortest=True).train[:8]:
+    for problem in Maze(side=4, extra_openings=3, shortest=True).train[:8]:
         lines = problem.answer
         open_ = {(r, c) for r, line in enumerate(lines) for c, s in enumerate(line) if s != "#"}
         (start,) = [(r, c) for r, c in open_ if lines[r][c] == "S"]
@@ -359,7 +359,7 @@ def test_mazes():
                 if near:
                     far[r, c] = min(far.get((r, c), 999), min(near) + 1)
         assert set(far) == open_  # every room can be reached
-        task = Maze(side=4, opened=3, shortest=True)
+        task = Maze(side=4, extra_openings=3, shortest=True)
         assert len(task.solution(problem)) == far[goal]
 
 

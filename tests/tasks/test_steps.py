@@ -17,17 +17,17 @@ from hypothesis import strategies as st
 
 from ponder.errors import TaskError, UnknownName, UsageError
 from ponder.funnel import Funnel
-from ponder.tasks.steps import FORMATS, LABEL, guess, processbench, read, write
-from ponder.tasks.steps.cut import ends, split
+from ponder.tasks.steps import STEP_LABEL_FORMATS, LABEL_SCORE, detect_format, processbench, read_labels, write_labels
+from ponder.tasks.steps.cut import step_ends, split_steps
 from ponder.tasks.steps.judging import (
     categorical_temperature,
     first_errors,
-    first_wrong,
+    first_wrong_step,
     pairs_right,
-    temperature,
+    fit_binary_temperature,
 )
-from ponder.tasks.steps.labelled import add, asked
-from ponder.types import Ids, Problem, Score, Step, Trace, ids, user
+from ponder.tasks.steps.labelled import add_labelled_step, new_labelled_trace
+from ponder.types import Ids, Problem, Score, Step, Trace, ids, user_messages
 
 DATA = os.environ.get("PONDER_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="PONDER_DATA is not set")
@@ -51,7 +51,7 @@ def put(path: Path, *rows: Any) -> Path:
 
 
 def content(trace: Trace) -> list[tuple[str, float | None]]:
-    return sorted((trace.text(i), trace.score(i, LABEL)) for i in range(1, len(trace.steps)))
+    return sorted((trace.text(i), trace.score(i, LABEL_SCORE)) for i in range(1, len(trace.steps)))
 
 
 # the samples as they were published
@@ -61,11 +61,11 @@ def content(trace: Trace) -> list[tuple[str, float | None]]:
 @pytest.mark.parametrize("name", SAMPLES)
 def test_samples_read_written_and_read_again(name: str, tmp_path: Path) -> None:
     format = name.partition(",")[0]
-    assert guess(rows_of(sample(name))[0], "x") == format
-    traces = read(sample(name))
+    assert detect_format(rows_of(sample(name))[0], "x") == format
+    traces = read_labels(sample(name))
     assert len(traces) == len(rows_of(sample(name))) and all(len(t.steps) > 1 for t in traces)
-    write(tmp_path / "again.jsonl", traces, format)
-    again = read(tmp_path / "again.jsonl")
+    write_labels(tmp_path / "again.jsonl", traces, format)
+    again = read_labels(tmp_path / "again.jsonl")
     assert [t.problem.messages for t in again] == [t.problem.messages for t in traces]
     for one, two in zip(traces, again, strict=True):
         assert sorted(content(one), key=str) == sorted(content(two), key=str)
@@ -73,29 +73,29 @@ def test_samples_read_written_and_read_again(name: str, tmp_path: Path) -> None:
 
 @needs_data
 def test_math_shepherd_s_own_lines(tmp_path: Path) -> None:
-    traces = read(sample("shepherd"))
-    write(tmp_path / "again.jsonl", traces, "shepherd")
+    traces = read_labels(sample("shepherd"))
+    write_labels(tmp_path / "again.jsonl", traces, "shepherd")
     assert rows_of(tmp_path / "again.jsonl") == rows_of(sample("shepherd")), "to the letter"
     first = traces[0]
     assert first.problem.question.startswith("Janet pays $40/hour") and first.problem.question.endswith("in a year?")
-    assert [first.score(i, LABEL) for i in range(1, 6)] == [1.0, 1.0, 1.0, 1.0, 0.0]
+    assert [first.score(i, LABEL_SCORE) for i in range(1, 6)] == [1.0, 1.0, 1.0, 1.0, 0.0]
     assert first.steps[2].text == "Step 2: She spends 40 * 3 = <<40*3=120>>120 on clarinet lessons per week.\n"
     signs = sum(row["label"].count("+\n") + row["label"].endswith("+") for row in rows_of(sample("shepherd")))
-    assert signs == sum(1 for t in traces for s in t.steps[1:] if s.scores[LABEL].value == 1.0)
+    assert signs == sum(1 for t in traces for s in t.steps[1:] if s.scores[LABEL_SCORE].value == 1.0)
 
 
 @needs_data
 def test_prm800k_s_alternatives_and_choices(tmp_path: Path) -> None:
-    given_rows, traces = rows_of(sample("prm800k")), read(sample("prm800k"))
+    given_rows, traces = rows_of(sample("prm800k")), read_labels(sample("prm800k"))
     for row, trace in zip(given_rows, traces, strict=True):
         ratings = [c["rating"] for s in row["label"]["steps"] for c in s["completions"] or []]
         right = [{1: 1.0, 0: 1.0, -1: 0.0, None: None}[r] for r in ratings]
-        found = [trace.score(i, LABEL) for i in range(1, len(trace.steps))]
+        found = [trace.score(i, LABEL_SCORE) for i in range(1, len(trace.steps))]
         assert sorted(map(str, right)) == sorted(str(f) for f in found if f is not None or None in ratings)
-        assert [s.scores[LABEL].reason for s in trace.steps[1:]].count("neutral") == ratings.count(0)
+        assert [s.scores[LABEL_SCORE].reason for s in trace.steps[1:]].count("neutral") == ratings.count(0)
         assert bool(trace.answers()) == (row["label"]["finish_reason"] == "solution")
         assert trace.problem.answer == row["question"]["ground_truth_answer"]
-    write(tmp_path / "again.jsonl", traces, "prm800k")
+    write_labels(tmp_path / "again.jsonl", traces, "prm800k")
     for row in given_rows:  # a last round that nobody filled in is not kept
         row["label"]["steps"] = [s for s in row["label"]["steps"] if s["completions"] or s["human_completion"]]
     assert rows_of(tmp_path / "again.jsonl") == given_rows, "times, flags and all"
@@ -103,9 +103,9 @@ def test_prm800k_s_alternatives_and_choices(tmp_path: Path) -> None:
 
 @needs_data
 def test_omega_prefixes_make_the_tree_they_came_from() -> None:
-    for row, trace in zip(rows_of(sample("omega")), read(sample("omega")), strict=True):
+    for row, trace in zip(rows_of(sample("omega")), read_labels(sample("omega")), strict=True):
         question = row["question"]
-        assert trace.steps[0].scores[LABEL].value == row["reasoning_steps"][0]["mc_value"]
+        assert trace.steps[0].scores[LABEL_SCORE].value == row["reasoning_steps"][0]["mc_value"]
         found = sorted((question + trace.text(i), s.value) for i, s in enumerate(trace.steps))
         assert found == sorted((s["solution_prefix"], s["mc_value"]) for s in row["reasoning_steps"])
         for i in range(1, len(trace.steps)):
@@ -113,7 +113,7 @@ def test_omega_prefixes_make_the_tree_they_came_from() -> None:
             mine = question + trace.text(i)
             between = [s["solution_prefix"] for s in row["reasoning_steps"]]
             assert not any(p != mine and mine.startswith(p) and len(p) > len(parent) for p in between)
-    tree = read(sample("omega, tree"))[0]
+    tree = read_labels(sample("omega, tree"))[0]
     root = rows_of(sample("omega, tree"))[0]["reasoning_steps"]
     assert len(tree.children(0)) == len(root["children"]) and tree.steps[1].text.startswith(root["children"][0]["text"])
 
@@ -132,37 +132,37 @@ ROWS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", ROWS)
 def test_rows_come_back_as_they_were(name: str, tmp_path: Path) -> None:
-    traces = read(put(tmp_path / "a.jsonl", ROWS[name], "", ROWS[name]))
+    traces = read_labels(put(tmp_path / "a.jsonl", ROWS[name], "", ROWS[name]))
     assert len(traces) == 2 and traces[1].problem.id.endswith("a.jsonl:3"), "lines are counted as an editor does"
-    assert write(tmp_path / "b.jsonl", traces[:1], name) == 1
+    assert write_labels(tmp_path / "b.jsonl", traces[:1], name) == 1
     assert rows_of(tmp_path / "b.jsonl") == [ROWS[name]]
 
 
 def test_what_else_rows_may_look_like(tmp_path: Path) -> None:
     chat = {"prompt": "q", "chosen": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "yes"}],
             "rejected": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "no"}]}  # fmt: skip
-    (trace,) = read(put(tmp_path / "a.jsonl", chat))
-    assert [(trace.text(i), trace.score(i, LABEL)) for i in trace.answers()] == [("yes", 1.0), ("no", 0.0)]
-    (trace,) = read(put(tmp_path / "a.jsonl", {"prompt": "q", "ranked": ["best", "good", "bad"]}))
-    assert [trace.score(i, LABEL) for i in trace.answers()] == [2.0, 1.0, 0.0]
-    assert write(tmp_path / "b.jsonl", [trace], "pairs") == 3, "every two of three"
-    (trace,) = read(put(tmp_path / "a.jsonl", {"prompt": "q", "completions": ["a", "b"], "labels": [1, None]}))
-    assert trace.score(2, LABEL) is None and "nobody rated" in trace.steps[2].scores[LABEL].reason
-    write(tmp_path / "b.jsonl", [trace], "stepwise")
+    (trace,) = read_labels(put(tmp_path / "a.jsonl", chat))
+    assert [(trace.text(i), trace.score(i, LABEL_SCORE)) for i in trace.answers()] == [("yes", 1.0), ("no", 0.0)]
+    (trace,) = read_labels(put(tmp_path / "a.jsonl", {"prompt": "q", "ranked": ["best", "good", "bad"]}))
+    assert [trace.score(i, LABEL_SCORE) for i in trace.answers()] == [2.0, 1.0, 0.0]
+    assert write_labels(tmp_path / "b.jsonl", [trace], "pairs") == 3, "every two of three"
+    (trace,) = read_labels(put(tmp_path / "a.jsonl", {"prompt": "q", "completions": ["a", "b"], "labels": [1, None]}))
+    assert trace.score(2, LABEL_SCORE) is None and "nobody rated" in trace.steps[2].scores[LABEL_SCORE].reason
+    write_labels(tmp_path / "b.jsonl", [trace], "stepwise")
     assert rows_of(tmp_path / "b.jsonl")[0]["labels"] == [True, None]
     with pytest.raises(TaskError, match="nothing is written"):
-        write(tmp_path / "c.jsonl", [trace], "shepherd")
+        write_labels(tmp_path / "c.jsonl", [trace], "shepherd")
     assert not (tmp_path / "c.jsonl").exists()
 
 
 # trees of labels
 
 
-def grown(parents: list[tuple[int, str, float | None, bool]]) -> Trace:
+def trace_from_parents(parents: list[tuple[int, str, float | None, bool]]) -> Trace:
     """Steps as (parent, text, label, end); an end is one only where nothing goes on from it."""
-    trace = asked("x:1", "Q ", "14")
+    trace = new_labelled_trace("x:1", "Q ", "14")
     for parent, said, label, end in parents:
-        add(trace, parent % len(trace.steps), said, Score(label, "" if label is not None else "unrated"), last=end)
+        add_labelled_step(trace, parent % len(trace.steps), said, Score(label, "" if label is not None else "unrated"), last=end)
     for i, step in enumerate(trace.steps):
         step.last = step.last and not trace.children(i)
     return trace
@@ -173,20 +173,20 @@ def shape(trace: Trace, step: int = 0) -> Any:
     here = trace.steps[step]
     return (
         here.text,
-        trace.score(step, LABEL),
+        trace.score(step, LABEL_SCORE),
         here.last,
         sorted((shape(trace, c) for c in trace.children(step)), key=str),
     )
 
 
-def again(traces: list[Trace], format: str) -> list[Trace]:
+def write_and_read(traces: list[Trace], format: str) -> list[Trace]:
     with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder) / "t.jsonl", traces, format)
-        return read(Path(folder) / "t.jsonl")
+        write_labels(Path(folder) / "t.jsonl", traces, format)
+        return read_labels(Path(folder) / "t.jsonl")
 
 
 def test_an_answer_that_begins_with_another_is_no_step_after_it() -> None:
-    (back,) = again([grown([(0, "1", 0.0, True), (0, "14", 1.0, True)])], "omega")
+    (back,) = write_and_read([trace_from_parents([(0, "1", 0.0, True), (0, "14", 1.0, True)])], "omega")
     assert [(s.text, s.parent, s.last, s.value) for s in back.steps[1:]] == [("1", 0, True, 0.0), ("14", 0, True, 1.0)]
 
 
@@ -198,37 +198,37 @@ steps_of_trees = st.tuples(
 
 @given(st.lists(steps_of_trees, min_size=1, max_size=9))
 def test_a_tree_comes_back_from_omega_as_it_was(steps: list[tuple[int, str, float | None, bool]]) -> None:
-    trace = grown(steps)
+    trace = trace_from_parents(steps)
     if all(label is None for _, _, label, _ in steps):
         return
-    (back,) = again([trace], "omega")
+    (back,) = write_and_read([trace], "omega")
     assert shape(back) == shape(trace) and back.problem.answer == "14"
 
 
 @given(st.lists(steps_of_trees, min_size=1, max_size=9))
 def test_each_label_stands_once_and_each_answer_ends(steps: list[tuple[int, str, float | None, bool]]) -> None:
     """Texts that differ, so that each step is known by its prefix."""
-    trace = grown([(parent, f"s{i}\n", label, end) for i, (parent, _, label, end) in enumerate(steps)])
-    labels = {trace.text(i): label for i in range(1, len(trace.steps)) if (label := trace.score(i, LABEL)) is not None}
+    trace = trace_from_parents([(parent, f"s{i}\n", label, end) for i, (parent, _, label, end) in enumerate(steps)])
+    labels = {trace.text(i): label for i in range(1, len(trace.steps)) if (label := trace.score(i, LABEL_SCORE)) is not None}
     if not labels:
         return
     for format, hard in (("prm800k", True), ("stepwise", False)):
-        back = again([trace], format)
+        back = write_and_read([trace], format)
         told = [
-            (t.text(i), label) for t in back for i in range(1, len(t.steps)) if (label := t.score(i, LABEL)) is not None
+            (t.text(i), label) for t in back for i in range(1, len(t.steps)) if (label := t.score(i, LABEL_SCORE)) is not None
         ]
         assert Counter(told) == Counter((k, float(v >= 0.5) if hard else v) for k, v in labels.items())
-    ends = {trace.text(i) for i in trace.answers() if trace.score(i, LABEL) is not None}
-    rows = again([trace], "prm800k")
-    last = {t.text(i): t.score(i, LABEL) for t in rows for i in t.answers()}
+    ends = {trace.text(i) for i in trace.answers() if trace.score(i, LABEL_SCORE) is not None}
+    rows = write_and_read([trace], "prm800k")
+    last = {t.text(i): t.score(i, LABEL_SCORE) for t in rows for i in t.answers()}
     assert ends <= last.keys() and all(last[text] is not None for text in ends)
     assert last.keys() <= {trace.text(i) for i in trace.answers()}, "nothing else ends"
 
 
 def test_why_a_solution_is_finished(tmp_path: Path) -> None:
-    trace = grown([(0, "a\n", 1.0, False), (1, "right\n", 1.0, True), (1, "wrong\n", 0.0, True), (0, "b\n", 1.0, False),
+    trace = trace_from_parents([(0, "a\n", 1.0, False), (1, "right\n", 1.0, True), (1, "wrong\n", 0.0, True), (0, "b\n", 1.0, False),
                    (4, "error\n", 0.0, False), (0, "c\n", 1.0, False), (6, "open\n", 1.0, False)])  # fmt: skip
-    assert write(tmp_path / "p.jsonl", [trace], "prm800k") == 4
+    assert write_labels(tmp_path / "p.jsonl", [trace], "prm800k") == 4
     labels = [row["label"] for row in rows_of(tmp_path / "p.jsonl")]
     assert [x["finish_reason"] for x in labels] == ["solution", "found_error", "found_error", "give_up"]
     texts = [[[(c["text"], c["rating"]) for c in s["completions"]] for s in x["steps"]] for x in labels]
@@ -242,30 +242,30 @@ def test_why_a_solution_is_finished(tmp_path: Path) -> None:
 
 
 def test_questions_about_a_step_and_other_prompts_are_not_written(tmp_path: Path) -> None:
-    trace = grown([(0, "a\n", 1.0, False), (1, "b\n", 0.5, True)])
-    trace.add(Step(2, "is it good?", ids([]), aside=True))
+    trace = trace_from_parents([(0, "a\n", 1.0, False), (1, "b\n", 0.5, True)])
+    trace.add(Step(2, "is it good?", ids([]), meta=True))
     quoting = trace.add(Step(None, "Better?", ids([]), cites=(2,)))
-    add(trace, quoting, "c\n", Score(1.0), last=True)
-    given_up = add(trace, 0, "d\n", Score(0.0))
+    add_labelled_step(trace, quoting, "c\n", Score(1.0), last=True)
+    given_up = add_labelled_step(trace, 0, "d\n", Score(0.0))
     trace.steps[given_up].pruned = "low"
     for format in ("stepwise", "omega", "prm800k", "shepherd"):
-        found = {t.text(i).strip() for t in again([trace], format) for i in t.leaves()}
+        found = {t.text(i).strip() for t in write_and_read([trace], format) for i in t.leaves()}
         assert {x.replace("Step 1: ", "").replace("Step 2: ", "") for x in found} == {"a\nb", "d"}, format
     trace.steps[given_up].text = "\n"
     with pytest.raises(TaskError, match="step 6 has no text"):
-        write(tmp_path / "x.jsonl", [trace], "omega")
+        write_labels(tmp_path / "x.jsonl", [trace], "omega")
 
 
 def test_a_tree_that_is_too_deep_says_so(tmp_path: Path) -> None:
-    trace = grown([(i, f"{i}\n", 1.0, False) for i in range(400)])
-    assert shape(again([trace], "omega")[0]) == shape(trace)
-    add(trace, 400, "401\n", Score(1.0))
+    trace = trace_from_parents([(i, f"{i}\n", 1.0, False) for i in range(400)])
+    assert shape(write_and_read([trace], "omega")[0]) == shape(trace)
+    add_labelled_step(trace, 400, "401\n", Score(1.0))
     with pytest.raises(TaskError, match="401 steps are too deep a tree: write another format"):
-        write(tmp_path / "x.jsonl", [trace], "omega")
-    assert not list(tmp_path.iterdir()) and write(tmp_path / "x.jsonl", [trace], "stepwise") == 1
+        write_labels(tmp_path / "x.jsonl", [trace], "omega")
+    assert not list(tmp_path.iterdir()) and write_labels(tmp_path / "x.jsonl", [trace], "stepwise") == 1
 
 
-texts = st.text(st.characters(codec="utf-8", exclude_characters="\r"), min_size=1, max_size=20)
+texts = st.text(st.from_alphabet(codec="utf-8", exclude_characters="\r"), min_size=1, max_size=20)
 texts = texts.filter(lambda said: bool(said.strip()))
 
 
@@ -273,7 +273,7 @@ texts = texts.filter(lambda said: bool(said.strip()))
 def test_any_text_survives(question: str, steps: list[tuple[str, Any]]) -> None:
     row = {"prompt": question, "completions": [s for s, _ in steps], "labels": [label for _, label in steps]}
     with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder) / "b.jsonl", read(put(Path(folder) / "a.jsonl", row)), "stepwise")
+        write_labels(Path(folder) / "b.jsonl", read_labels(put(Path(folder) / "a.jsonl", row)), "stepwise")
         assert rows_of(Path(folder) / "b.jsonl") == [row]
 
 
@@ -338,32 +338,32 @@ def test_a_bad_row_is_named_by_its_line(name: str, row: Any, why: str, tmp_path:
     }  # fmt: skip
     path = put(tmp_path / "a.jsonl", good[name], row)
     with pytest.raises(TaskError, match=rf"a\.jsonl, line 2:? .*{why}.*go on without them: skip_bad"):
-        read(path, name)
+        read_labels(path, name)
     with pytest.warns(UserWarning, match="1 of 2 rows were left out"):
-        assert len(read(path, name, skip_bad=True)) == 1
+        assert len(read_labels(path, name, skip_bad=True)) == 1
     funnel = Funnel()
-    assert len(read(path, name, skip_bad=True, funnel=funnel)) == 1 == funnel.stages["rows that can be used"]
-    assert funnel.lost["rows that can be used"].total() == 1
+    assert len(read_labels(path, name, skip_bad=True, funnel=funnel)) == 1 == funnel.stages["rows that can be used"]
+    assert funnel.dropped["rows that can be used"].total() == 1
     with pytest.raises(TaskError, match=r"no row of .* can be used"):
-        read(put(path, row), name, skip_bad=True)
+        read_labels(put(path, row), name, skip_bad=True)
 
 
 @pytest.mark.parametrize("format", ["stepwise", "outcomes", "omega", "shepherd", "prm800k"])
 def test_a_rank_is_no_share_and_is_not_written_as_one(format: str, tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_text('{"prompt": "Q", "completions": ["a", "b", "a"], "scores": [1, 2, -1]}')
-    traces = read(tmp_path / "r.jsonl")
+    traces = read_labels(tmp_path / "r.jsonl")
     with pytest.raises(TaskError, match=r"a score of -?\d is no share"):
-        write(tmp_path / "out.jsonl", traces, format)
+        write_labels(tmp_path / "out.jsonl", traces, format)
     assert not list(tmp_path.glob("out*"))
-    write(tmp_path / "out.jsonl", traces, "pairs")
-    assert len(read(tmp_path / "out.jsonl")) == 2, "an answer is not better than itself"
+    write_labels(tmp_path / "out.jsonl", traces, "pairs")
+    assert len(read_labels(tmp_path / "out.jsonl")) == 2, "an answer is not better than itself"
 
 
 def test_half_a_character_is_written_and_read_again(tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_text('{"prompt": "Q", "completion": "a\\ud800", "label": true}')
-    traces = read(tmp_path / "r.jsonl")
-    write(tmp_path / "out.jsonl", traces, "outcomes")
-    assert read(tmp_path / "out.jsonl")[0].text(1) == traces[0].text(1) == "a\ud800"
+    traces = read_labels(tmp_path / "r.jsonl")
+    write_labels(tmp_path / "out.jsonl", traces, "outcomes")
+    assert read_labels(tmp_path / "out.jsonl")[0].text(1) == traces[0].text(1) == "a\ud800"
 
 
 @pytest.mark.parametrize("row", [
@@ -373,17 +373,17 @@ def test_half_a_character_is_written_and_read_again(tmp_path: Path) -> None:
 def test_a_number_beyond_all_numbers_is_named(row: Any, tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_text(json.dumps(row))
     with pytest.raises(TaskError, match="line 1"):
-        read(tmp_path / "r.jsonl")
+        read_labels(tmp_path / "r.jsonl")
 
 
 def test_bad_files_are_named(tmp_path: Path) -> None:
     for said, why in (("", "holds no rows"), ("{", "line 1 is not JSON"), ("[1]", "line 1 is not a JSON object")):
         with pytest.raises(TaskError, match=why):
-            read(put(tmp_path / "a.jsonl", said))
+            read_labels(put(tmp_path / "a.jsonl", said))
     marked = tmp_path / "bom.jsonl"
     marked.write_text("\ufeff" + json.dumps(ROWS["pairs"]), "utf-8")
-    assert len(read(marked)) == 1, "a byte order mark is no text"
-    late = read(put(tmp_path / "a.jsonl", "oops", {"prompt": "1"}, ROWS["pairs"]), skip_bad=True, funnel=Funnel())
+    assert len(read_labels(marked)) == 1, "a byte order mark is no text"
+    late = read_labels(put(tmp_path / "a.jsonl", "oops", {"prompt": "1"}, ROWS["pairs"]), skip_bad=True, funnel=Funnel())
     assert len(late) == 1, "the format is that of the first row that has one"
     for row, near in (
         ({"prompt": 1, "completions": 2}, "stepwise also needs labels; ranked also needs scores"),
@@ -391,17 +391,17 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
         ({"input": 1}, "shepherd also needs label"),
     ):
         with pytest.raises(TaskError, match=rf"of no known format \({near}\)"):
-            read(put(tmp_path / "a.jsonl", row))
+            read_labels(put(tmp_path / "a.jsonl", row))
     with pytest.raises(TaskError, match="cannot read"):
-        read(tmp_path / "none.jsonl")
+        read_labels(tmp_path / "none.jsonl")
     (tmp_path / "b.jsonl").write_bytes(b"\xff\xfe\n")
     with pytest.raises(TaskError, match="not UTF-8"):
-        read(tmp_path / "b.jsonl")
+        read_labels(tmp_path / "b.jsonl")
     with pytest.raises(TaskError, match=r"columns a, b, which are of no known format .*stepwise: prompt, completions"):
-        read(put(tmp_path / "a.jsonl", {"b": 1, "a": 2}))
+        read_labels(put(tmp_path / "a.jsonl", {"b": 1, "a": 2}))
     with pytest.raises(UnknownName, match="shepherd"):
-        read(put(tmp_path / "a.jsonl", ROWS["pairs"]), "shepard")
-    assert set(ROWS) < set(FORMATS)
+        read_labels(put(tmp_path / "a.jsonl", ROWS["pairs"]), "shepard")
+    assert set(ROWS) < set(STEP_LABEL_FORMATS)
 
 
 # ProcessBench
@@ -410,20 +410,20 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
 @needs_data
 def test_processbench_and_the_oracle() -> None:
     for part, wrong, total in (("gsm8k", 207, 400), ("math", 594, 1000)):
-        traces = processbench.read(part)
+        traces = processbench.read_processbench(part)
         labels = [t.problem.tags["first_wrong"] for t in traces]
         assert len(traces) == total and sum(label >= 0 for label in labels) == wrong
-        told = [[t.score(i, LABEL) for i in range(1, len(t.steps))] for t in traces]
-        found = [first_wrong([1.0 if x is None else x for x in steps]) for steps in told]
+        told = [[t.score(i, LABEL_SCORE) for i in range(1, len(t.steps))] for t in traces]
+        found = [first_wrong_step([1.0 if x is None else x for x in steps]) for steps in told]
         assert first_errors(found, labels).f1 == 1.0, "labels are their own oracle"
         nothing = first_errors([-1] * total, labels)
-        assert (nothing.erroneous, nothing.correct, nothing.f1) == (0.0, 1.0, 0.0)
+        assert (nothing.error_accuracy, nothing.correct_accuracy, nothing.f1) == (0.0, 1.0, 0.0)
 
 
 def test_f1_is_the_harmonic_mean_of_both_accuracies() -> None:
     """Two of four first errors found, three of four right solutions let pass: 2 * .5 * .75 / 1.25."""
     found = first_errors([0, 2, 1, -1, -1, -1, -1, 3], [0, 2, 2, 1, -1, -1, -1, -1])
-    assert (found.erroneous, found.correct) == (0.5, 0.75) and found.f1 == pytest.approx(0.6)
+    assert (found.error_accuracy, found.correct_accuracy) == (0.5, 0.75) and found.f1 == pytest.approx(0.6)
     with pytest.raises(UsageError, match="with an error and solutions without"):
         first_errors([0], [0])
     with pytest.raises(UsageError, match="do not match"):
@@ -434,22 +434,22 @@ def test_processbench_s_bad_rows(tmp_path: Path) -> None:
     row = {"problem": "q", "steps": ["a", "b"], "label": 1}
     path = tmp_path / "part.json"
     path.write_text(json.dumps([row, row]))
-    (trace, _) = processbench.read(str(path))
-    assert [trace.score(i, LABEL) for i in (1, 2)] == [1.0, 0.0]
+    (trace, _) = processbench.read_processbench(str(path))
+    assert [trace.score(i, LABEL_SCORE) for i in (1, 2)] == [1.0, 0.0]
     path.write_text(json.dumps(row | {"label": -1}) + "\n")
-    assert [processbench.read(str(path))[0].score(i, LABEL) for i in (1, 2)] == [1.0, 1.0], "JSONL too"
+    assert [processbench.read_processbench(str(path))[0].score(i, LABEL_SCORE) for i in (1, 2)] == [1.0, 1.0], "JSONL too"
     for label in (2, -2, True, None, "0"):
         path.write_text(json.dumps([row, row | {"label": label}]))
         with pytest.raises(TaskError, match="solution 2: the label does not match the steps"):
-            processbench.read(str(path))
+            processbench.read_processbench(str(path))
     path.write_text(json.dumps([{"steps": ["a"], "label": 0}]))
     with pytest.raises(TaskError, match="solution 1: 'problem' is missing in the solution, which has label, steps"):
-        processbench.read(str(path))
+        processbench.read_processbench(str(path))
     path.write_text(json.dumps([{"problem": "q", "label": 0}]))
     with pytest.raises(TaskError, match="'steps' is missing in the solution, which has label, problem"):
-        processbench.read(str(path))
+        processbench.read_processbench(str(path))
     with pytest.raises(TaskError, match="parts are gsm8k"):
-        processbench.read("gsm9k")
+        processbench.read_processbench("gsm9k")
 
 
 # numbers
@@ -457,7 +457,7 @@ def test_processbench_s_bad_rows(tmp_path: Path) -> None:
 
 def test_first_wrong() -> None:
     steps = [0.9, 0.4, 0.8]
-    assert first_wrong(steps) == 1 and first_wrong(steps, 0.3) == -1
+    assert first_wrong_step(steps) == 1 and first_wrong_step(steps, 0.3) == -1
 
 
 def test_pairs_right_counts_all_pairs() -> None:
@@ -469,11 +469,11 @@ def test_a_temperature_undoes_what_was_too_sure() -> None:
     rng = np.random.default_rng(0)
     z = rng.normal(size=20_000) * 2
     y = (rng.random(20_000) < 1 / (1 + np.exp(-z))).astype(float)
-    assert temperature(3 * z, y) == pytest.approx(3.0, rel=0.05)
-    assert temperature(z / 2, y) == pytest.approx(0.5, rel=0.05)
-    assert temperature(2.5 * z, 1 / (1 + np.exp(-z))) == pytest.approx(2.5, rel=1e-3), "soft labels are enough"
-    assert temperature([5.0] * 30, [1.0] * 30) == 1.0 == temperature([1.0, -1.0], [0.0, 1.0]), "nothing to say"
-    assert temperature(z, rng.integers(0, 2, 20_000)) == pytest.approx(10.0, rel=1e-3), "noise: as warm as may be"
+    assert fit_binary_temperature(3 * z, y) == pytest.approx(3.0, rel=0.05)
+    assert fit_binary_temperature(z / 2, y) == pytest.approx(0.5, rel=0.05)
+    assert fit_binary_temperature(2.5 * z, 1 / (1 + np.exp(-z))) == pytest.approx(2.5, rel=1e-3), "soft labels are enough"
+    assert fit_binary_temperature([5.0] * 30, [1.0] * 30) == 1.0 == fit_binary_temperature([1.0, -1.0], [0.0, 1.0]), "nothing to say"
+    assert fit_binary_temperature(z, rng.integers(0, 2, 20_000)) == pytest.approx(10.0, rel=1e-3), "noise: as warm as may be"
     logits = rng.normal(size=(20_000, 4)) * 2
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     assert categorical_temperature(4 * logits, p) == pytest.approx(4.0, rel=1e-3)
@@ -507,21 +507,21 @@ def tokens(*parts: str | int) -> Ids:
     ],
 )
 def test_a_cut_falls_after_the_token_that_completes_a_line(given_tokens: Ids, found: list[int]) -> None:
-    assert ends(given_tokens, spell) == found
+    assert step_ends(given_tokens, spell) == found
 
 
 def test_a_mark_of_several_tokens_and_an_end() -> None:
-    assert ends(tokens("a", 1004, 1005, "b", 1004, "c"), spell, "ки") == [3, 6]
-    assert ends(tokens("a\n", 1003), spell, ended=True) == [3], "an end token is no piece of its own"
-    assert ends(tokens("a\nb", 1003), spell, ended=True) == [2, 4]
-    assert ends(tokens("a\n", 1003), spell) == [2, 3]
+    assert step_ends(tokens("a", 1004, 1005, "b", 1004, "c"), spell, "ки") == [3, 6]
+    assert step_ends(tokens("a\n", 1003), spell, ended=True) == [3], "an end token is no piece of its own"
+    assert step_ends(tokens("a\nb", 1003), spell, ended=True) == [2, 4]
+    assert step_ends(tokens("a\n", 1003), spell) == [2, 3]
     with pytest.raises(UsageError, match="no characters"):
-        ends(tokens("a"), spell, "")
+        step_ends(tokens("a"), spell, "")
 
 
 @given(st.text(st.sampled_from("ab \n"), max_size=40), st.sampled_from(["\n", "\n\n", "ab"]))
 def test_pieces_are_the_whole(text: str, separator: str) -> None:
-    cuts = ends(tokens(text), spell, separator)
+    cuts = step_ends(tokens(text), spell, separator)
     pieces = [text[a:b] for a, b in zip([0, *cuts], cuts, strict=False)]
     assert "".join(pieces) == text and cuts == sorted(set(cuts))
     if len(pieces) > 1:
@@ -531,13 +531,13 @@ def test_pieces_are_the_whole(text: str, separator: str) -> None:
 
 
 def test_split_keeps_tokens_notes_scores_and_graph() -> None:
-    trace = Trace(Problem("p", user("?")), [Step(None, "?", ids([7]))], chosen=2)
+    trace = Trace(Problem("p", user_messages("?")), [Step(None, "?", ids([7]))], chosen=2)
     said = tokens("a\nb\nc", 1003)
     step = Step(0, "a\nb\nc", said, np.arange(6, dtype=np.float32), "eos", 4, {"gold": Score(1.0)}, 5, 0.5)
     step.notes["entropy"] = np.arange(6, dtype=np.float32) * 2
     trace.add(step)
     trace.add(Step(1, "tool", ids([3, 4]), cites=(1,)))
-    out = split(trace, spell)
+    out = split_steps(trace, spell)
     assert [s.text for s in out.steps] == ["?", "a\n", "b\n", "c", "tool"] and [s.parent for s in out.steps] == [
         None, 0, 1, 2, 3,
     ]  # fmt: skip

@@ -15,26 +15,26 @@ import pytest
 from ponder import jobs
 from ponder.errors import TaskError, UnknownName, UsageError
 from ponder.tasks import TASKS, Suite
-from ponder.tasks.suite.item import Item
-from ponder.tasks.suite.task import CATEGORIES, questions
+from ponder.tasks.suite.item import SuiteQuestion
+from ponder.tasks.suite.task import CATEGORIES, category_questions
 from ponder.types import Problem, Step, Trace, ids, prompt_trace
 
 # What version 1 is. A change of any question or answer changes this: then raise the version, and keep both if you can.
 VERSION_1 = "7f2b7dcb6d4656e0"
 
 
-def kind(category: str, name: str) -> list[Item]:
-    found = [item for item in questions(category) if item.kind == name]
+def kind(category: str, name: str) -> list[SuiteQuestion]:
+    found = [item for item in category_questions(category) if item.kind == name]
     assert len(found) >= 10
     return found
 
 
-def given(item: Item) -> str:
+def correct_text(item: SuiteQuestion) -> str:
     """What the item says is right, in words."""
     return str(item.answer.get("number") or item.answer["options"][item.answer["choice"]])
 
 
-def judged(task: Suite, problem: Problem, text: str) -> float | None:
+def score_text(task: Suite, problem: Problem, text: str) -> float | None:
     trace: Trace = prompt_trace(problem, ids([0]))
     trace.add(Step(0, text, ids([0]), stop="eos"))
     (score,) = asyncio.run(task.verifier(trace, [1]))
@@ -43,13 +43,13 @@ def judged(task: Suite, problem: Problem, text: str) -> float | None:
 
 def test_at_least_fifty_of_each_and_no_question_twice() -> None:
     for category in CATEGORIES:
-        assert len(questions(category)) >= 50
-        assert len({item.question for item in questions(category)}) == len(questions(category))
-    assert len({p.id for p in Suite().test}) == len(Suite().test) == sum(len(questions(c)) for c in CATEGORIES)
+        assert len(category_questions(category)) >= 50
+        assert len({item.question for item in category_questions(category)}) == len(category_questions(category))
+    assert len({p.id for p in Suite().test}) == len(Suite().test) == sum(len(category_questions(c)) for c in CATEGORIES)
 
 
 def test_a_version_is_the_same_everywhere() -> None:
-    told = json.dumps([[c, i.kind, i.question, i.answer] for c in CATEGORIES for i in questions(c)], sort_keys=True)
+    told = json.dumps([[c, i.kind, i.question, i.answer] for c in CATEGORIES for i in category_questions(c)], sort_keys=True)
     assert hashlib.sha256(told.encode()).hexdigest()[:16] == VERSION_1
     assert all(p.tags["version"] == 1 for p in Suite().test)
     assert "version" in jobs.encode(Suite()), "so that a run says which it was"
@@ -59,15 +59,15 @@ def test_a_version_is_the_same_everywhere() -> None:
 def test_gold_is_right_and_everything_else_is_wrong(think: bool) -> None:
     task = Suite(think=think)
     for problem in task.test:
-        assert judged(task, problem, task.gold(problem)) == 1.0
+        assert score_text(task, problem, task.gold(problem)) == 1.0
         if "number" in problem.answer:
-            assert judged(task, problem, f"\\boxed{{{int(problem.answer['number']) + 1}}}") == 0.0
+            assert score_text(task, problem, f"\\boxed{{{int(problem.answer['number']) + 1}}}") == 0.0
         else:
             for letter in problem.answer["options"]:
                 right = letter == problem.answer["choice"]
-                assert judged(task, problem, f"\\boxed{{{letter}}}") == float(right)
-    assert judged(task, task.test[0], "no idea") == 0.0
-    assert judged(task, task.test[0], task.test[0].question) == 0.0
+                assert score_text(task, problem, f"\\boxed{{{letter}}}") == float(right)
+    assert score_text(task, task.test[0], "no idea") == 0.0
+    assert score_text(task, task.test[0], task.test[0].question) == 0.0
 
 
 def test_thinking_is_a_matter_of_the_prompt_only() -> None:
@@ -76,13 +76,13 @@ def test_thinking_is_a_matter_of_the_prompt_only() -> None:
     assert all("step by step" in p.question for p in with_it)
     assert all("without explanation" in p.question and "step by step" not in p.question for p in without)
     number = next(p for p in without if "number" in p.answer)
-    assert judged(Suite(think=False), number, number.answer["number"]) == 1.0, "a bare answer is enough where asked for"
-    assert judged(Suite(), number, number.answer["number"]) == 0.0
+    assert score_text(Suite(think=False), number, number.answer["number"]) == 1.0, "a bare answer is enough where asked for"
+    assert score_text(Suite(), number, number.answer["number"]) == 0.0
 
 
 def test_no_letter_is_favoured() -> None:
     for category in ("deduction", "spatial", "common-sense"):
-        letters = Counter(i.answer["choice"] for i in questions(category) if len(i.answer.get("options", "")) == 4)
+        letters = Counter(i.answer["choice"] for i in category_questions(category) if len(i.answer.get("options", "")) == 4)
         assert max(letters.values()) <= 0.45 * sum(letters.values())
 
 
@@ -113,22 +113,22 @@ def test_expressions_by_python() -> None:
     for item in kind("arithmetic", "expression"):
         found = re.fullmatch(r"What is ([\d+*()\- ]+)\?", item.question)
         assert found
-        assert eval(found[1]) == int(given(item))
+        assert eval(found[1]) == int(correct_text(item))
 
 
 def test_stories_by_other_arithmetic() -> None:
     for item in kind("arithmetic", "shopping"):
         n, p, m, q, paid = map(int, re.findall(r"\d+", item.question))
-        assert int(given(item)) == paid - n * p - m * q >= 0
+        assert int(correct_text(item)) == paid - n * p - m * q >= 0
     for item in kind("arithmetic", "sharing"):
         total, eaten, people = map(int, re.findall(r"\d+", item.question))
-        assert int(given(item)) == (total - eaten) % people
+        assert int(correct_text(item)) == (total - eaten) % people
     for item in kind("arithmetic", "percentage"):
         base, off, wrapping = map(int, re.findall(r"\d+", item.question))
-        assert int(given(item)) == pytest.approx(base * (1 - off / 100) + wrapping)
+        assert int(correct_text(item)) == pytest.approx(base * (1 - off / 100) + wrapping)
     for item in kind("arithmetic", "hours"):
         h, m, hh, mm = map(int, re.findall(r"\d+", item.question))
-        assert int(given(item)) == (60 * (hh - h) + mm - m) % 1440
+        assert int(correct_text(item)) == (60 * (hh - h) + mm - m) % 1440
 
 
 def test_orders_follow_from_their_clues() -> None:
@@ -143,7 +143,7 @@ def test_orders_follow_from_their_clues() -> None:
             for order in itertools.permutations(people)
             if all((order.index(a) < order.index(b)) == (how == "taller") for a, how, b in clues)
         }
-        assert fits == {given(item)}
+        assert fits == {correct_text(item)}
 
 
 def test_syllogisms_in_small_worlds() -> None:
@@ -161,8 +161,8 @@ def test_syllogisms_in_small_worlds() -> None:
             if all(words[q](of[a], of[b]) for q, a, b in premises):
                 truths.add(words[asked[0]](of[asked[1]], of[asked[2]]))
         verdict = {(True,): "It must be true", (False,): "It must be false"}.get(tuple(truths), "It cannot be known")
-        assert given(item) == verdict
-    assert len({given(i) for i in kind("deduction", "syllogism")}) == 3
+        assert correct_text(item) == verdict
+    assert len({correct_text(i) for i in kind("deduction", "syllogism")}) == 3
 
 
 def test_implications_by_following_the_chain() -> None:
@@ -185,7 +185,7 @@ def test_implications_by_following_the_chain() -> None:
             expected = "It must be false"
         else:
             expected = "It cannot be known"
-        assert given(item) == expected
+        assert correct_text(item) == expected
 
 
 def test_liars_by_words() -> None:
@@ -207,7 +207,7 @@ def test_liars_by_words() -> None:
             if all(holds(text, honest) == honest[p] for p, text in said):
                 ways.append({p for p in people if honest[p]})
         assert len(ways) == 1
-        named = set(re.findall(r"[A-Z]\w+", given(item)))
+        named = set(re.findall(r"[A-Z]\w+", correct_text(item)))
         assert named == ways[0]
 
 
@@ -221,7 +221,7 @@ def test_pets_by_exclusion() -> None:
         ways = [dict(zip(people, o, strict=True)) for o in itertools.permutations(pets)]
         left = [w for w in ways if all(w[p] != pet for p, pet in nots)]
         assert len(left) == 1
-        assert given(item) == f"the {left[0][asked[1]]}"
+        assert correct_text(item) == f"the {left[0][asked[1]]}"
 
 
 WAYS = {"north": 1j, "south": -1j, "east": 1, "west": -1}
@@ -252,16 +252,16 @@ def test_walks_with_complex_numbers() -> None:
                 facing *= {"left": 1j, "right": -1j, "around": -1}[word[1]]
             else:
                 at += int(word[2]) * facing
-        assert given(item) == towards(-at)
-        assert nearest(-at) not in set(item.answer["options"].values()) - {given(item)}
+        assert correct_text(item) == towards(-at)
+        assert nearest(-at) not in set(item.answer["options"].values()) - {correct_text(item)}
 
 
 def test_layouts_with_complex_numbers() -> None:
     for item in kind("spatial", "layout"):
         text = item.question.partition("In which")[0]
         at = sum(int(far) * WAYS[wind] for far, wind in re.findall(r"(\d+) metres? (\w+)", text))
-        assert given(item) == towards(at)
-        assert nearest(at) not in set(item.answer["options"].values()) - {given(item)}
+        assert correct_text(item) == towards(at)
+        assert nearest(at) not in set(item.answer["options"].values()) - {correct_text(item)}
 
 
 def test_squares_by_index() -> None:
@@ -282,7 +282,7 @@ def test_squares_by_index() -> None:
         r, col = rows[place[1]], columns[place[2]]
         for move in reversed(moves):
             r, col = back[move](r, col)
-        assert given(item) == [line.split() for line in (a, b, c)][r][col]
+        assert correct_text(item) == [line.split() for line in (a, b, c)][r][col]
 
 
 def test_dice_by_rolling_all_six_faces() -> None:
@@ -297,7 +297,7 @@ def test_dice_by_rolling_all_six_faces() -> None:
         assert sorted(faces.values()) == [1, 2, 3, 4, 5, 6]
         for wind in found[4].split(", "):
             faces = {to: faces[source] for to, source in zip("TBNSEW", roll[wind], strict=True)}
-        assert int(given(item)) == faces["T"]
+        assert int(correct_text(item)) == faces["T"]
 
 
 def test_mirrored_clocks_by_their_hands() -> None:
@@ -306,4 +306,4 @@ def test_mirrored_clocks_by_their_hands() -> None:
         h, m = map(int, re.findall(r"(\d+):(\d+)", item.question)[0])
         angle = (360 - (30 * (h % 12) + m / 2)) % 360
         hour, minute = divmod(angle * 2, 60)
-        assert given(item) == f"{int(hour) or 12}:{round(minute):02d}"
+        assert correct_text(item) == f"{int(hour) or 12}:{round(minute):02d}"

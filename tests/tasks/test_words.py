@@ -7,8 +7,8 @@ import pytest
 from ponder.errors import TaskError, UsageError
 from ponder.protocols import Task
 from ponder.tasks import GSM8K, MAWPS, SVAMP
-from ponder.tasks.sets.loaded import normal
-from ponder.verify import parse, state
+from ponder.tasks.sets.loaded import split_key
+from ponder.verify import parse_plain_number, format_answer
 
 needs_data = pytest.mark.skipif(not os.environ.get("PONDER_DATA"), reason="PONDER_DATA names no folder of public sets")
 
@@ -18,14 +18,14 @@ needs_data = pytest.mark.skipif(not os.environ.get("PONDER_DATA"), reason="PONDE
 def test_real_sets(task, train, test):
     assert isinstance(task, Task)
     assert (len(task.train), len(task.test)) == (train, test)
-    asked = [{normal(p.question) for p in side} for side in (task.train, task.test)]
+    asked = [{split_key(p.question) for p in side} for side in (task.train, task.test)]
     assert not asked[0] & asked[1]
     judge = task.verifier.judge
     for problem in [*task.train, *task.test]:
         assert judge(task.gold(problem), problem.answer).value == 1.0, problem
     for problem in task.test:
-        off = str(parse(problem.answer).value + Fraction(1))
-        assert judge(state(off, "boxed"), problem.answer).value == 0.0, problem
+        off = str(parse_plain_number(problem.answer).value + Fraction(1))
+        assert judge(format_answer(off, "boxed"), problem.answer).value == 0.0, problem
         assert judge(problem.question, problem.answer).value == 0.0, problem
 
 

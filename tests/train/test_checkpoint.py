@@ -15,12 +15,12 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from kept import FILES, Job, held, keep, model, state, tensors, whole
+from kept import FILES, Job, checkpoint_names, write_checkpoints, model, state, tensors, verify_newest
 from ponder import full_disk, signals
 from ponder.errors import Interrupted, ModelError, RunError, UsageError
 from ponder.runs import Run, checkpoints
 from ponder.train import checkpoint
-from ponder.train.checkpoint import Saver, load
+from ponder.train.checkpoint import Saver, load_latest
 from ponder.train.finite import Diverged
 
 
@@ -39,9 +39,9 @@ def background(request: pytest.FixtureRequest) -> bool:
 
 
 def test_all_of_it_comes_back(run: Run, background: bool) -> None:
-    assert load(run) is None
-    keep(run, 20, background=background)
-    assert whole(run) == 20
+    assert load_latest(run) is None
+    write_checkpoints(run, 20, background=background)
+    assert verify_newest(run) == 20
     folder = run.folder / "checkpoints" / "step-000020"
     assert sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()) == sorted(FILES)
     modes = {(folder / name).stat().st_mode for name in FILES if not name.startswith("model")}
@@ -49,10 +49,10 @@ def test_all_of_it_comes_back(run: Run, background: bool) -> None:
 
 
 def test_the_last_ones_are_kept(run: Run, background: bool) -> None:
-    keep(run, 1, 2, 3, 4, background=background)
-    assert held(run) == ["step-000003", "step-000004"] and whole(run) == 4
-    keep(run, 5, last=1, background=background)
-    assert held(run) == ["step-000005"]
+    write_checkpoints(run, 1, 2, 3, 4, background=background)
+    assert checkpoint_names(run) == ["step-000003", "step-000004"] and verify_newest(run) == 4
+    write_checkpoints(run, 5, last=1, background=background)
+    assert checkpoint_names(run) == ["step-000005"]
 
 
 @pytest.mark.parametrize(
@@ -64,25 +64,25 @@ def test_the_last_ones_are_kept(run: Run, background: bool) -> None:
 )  # fmt: skip
 def test_the_best_is_kept(scores: dict[int, float], best: list[int], run: Run) -> None:
     for step in range(1, 7):
-        keep(run, step, scores=scores)  # each in a saver of its own: the scores are read from the disk
-    assert [int(name[5:]) for name in held(run)] == [*best, 5, 6]
+        write_checkpoints(run, step, scores=scores)  # each in a saver of its own: the scores are read from the disk
+    assert [int(name[5:]) for name in checkpoint_names(run)] == [*best, 5, 6]
 
 
 def test_another_job_s_score_counts_for_nothing(run: Run, tmp_path: Path) -> None:
     with Run(tmp_path / "other", Job(0.2)) as other:
-        keep(other, 1, scores={1: 9.0})
-        keep(run, 2, scores={2: 0.5})
+        write_checkpoints(other, 1, scores={1: 9.0})
+        write_checkpoints(run, 2, scores={2: 0.5})
         shutil.copytree(other.folder / "checkpoints" / "step-000001", run.folder / "checkpoints" / "step-000001")
-    keep(run, 3, 4, 5)
-    assert held(run) == ["step-000002", "step-000004", "step-000005"]
+    write_checkpoints(run, 3, 4, 5)
+    assert checkpoint_names(run) == ["step-000002", "step-000004", "step-000005"]
 
 
 def test_a_step_is_saved_once(run: Run, background: bool) -> None:
-    keep(run, 20, 20, background=background)
+    write_checkpoints(run, 20, 20, background=background)
     before = (run.folder / "checkpoints" / "step-000020").stat().st_ino
     with Saver(run, background=background) as saver:
         saver.save(20, {}, {}, {"model": lambda folder: pytest.fail("written again")})
-    assert whole(run) == 20 and (run.folder / "checkpoints" / "step-000020").stat().st_ino == before
+    assert verify_newest(run) == 20 and (run.folder / "checkpoints" / "step-000020").stat().st_ino == before
 
 
 def test_at_least_one_must_stay(run: Run) -> None:
@@ -91,8 +91,8 @@ def test_at_least_one_must_stay(run: Run) -> None:
 
 
 def test_past_a_million_steps(run: Run) -> None:
-    keep(run, 999_999, 1_000_000)
-    assert whole(run) == 1_000_000
+    write_checkpoints(run, 999_999, 1_000_000)
+    assert verify_newest(run) == 1_000_000
 
 
 # the state
@@ -109,23 +109,23 @@ def test_a_state_that_is_not_json_is_refused_at_once(value: Any, why: str, run: 
     with Saver(run, background=background) as saver:
         with pytest.raises(RunError, match=f"'baseline'.*{why}"):
             saver.save(1, {}, {"fine": 1, "baseline": value}, {})
-    assert load(run) is None
+    assert load_latest(run) is None
 
 
 def test_floats_come_back_exactly(run: Run) -> None:
     values = [0.1, 1e-320, 1 / 3, -0.0, 1.7976931348623157e308, 2.0**-1074]
     with Saver(run) as saver:
         saver.save(1, {}, {"values": values}, {})
-    found = load(run)
+    found = load_latest(run)
     assert found is not None and [v.hex() for v in found.state["values"]] == [v.hex() for v in values]
 
 
 def test_a_run_goes_on_in_the_type_it_began_in(run: Run) -> None:
-    assert checkpoint.dtype(run, "auto") == "auto"
-    keep(run, 1)
-    assert checkpoint.dtype(run, "auto") == "float32" and checkpoint.dtype(run, "bfloat16") == "bfloat16"
+    assert checkpoint.resume_dtype(run, "auto") == "auto"
+    write_checkpoints(run, 1)
+    assert checkpoint.resume_dtype(run, "auto") == "float32" and checkpoint.resume_dtype(run, "bfloat16") == "bfloat16"
     (run.folder / "checkpoints" / "step-000001" / "state.json").write_text("{")
-    assert checkpoint.dtype(run, "auto") == "auto", "what is wrong is said by load"
+    assert checkpoint.resume_dtype(run, "auto") == "auto", "what is wrong is said by load"
 
 
 # in the background
@@ -148,12 +148,12 @@ def test_training_goes_on_while_it_is_written(run: Run) -> None:
     facts = {"list": [1]}
     with Saver(run) as saver:
         saver.save(1, {"weight": weight}, facts, {"model": gate})
-        assert gate.reached.wait(30) and load(run) is None, "it is not there until it is whole"
+        assert gate.reached.wait(30) and load_latest(run) is None, "it is not there until it is whole"
         weight.zero_()
         facts["list"].append(2)
         gate.open.set()
         saver.wait()
-        found = load(run)
+        found = load_latest(run)
     assert found is not None and torch.equal(found.tensors["weight"], torch.ones(3)) and found.state == {"list": [1]}
 
 
@@ -172,7 +172,7 @@ def test_one_is_written_at_a_time(run: Run) -> None:
         saver.save(1, {}, {}, {"model": gate})
         threading.Thread(target=let).start()
         saver.save(2, {}, {}, {"model": second})
-    assert order == [["step-000001"]] and held(run) == ["step-000001", "step-000002"]
+    assert order == [["step-000001"]] and checkpoint_names(run) == ["step-000001", "step-000002"]
 
 
 def test_leaving_waits_also_on_an_error(run: Run) -> None:
@@ -182,7 +182,7 @@ def test_leaving_waits_also_on_an_error(run: Run) -> None:
             saver.save(1, {}, {}, {"model": gate})
             threading.Timer(0.2, gate.open.set).start()
             raise ZeroDivisionError
-    assert held(run) == ["step-000001"] and load(run) is not None
+    assert checkpoint_names(run) == ["step-000001"] and load_latest(run) is not None
 
 
 # a save that fails
@@ -202,48 +202,48 @@ FAILED = r"step-000002 \(Input/output error\): put that right and run again; the
 
 
 def test_a_failure_here_is_told_at_once(run: Run) -> None:
-    keep(run, 1)
+    write_checkpoints(run, 1)
     with Saver(run, keep=1, background=False) as saver:
         with pytest.raises(RunError, match=FAILED):
             saver.save(2, tensors(2), state(2), {"model": broken})
-        assert held(run) == ["step-000001"] and whole(run) == 1
+        assert checkpoint_names(run) == ["step-000001"] and verify_newest(run) == 1
         saver.save(2, tensors(2), state(2), {"model": model(2)})
-    assert held(run) == ["step-000002"] and whole(run) == 2
+    assert checkpoint_names(run) == ["step-000002"] and verify_newest(run) == 2
 
 
 @pytest.mark.parametrize("where", ["save", "wait"])
 def test_a_failure_in_the_background_is_told_next_and_once(where: str, run: Run) -> None:
-    keep(run, 1)
+    write_checkpoints(run, 1)
     with Saver(run, keep=1) as saver:
         saver.save(2, tensors(2), state(2), {"model": broken})
         with pytest.raises(RunError, match=FAILED):
             saver.wait() if where == "wait" else saver.save(3, {}, {}, {"model": model(3)})
         saver.wait()
-        assert held(run) == ["step-000001"] and whole(run) == 1
+        assert checkpoint_names(run) == ["step-000001"] and verify_newest(run) == 1
         saver.save(3, tensors(3), state(3), {"model": model(3)})
-    assert held(run) == ["step-000003"] and whole(run) == 3
+    assert checkpoint_names(run) == ["step-000003"] and verify_newest(run) == 3
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_a_failure_in_the_background_is_told_on_leaving(interrupted: bool, run: Run) -> None:
-    keep(run, 1)
+    write_checkpoints(run, 1)
     with pytest.raises(RunError, match=FAILED):
         with Saver(run, keep=1) as saver:
             saver.save(2, tensors(2), state(2), {"model": broken})
             if interrupted:
                 raise Interrupted("stopped; what was done is saved")
-    assert held(run) == ["step-000001"] and whole(run) == 1
+    assert checkpoint_names(run) == ["step-000001"] and verify_newest(run) == 1
 
 
 @pytest.mark.parametrize("words", [False, True], ids=["error", "words of a library"])
 def test_a_full_disk_is_waited_for(
     words: bool, run: Run, background: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    keep(run, 1)
+    write_checkpoints(run, 1)
     tries = []
 
     def fill(folder: Path) -> None:
-        tries.append(held(run))
+        tries.append(checkpoint_names(run))
         if len(tries) < 3:
             folder.mkdir()
             (folder / "config.json").write_text("{")
@@ -255,8 +255,8 @@ def test_a_full_disk_is_waited_for(
     monkeypatch.setattr(full_disk, "FIRST_PAUSE", 0.01)
     with Saver(run, background=background) as saver:
         saver.save(2, tensors(2), state(2), {"model": fill})
-    assert tries == [["step-000001", "step-000002.new"]] * 3 and held(run) == ["step-000001", "step-000002"]
-    assert whole(run) == 2
+    assert tries == [["step-000001", "step-000002.new"]] * 3 and checkpoint_names(run) == ["step-000001", "step-000002"]
+    assert verify_newest(run) == 2
     said = capsys.readouterr().err
     assert "the disk is full: " in said and "step-000002 needs " in said and "there is room again" in said
 
@@ -266,7 +266,7 @@ def test_a_stop_ends_the_wait_for_room(run: Run, background: bool) -> None:
         folder.mkdir()
         raise OSError(28, "No space left on device")
 
-    keep(run, 1)
+    write_checkpoints(run, 1)
     wants = lambda: True  # noqa: E731
     signals.heed(wants)
     try:
@@ -275,18 +275,18 @@ def test_a_stop_ends_the_wait_for_room(run: Run, background: bool) -> None:
                 saver.save(2, tensors(2), state(2), {"model": fill})
     finally:
         signals.unheed(wants)
-    assert held(run) == ["step-000001"] and whole(run) == 1
+    assert checkpoint_names(run) == ["step-000001"] and verify_newest(run) == 1
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_number_that_is_not_finite_is_not_saved(bad: float, run: Run, background: bool) -> None:
-    keep(run, 1)
+    write_checkpoints(run, 1)
     spoilt = tensors(2)
     spoilt["half"][3] = bad
     with Saver(run, background=background) as saver:
         with pytest.raises(Diverged, match=r"half of the optimiser .* not finite, so it is not saved: the check"):
             saver.save(2, spoilt, state(2), {"model": model(2)})
-    assert held(run) == ["step-000001"] and whole(run) == 1
+    assert checkpoint_names(run) == ["step-000001"] and verify_newest(run) == 1
 
 
 def test_records_are_on_the_disk_before_the_checkpoint_that_counts_on_them(
@@ -308,8 +308,8 @@ def test_records_are_on_the_disk_before_the_checkpoint_that_counts_on_them(
     monkeypatch.setattr(Path, "rename", watch_rename)
     with Saver(run, background=background) as saver:
         for step in (1, 2):
-            run.traces(step - 1, [])
-            run.metrics(step - 1, {"loss": 1.0})
+            run.write_traces(step - 1, [])
+            run.write_metrics(step - 1, {"loss": 1.0})
             done.clear()
             saver.save(step, tensors(step), state(step), {"model": model(step)})
             saver.wait()
@@ -330,14 +330,14 @@ def test_a_bug_in_the_background_keeps_its_name(run: Run) -> None:
     with pytest.raises(ZeroDivisionError):
         with Saver(run) as saver:
             saver.save(2, {}, {}, {"model": lambda folder: print(1 // 0)})
-    assert held(run) == []
+    assert checkpoint_names(run) == []
 
 
 def test_what_cannot_be_written_says_why(run: Run) -> None:
     with pytest.raises(RunError, match="the weights are not there"):
         with Saver(run) as saver:
             saver.save(2, {}, {}, {"model": spoilt})
-    assert held(run) == []
+    assert checkpoint_names(run) == []
 
 
 def test_one_that_cannot_be_removed_does_no_harm(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,7 +350,7 @@ def test_one_that_cannot_be_removed_does_no_harm(run: Run, monkeypatch: pytest.M
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", stuck)
-        keep(run, 1, 2, 3)
-        assert held(run) == ["step-000001", "step-000002", "step-000003"] and whole(run) == 3
-    keep(run, 4)
-    assert held(run) == ["step-000003", "step-000004"]
+        write_checkpoints(run, 1, 2, 3)
+        assert checkpoint_names(run) == ["step-000001", "step-000002", "step-000003"] and verify_newest(run) == 3
+    write_checkpoints(run, 4)
+    assert checkpoint_names(run) == ["step-000003", "step-000004"]

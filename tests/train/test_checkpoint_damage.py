@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import torch
 
-from kept import FILES, Job, held, keep, model, state, tensors, whole
+from kept import FILES, Job, checkpoint_names, write_checkpoints, model, state, tensors, verify_newest
 from ponder.errors import RunError
 from ponder.runs import Run, checkpoints
 from ponder.train import checkpoint
-from ponder.train.checkpoint import Saver, load
+from ponder.train.checkpoint import Saver, load_latest
 
 
 @pytest.fixture
@@ -72,9 +72,9 @@ def _audit() -> None:
 def test_killed_at_every_moment_of_a_save(tmp_path: Path, _audit: None) -> None:
     def life(folder: Path, at: int = 10**9) -> int:
         with Run(folder, Job()) as run:
-            keep(run, 10, 20, scores={10: 1.0})
+            write_checkpoints(run, 10, 20, scores={10: 1.0})
             with Clock(at) as clock:
-                keep(run, 30, last=1)
+                write_checkpoints(run, 30, last=1)
         return clock.count
 
     moments = life(tmp_path / "run")
@@ -85,11 +85,11 @@ def test_killed_at_every_moment_of_a_save(tmp_path: Path, _audit: None) -> None:
         with pytest.raises(Killed):
             life(folder, at)
         with Run(folder, Job()) as run:
-            step = whole(run)
+            step = verify_newest(run)
             ends.add((step, *(p.name for p in checkpoints(folder))))
-            assert all(checkpoint._checked(p, run) for p in checkpoints(folder)), "every one that is named is whole"
-            keep(run, 30, 40, last=1)
-            assert whole(run) == 40 and held(run) == ["step-000010", "step-000040"], "and nothing is left lying about"
+            assert all(checkpoint.verified_step(p, run) for p in checkpoints(folder)), "every one that is named is whole"
+            write_checkpoints(run, 30, 40, last=1)
+            assert verify_newest(run) == 40 and checkpoint_names(run) == ["step-000010", "step-000040"], "and nothing is left lying about"
     assert ends == {
         (20, "step-000010", "step-000020"), (30, "step-000010", "step-000020", "step-000030"),
         (30, "step-000010", "step-000030"),
@@ -98,15 +98,15 @@ def test_killed_at_every_moment_of_a_save(tmp_path: Path, _audit: None) -> None:
 
 @pytest.mark.parametrize("kind", [".new", ".old"])
 def test_what_a_kill_left_is_removed_when_found(kind: str, run: Run) -> None:
-    keep(run, 10)
+    write_checkpoints(run, 10)
     left = run.folder / "checkpoints" / f"step-000020{kind}"
     shutil.copytree(run.folder / "checkpoints" / "step-000010", left)
-    assert whole(run) == 10
+    assert verify_newest(run) == 10
     with Saver(run, background=False) as saver:
         assert not left.exists()
         (left / "model").mkdir(parents=True)
         saver.save(20, tensors(20), state(20), {"model": model(20)})
-    assert held(run) == ["step-000010", "step-000020"] and whole(run) == 20
+    assert checkpoint_names(run) == ["step-000010", "step-000020"] and verify_newest(run) == 20
 
 
 def test_all_is_on_the_disk_before_the_name(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def test_all_is_on_the_disk_before_the_name(run: Run, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(os, "fsync", watch_fsync)
     monkeypatch.setattr(Path, "rename", watch_rename)
-    keep(run, 10)
+    write_checkpoints(run, 10)
     folder = run.folder / "checkpoints"
     assert synced == {folder.stat().st_ino, run.folder.stat().st_ino}, "and the names after it"
 
@@ -143,42 +143,42 @@ def flip(path: Path, at: int, mask: int = 1) -> None:
 
 @pytest.mark.parametrize("file", FILES)
 def test_after_a_damaged_byte_the_run_goes_on_from_the_one_before(file: str, run: Run) -> None:
-    keep(run, 10, 20)
+    write_checkpoints(run, 10, 20)
     folder = run.folder / "checkpoints" / "step-000020"
     size = (folder / file).stat().st_size
     for at in {0, 1, size // 3, size // 2, size - 2, size - 1}:
         flip(folder / file, at)
         said = rf"^step-000020 is damaged \({file}: .*\): the run goes on from step-000010, which is whole$"
         with pytest.warns(UserWarning, match=said):
-            found = load(run)
-        assert found is not None and found.step == 10 and found.because.startswith("step-000020 is damaged")
-        assert held(run) == ["step-000010", "step-000020.damaged"], "nobody takes it for whole again"
+            found = load_latest(run)
+        assert found is not None and found.step == 10 and found.fallback_reason.startswith("step-000020 is damaged")
+        assert checkpoint_names(run) == ["step-000010", "step-000020.damaged"], "nobody takes it for whole again"
         folder.with_name("step-000020.damaged").rename(folder)
         flip(folder / file, at)
-    assert whole(run) == 20
+    assert verify_newest(run) == 20
     flip(folder / file, size // 2)
     with pytest.warns(UserWarning):
-        load(run)
-    assert checkpoint.dtype(run, "auto") == "float32"
-    keep(run, 20)
-    assert held(run) == ["step-000010", "step-000020"] and whole(run) == 20, "the same step is saved again"
+        load_latest(run)
+    assert checkpoint.resume_dtype(run, "auto") == "float32"
+    write_checkpoints(run, 20)
+    assert checkpoint_names(run) == ["step-000010", "step-000020"] and verify_newest(run) == 20, "the same step is saved again"
 
 
 def test_any_byte_of_a_manifest(run: Run) -> None:
-    keep(run, 1, scores={1: 0.5})
+    write_checkpoints(run, 1, scores={1: 0.5})
     path = run.folder / "checkpoints" / "step-000001" / "manifest.json"
     for at in range(path.stat().st_size):
         flip(path, at, 2)
         with pytest.raises(RunError, match=r"step-000001 is damaged \(manifest.json: .*no earlier one that is whole"):
-            load(run)
+            load_latest(run)
         flip(path, at, 2)
-    assert whole(run) == 1
+    assert verify_newest(run) == 1
 
 
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("damage", ["gone", "empty", "cut", "longer", "folder"])
 def test_a_missing_or_torn_file_is_named(damage: str, file: str, run: Run) -> None:
-    keep(run, 10)
+    write_checkpoints(run, 10)
     path = run.folder / "checkpoints" / "step-000010" / file
     content = path.read_bytes()
     path.unlink()
@@ -190,24 +190,24 @@ def test_a_missing_or_torn_file_is_named(damage: str, file: str, run: Run) -> No
     if file == "manifest.json" and damage not in ("gone", "folder"):
         why = "it is no manifest" if damage != "longer" else "its checksum differs"
     with pytest.raises(RunError) as caught:
-        load(run)
+        load_latest(run)
     words = str(caught.value)
     assert f"step-000010 is damaged ({file}: {why}" in words, words
     assert "no earlier one that is whole: remove the folder 'checkpoints' and the run starts again" in words
 
 
 def test_the_one_that_it_goes_on_from_is_whole(run: Run) -> None:
-    keep(run, 10, 20, 30, last=3)
+    write_checkpoints(run, 10, 20, 30, last=3)
     for step in (20, 30):
         flip(run.folder / "checkpoints" / f"step-0000{step}" / "model" / "model.safetensors", -1)
     with pytest.warns(UserWarning, match=r"^step-000030 is damaged .*; step-000020 is damaged .* from step-000010"):
-        assert whole(run) == 10
+        assert verify_newest(run) == 10
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), -1.0])
 def test_a_saved_optimiser_with_impossible_numbers(bad: float, run: Run) -> None:
     """Its checksums may be right: whoever wrote it may have been wrong."""
-    keep(run, 10)
+    write_checkpoints(run, 10)
     moments = {"policy:exp_avg_sq.w": torch.ones(3), "policy:weight.w": torch.ones(3)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint, "all_finite", lambda tensors, what: None)
@@ -216,34 +216,34 @@ def test_a_saved_optimiser_with_impossible_numbers(bad: float, run: Run) -> None
             saver.save(20, moments, state(20), {"model": model(20)})
     said = r"step-000020 is damaged \(learner.safetensors: policy:exp_avg_sq.w.* holds a n"
     with pytest.warns(UserWarning, match=said):
-        assert whole(run) == 10
+        assert verify_newest(run) == 10
 
 
 def test_another_job_s_checkpoint_is_refused(run: Run, tmp_path: Path) -> None:
-    keep(run, 10)
+    write_checkpoints(run, 10)
     with Run(tmp_path / "other", Job(0.2)) as other:
-        keep(other, 20)
+        write_checkpoints(other, 20)
     shutil.copytree(tmp_path / "other" / "checkpoints" / "step-000020", run.folder / "checkpoints" / "step-000020")
     with pytest.raises(RunError, match=r"step-000020 was saved by another job: remove that .* from step-000010"):
-        load(run)
+        load_latest(run)
 
 
 def test_a_renamed_checkpoint_is_refused(run: Run) -> None:
-    keep(run, 10, 20)
+    write_checkpoints(run, 10, 20)
     (run.folder / "checkpoints" / "step-000020").rename(run.folder / "checkpoints" / "step-000030")
     with pytest.raises(RunError, match="step-000030 was saved as step 20 and renamed"):
-        load(run)
+        load_latest(run)
 
 
 def test_a_run_that_was_moved_goes_on(run: Run, tmp_path: Path) -> None:
-    keep(run, 10)
+    write_checkpoints(run, 10)
     shutil.copytree(run.folder, tmp_path / "moved")
     with Run(tmp_path / "moved", Job()) as moved:
-        assert whole(moved) == 10
+        assert verify_newest(moved) == 10
 
 
 def test_nothing_is_a_pickle(run: Run) -> None:
-    keep(run, 10)
+    write_checkpoints(run, 10)
     assert {Path(name).suffix for name in FILES} == {".json", ".safetensors"}
     for name in FILES:
         content = (run.folder / "checkpoints" / "step-000010" / name).read_bytes()

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes import group
+from fakes import trace_group
 from ponder.errors import UsageError
 from ponder.train import credit
 from ponder.train.policy_gradient import DAPO, GRPO, RLOO
-from ponder.types import Problem, Score, Step, Trace, ids, user
-from ponder.verify.form.length import overlong
+from ponder.types import Problem, Score, Step, Trace, ids, user_messages
+from ponder.verify.form.length import soft_overlong_penalty
 
-REWARD = st.floats(-100, 100, allow_nan=False, width=32).map(lambda x: 0.0 if abs(x) < 1e-6 else x)
+REWARD = st.floats(-100, 100, allow_nan=False, width=32).map_problems(lambda x: 0.0 if abs(x) < 1e-6 else x)
 REWARDS = st.lists(REWARD, min_size=2, max_size=16)
 APART = REWARDS.filter(lambda r: np.std(r) > 1e-3)
 NUMBERS = st.lists(st.floats(-10, 10, width=32), min_size=1, max_size=8)
@@ -27,7 +27,7 @@ Rule = Callable[[list[float]], np.ndarray]
 RULES: list[Rule] = [
     lambda r: credit.group_relative(r),
     lambda r: credit.group_relative(r, bessel=True),
-    lambda r: credit.group_relative(r, scale=False),
+    lambda r: credit.group_relative(r, divide_by_std=False),
     credit.leave_one_out,
 ]
 
@@ -43,7 +43,7 @@ def test_worked_numbers() -> None:
     bessel = credit.group_relative([1, 1, 1, 1, 0, 0, 0, 0], bessel=True)
     assert np.round(bessel, 3).tolist() == [0.935] * 4 + [-0.935] * 4
     assert credit.group_relative([3.5, -2.0]).tolist() == [1.0, -1.0]
-    assert credit.group_relative([1, 0, 0, 0], scale=False).tolist() == [0.75, -0.25, -0.25, -0.25]
+    assert credit.group_relative([1, 0, 0, 0], divide_by_std=False).tolist() == [0.75, -0.25, -0.25, -0.25]
     assert credit.leave_one_out([1, 0, 0, 0]).tolist() == pytest.approx([1, -1 / 3, -1 / 3, -1 / 3])
 
 
@@ -54,7 +54,7 @@ def test_group_relative_is_its_formula(rewards: list[float], bessel: bool) -> No
     expected = [(r - mean) / std for r in rewards]
     np.testing.assert_allclose(credit.group_relative(rewards, bessel=bessel), expected, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(
-        credit.group_relative(rewards, scale=False), [r - mean for r in rewards], rtol=1e-9, atol=1e-9
+        credit.group_relative(rewards, divide_by_std=False), [r - mean for r in rewards], rtol=1e-9, atol=1e-9
     )
 
 
@@ -153,8 +153,8 @@ def test_whitening_nothing() -> None:
 )
 def test_overlong(length: int, expected: float) -> None:
     """DAPO's equation 13 at its corners, with the paper's 16384 + 4096."""
-    assert overlong(length, 20480, 4096) == pytest.approx(expected, abs=1e-12)
-    assert overlong(length, 20480, 0) == 0.0
+    assert soft_overlong_penalty(length, 20480, 4096) == pytest.approx(expected, abs=1e-12)
+    assert soft_overlong_penalty(length, 20480, 0) == 0.0
 
 
 # Traces
@@ -171,7 +171,7 @@ def wrote(trace: Trace, parent: int, tokens: list[int], score: float | None = No
 
 
 def prompt() -> Trace:
-    return Trace(Problem("p", user("?")), [Step(None, "?", ids([1]))])
+    return Trace(Problem("p", user_messages("?")), [Step(None, "?", ids([1]))])
 
 
 def with_tools() -> tuple[Trace, list[int]]:
@@ -189,7 +189,7 @@ def marks(trace: Trace) -> list[list[float] | None]:
 
 def test_written_leaves_the_tools_out() -> None:
     trace, (a, b, c, d) = with_tools()
-    long, short = credit.written(trace, "wanted")
+    long, short = credit.scored_answers(trace, "wanted")
     assert long.steps == (a, b, c) and long.leaf == c and long.length == 6 and long.reward == 1.0
     assert short.steps == (d,) and short.length == 1
     np.testing.assert_allclose(long.note("logprobs"), [-0.2, -0.3, -0.4, -0.5, -0.6, -0.7], rtol=1e-6)
@@ -203,10 +203,10 @@ def test_written_leaves_the_tools_out() -> None:
 def test_gae_skips_what_a_tool_wrote() -> None:
     """Per-token credit of an answer in parts is that of the same answer without its tools."""
     trace, (a, b, c, _) = with_tools()
-    long = credit.written(trace, "wanted")[0]
+    long = credit.scored_answers(trace, "wanted")[0]
     r, v = np.array([0, 0, 0, 0, 0, 1.0]), np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
     expected = credit.gae(r, v, 0.9, 0.8)
-    credit.per_token([long], [expected])
+    credit.assign_to_tokens([long], [expected])
     found = np.concatenate([trace.steps[i].advantages for i in (a, b, c)])
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert [s.advantages is None for s in trace.steps] == [True, False, True, False, True, False, True]
@@ -221,23 +221,23 @@ def test_per_token_credit_refuses_a_shared_step(tool: bool) -> None:
         here = trace.add(Step(here, "tool", ids([90])))
     for score in (0.0, 1.0):
         wrote(trace, here, [3], score, "eos")
-    items = credit.written(trace, "wanted")
+    items = credit.scored_answers(trace, "wanted")
     with pytest.raises(UsageError, match="do not branch"):
-        credit.per_token(items, [np.zeros(2), np.ones(2)])
+        credit.assign_to_tokens(items, [np.zeros(2), np.ones(2)])
 
 
 def test_spread() -> None:
     trace, (_, _, c, d) = with_tools()
-    credit.spread(trace, {c: 2.0, d: -1.0})
+    credit.assign_to_answers(trace, {c: 2.0, d: -1.0})
     assert marks(trace) == [None, [2.0, 2.0], None, [2.0], None, [2.0] * 3, [-1.0]]
     branched = prompt()
     top = wrote(branched, 0, [2, 3])
     leaves = [wrote(branched, top, [i], 0.0, "eos") for i in (4, 5, 6)]
     with pytest.raises(UsageError, match="tree credit"):
-        credit.spread(branched, dict(zip(leaves, (1.0, 0.0, -4.0), strict=True)))
+        credit.assign_to_answers(branched, dict(zip(leaves, (1.0, 0.0, -4.0), strict=True)))
     for leaf in leaves[1:]:
         branched.steps[leaf].pruned = "dull"
-    credit.spread(branched, {leaves[0]: 1.0})
+    credit.assign_to_answers(branched, {leaves[0]: 1.0})
     assert marks(branched)[:3] == [None, [1.0, 1.0], [1.0]], "what was pruned is no branch"
 
 
@@ -261,7 +261,7 @@ def a_tree() -> tuple[Trace, dict[str, int]]:
 
 def test_a_tree_s_values_and_advantages() -> None:
     trace, at = a_tree()
-    credit.tree(trace, "wanted")
+    credit.assign_tree_credit(trace, "wanted")
     expected = {"a": 0.25, "b": 0.25, "c": -0.25, "d": -0.5, "b1": 0, "b2": 0, "c1": 0.5, "c2": -0.5, "d1": 0, "d2": 0}
     for name, i in at.items():
         found = trace.steps[i].advantages
@@ -275,7 +275,7 @@ def test_a_tree_s_values_and_advantages() -> None:
 def test_a_tree_s_advantages_in_treerl() -> None:
     """(V - V(root) + V - V(parent)) / sqrt(leaves below), once for each of those leaves."""
     trace, at = a_tree()
-    credit.tree(trace, "wanted", treerl=True)
+    credit.assign_tree_credit(trace, "wanted", treerl=True)
     expected = {
         "a": 4 * (0.25 + 0.25) / 2, "b": 2 * (0.5 + 0.25) / math.sqrt(2), "c": 2 * (0 - 0.25) / math.sqrt(2),
         "d": 2 * (-0.5 - 0.5) / math.sqrt(2), "b1": 0.5, "c1": 0.5 + 0.5, "c2": -0.5 - 0.5, "d1": -0.5,
@@ -286,40 +286,40 @@ def test_a_tree_s_advantages_in_treerl() -> None:
 
 
 def test_a_flat_tree_is_an_unscaled_group() -> None:
-    one, two = (group([5], [[1, 2], [3], [4]], [1.0, 0.0, 0.5]) for _ in range(2))
-    credit.tree(one, "wanted")
-    credit.spread(two, dict(zip((1, 2, 3), credit.group_relative([1.0, 0.0, 0.5], scale=False), strict=True)))
+    one, two = (trace_group([5], [[1, 2], [3], [4]], [1.0, 0.0, 0.5]) for _ in range(2))
+    credit.assign_tree_credit(one, "wanted")
+    credit.assign_to_answers(two, dict(zip((1, 2, 3), credit.group_relative([1.0, 0.0, 0.5], divide_by_std=False), strict=True)))
     assert marks(one) == marks(two)
 
 
 def test_undecided_is_not_zero() -> None:
-    trace = group([5], [[1], [2], [3], [4]], [1.0, None, 0.0, None])
+    trace = trace_group([5], [[1], [2], [3], [4]], [1.0, None, 0.0, None])
     trace.steps[4].scores.clear()  # never scored at all
     GRPO().credit([trace], "wanted", {})
     assert marks(trace)[1:] == [[1.0], None, [-1.0], None], "the baseline is of the judged alone"
-    wrong = group([5], [[1], [2], [3], [4]], [1.0, 0.0, 0.0, 0.0])  # what a silent 0 would have given
+    wrong = trace_group([5], [[1], [2], [3], [4]], [1.0, 0.0, 0.0, 0.0])  # what a silent 0 would have given
     GRPO().credit([wrong], "wanted", {})
     assert marks(wrong)[1] == [pytest.approx(1.732, abs=1e-3)]
 
 
 def test_nan_decides_nothing() -> None:
-    trace = group([5], [[1], [2], [3]], [1.0, 0.0, float("nan")])
+    trace = trace_group([5], [[1], [2], [3]], [1.0, 0.0, float("nan")])
     GRPO().credit([trace], "wanted", {})
     assert marks(trace)[1:] == [[1.0], [-1.0], None]
 
 
 def test_one_judged_completion_earns_nothing() -> None:
     for objective in (GRPO(), RLOO(), DAPO()):
-        trace = group([5], [[1], [2]], [1.0, None])
+        trace = trace_group([5], [[1], [2]], [1.0, None])
         trace.steps[1].notes["reference"] = np.zeros(1, FLOATS)
         objective.credit([trace], "wanted", {})
         assert all(s.advantages is None for s in trace.steps)
 
 
 def test_truncated_answers_can_leave_the_group() -> None:
-    trace = group([5], [[1], [2], [3], [4]], [1.0, 0.0, 0.0, 0.0])
+    trace = trace_group([5], [[1], [2], [3], [4]], [1.0, 0.0, 0.0, 0.0])
     trace.steps[3].stop = trace.steps[4].stop = "length"
-    assert [w.leaf for w in credit.written(trace, "wanted", truncated=False)] == [1, 2]
+    assert [w.leaf for w in credit.scored_answers(trace, "wanted", include_truncated=False)] == [1, 2]
     DAPO(mask_truncated=True).credit([trace], "wanted", {})
     assert marks(trace)[1:] == [[1.0], [-1.0], None, None]
     DAPO().credit([trace], "wanted", {})
@@ -328,7 +328,7 @@ def test_truncated_answers_can_leave_the_group() -> None:
 
 def test_groups_follow_the_prompt_instance() -> None:
     """The same question twice is two groups: each has its own baseline."""
-    twins = [group([5, 6], [[1], [2]], [1.0, 0.0], "same"), group([5, 6], [[1], [2]], [1.0, 1.0], "same")]
+    twins = [trace_group([5, 6], [[1], [2]], [1.0, 0.0], "same"), trace_group([5, 6], [[1], [2]], [1.0, 1.0], "same")]
     GRPO().credit(twins, "wanted", {})
     assert [marks(t)[1:] for t in twins] == [[[1.0], [-1.0]], [[0.0], [0.0]]]
 
@@ -336,7 +336,7 @@ def test_groups_follow_the_prompt_instance() -> None:
 def test_imitation_credits_answers_and_nothing_else() -> None:
     trace, (_, _, c, _) = with_tools()
     given_end = trace.add(Step(0, "from a file", ids([9, 2]), stop="eos"))
-    credit.imitate(trace, [c, given_end])
+    credit.assign_imitation(trace, [c, given_end])
     assert marks(trace) == [None, [1.0, 1.0], None, [1.0], None, [1.0] * 3, None, [1.0, 1.0]]
-    credit.imitate(trace)
+    credit.assign_imitation(trace)
     assert list(itertools.compress(range(8), [m is None for m in marks(trace)])) == [0, 2, 4], "a tool's do not count"

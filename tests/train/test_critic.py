@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import formulas
-from fakes import apart, plain_hidden, tiny, weights64, world
+from fakes import perturb, plain_hidden, tiny_decoder, weights64, mixed_groups
 from formulas import gap
 from ponder.nets.decoder import Decoder
-from ponder.nets.valued import Valued
+from ponder.nets.valued import DecoderWithHead
 from ponder.train.critic import ValueLearner
 from ponder.train.learner import Learner
 from ponder.train.objective import NO_KL
@@ -26,16 +26,16 @@ RULE = PPO(kl=NO_KL)
 def seen(net: Decoder, traces: list[Trace], rule: PPO = RULE) -> ValueLearner:
     """A critic that has already learned something, and traces with its values and their credit."""
     learner = ValueLearner(net, rule.critic)
-    apart(learner.net, 0.1)
+    perturb(learner.net, 0.1)
     learner.note_values(traces)
     rule.credit(traces, "wanted", {})
     return learner
 
 
 def test_values_begin_at_zero_and_the_policy_stays_its_own() -> None:
-    net = tiny()
+    net = tiny_decoder()
     before = copy.deepcopy(net.state_dict())
-    learner, traces = ValueLearner(net, Critic(optimiser=AdamW(lr=0.1))), world()
+    learner, traces = ValueLearner(net, Critic(optimiser=AdamW(lr=0.1))), mixed_groups()
     learner.note_values(traces)
     assert all(not s.notes["values"].any() for t in traces for s in t.steps if s.sampled)
     RULE.credit(traces, "wanted", {})
@@ -47,8 +47,8 @@ def test_values_begin_at_zero_and_the_policy_stays_its_own() -> None:
 @pytest.mark.parametrize("kind", ["llama", "gemma"])
 def test_a_value_is_read_before_its_token(kind: str) -> None:
     """V(t) is of what stands before t: it cannot know which token was drawn."""
-    traces = world()
-    learner = seen(tiny(kind), traces)
+    traces = mixed_groups()
+    learner = seen(tiny_decoder(kind), traces)
     w = {n: p.detach() for n, p in weights64(learner.net).items()}
     for trace in traces:
         for i, step in enumerate(trace.steps):
@@ -62,9 +62,9 @@ def test_a_value_is_read_before_its_token(kind: str) -> None:
 
 @pytest.mark.parametrize("clip", [0.2, 0.02, None])
 def test_loss_and_gradient(clip: float | None) -> None:
-    traces = world()
-    learner = seen(tiny("untied"), traces)
-    moved = ValueLearner(apart(learner.net, 0.02, seed=3), Critic(clip=clip, optimiser=AdamW(lr=1e-9)))
+    traces = mixed_groups()
+    learner = seen(tiny_decoder("untied"), traces)
+    moved = ValueLearner(perturb(learner.net, 0.02, seed=3), Critic(value_clip=clip, optimiser=AdamW(lr=1e-9)))
     wide = 1e9 if clip is None else clip
     loss, expected = formulas.step(lambda of: formulas.critic(of, wide), moved.net, traces)
     found = moved.gradient(traces)
@@ -76,11 +76,11 @@ def test_loss_and_gradient(clip: float | None) -> None:
 
 
 def test_temperature_is_not_in_values() -> None:
-    net = Valued.of(tiny())
-    apart(net)
+    net = DecoderWithHead.from_decoder(tiny_decoder())
+    perturb(net)
     read = []
     for heat in (1.0, 0.5):
-        traces = world()
+        traces = mixed_groups()
         learner = ValueLearner(net, Critic())
         learner.temperature = heat
         learner.note_values(traces)
@@ -89,8 +89,8 @@ def test_temperature_is_not_in_values() -> None:
 
 
 def test_undecided_answers_teach_the_critic_nothing() -> None:
-    traces = world()
-    learner = seen(tiny(), traces)
+    traces = mixed_groups()
+    learner = seen(tiny_decoder(), traces)
     undecided = traces[2].steps[2]
     assert "values" in undecided.notes and "returns" not in undecided.notes and undecided.advantages is None
     expected = learner.gradient(traces)
@@ -99,8 +99,8 @@ def test_undecided_answers_teach_the_critic_nothing() -> None:
 
 
 def test_it_learns_what_to_expect() -> None:
-    traces = world()
-    learner = ValueLearner(tiny(), Critic(optimiser=AdamW(lr=3e-3), clip=None), passes=2)
+    traces = mixed_groups()
+    learner = ValueLearner(tiny_decoder(), Critic(optimiser=AdamW(lr=3e-3), value_clip=None), epochs_per_batch=2)
     explained = []
     for _ in range(25):
         learner.note_values(traces)
@@ -110,9 +110,9 @@ def test_it_learns_what_to_expect() -> None:
 
 
 def test_frozen_layers_and_recomputing_are_the_critic_s_too() -> None:
-    traces = world()
-    seen(tiny(), traces)
-    net = apart(Valued.of(tiny()), 0.1)
+    traces = mixed_groups()
+    seen(tiny_decoder(), traces)
+    net = perturb(DecoderWithHead.from_decoder(tiny_decoder()), 0.1)
     plain, less = (ValueLearner(net, Critic(), recompute=r).gradient(traces) for r in (False, True))
     assert gap(less, plain) < 1e-6
     frozen = ValueLearner(net, Critic(), frozen_layers=1).gradient(traces)
@@ -122,7 +122,7 @@ def test_frozen_layers_and_recomputing_are_the_critic_s_too() -> None:
 
 def test_a_policy_learner_and_its_critic_are_kept_apart() -> None:
     """One is made of the other's network, and neither moves the other's weights."""
-    net, traces = tiny(), world()
+    net, traces = tiny_decoder(), mixed_groups()
     critic, learner = ValueLearner(net, Critic(optimiser=AdamW(lr=0.1))), Learner(net, RULE, AdamW(lr=0.1))
     critic.note_values(traces)
     RULE.credit(traces, "wanted", {})

@@ -15,14 +15,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from fakes import ALPHABET, ASK, Digits, tiny, world
+from fakes import ALPHABET, QUESTION_TEMPLATE, DigitTask, tiny_decoder, mixed_groups
 from ponder import settings
 from ponder.errors import ModelError, RunError, UsageError
 from ponder.models.load import Fresh
 from ponder.nets import hf, lora
 from ponder.nets.finite import not_finite
 from ponder.nets.lora import LoRA
-from ponder.nets.valued import Head
+from ponder.nets.valued import ScoreHead
 from ponder.pipelines.curriculum import EasyToHard, Frontier
 from ponder.pipelines.rl import RL
 from ponder.reason.strategies import Ensemble, Rebase
@@ -33,8 +33,8 @@ from ponder.train.learner import Learner
 from ponder.train.objective import KL, NO_KL
 from ponder.train.optimiser import AdamW, Masters
 from ponder.train.policy_gradient import CISPO, DAPO, GRPO, GSPO, REINFORCE
-from ponder.train.ppo import PPO, Adaptive, Critic
-from ponder.train.reward import Value
+from ponder.train.ppo import PPO, AdaptiveKLController, Critic
+from ponder.train.reward import StateValue
 from ponder.types import Sampling, Trace
 
 PLAIN = GRPO(kl=NO_KL)
@@ -42,7 +42,7 @@ NOT_FINITE = (math.nan, math.inf, -math.inf)
 
 
 def credited() -> list[Trace]:
-    traces = world(0)
+    traces = mixed_groups(0)
     PLAIN.credit(traces, "wanted", {})
     return traces
 
@@ -55,45 +55,45 @@ SITES: dict[str, Callable[[float], Any]] = {
     "beta2": lambda x: AdamW(betas=(0.9, x)),
     "eps": lambda x: AdamW(eps=x),
     "weight_decay": lambda x: AdamW(weight_decay=x),
-    "warmup": lambda x: AdamW(warmup=x),  # type: ignore[arg-type]
+    "warmup": lambda x: AdamW(warmup_steps=x),  # type: ignore[arg-type]
     "decay_steps": lambda x: AdamW(decay_steps=x),  # type: ignore[arg-type]
-    "floor": lambda x: AdamW(floor=x),
+    "floor": lambda x: AdamW(min_lr_ratio=x),
     "KL": lambda x: KL(x),
     "clip": lambda x: GRPO(clip=x),
     "clip_high": lambda x: DAPO(clip_high=x),
     "GSPO's clip": lambda x: GSPO(clip=x),
     "CISPO's clip_high": lambda x: CISPO(clip_high=x),
-    "entropy": lambda x: GRPO(entropy=x),
-    "decay": lambda x: REINFORCE(decay=x),
+    "entropy": lambda x: GRPO(entropy_coef=x),
+    "decay": lambda x: REINFORCE(baseline_decay=x),
     "DPO's beta": lambda x: DPO(beta=x),
-    "smoothing": lambda x: DPO(smoothing=x),
-    "nll": lambda x: DPO(nll=x),
-    "mix": lambda x: Distill(mix=x),
+    "smoothing": lambda x: DPO(label_smoothing=x),
+    "nll": lambda x: DPO(nll_weight=x),
+    "mix": lambda x: Distill(jsd_mix=x),
     "gamma": lambda x: PPO(gamma=x),
     "lam": lambda x: PPO(lam=x),
-    "most": lambda x: PPO(most=x),
+    "most": lambda x: PPO(advantage_clip=x),
     "most_reward": lambda x: PPO(most_reward=x),
-    "PPO's entropy": lambda x: PPO(entropy=x),
-    "target": lambda x: Adaptive(target=x),
-    "horizon": lambda x: Adaptive(horizon=x),
-    "critic's clip": lambda x: Critic(clip=x),
+    "PPO's entropy": lambda x: PPO(entropy_coef=x),
+    "target": lambda x: AdaptiveKLController(target=x),
+    "horizon": lambda x: AdaptiveKLController(horizon=x),
+    "critic's clip": lambda x: Critic(value_clip=x),
     "critic's lr": lambda x: Critic(optimiser=AdamW(lr=x)),
     "alpha": lambda x: LoRA(alpha=x),
-    "head's low": lambda x: Head("value", "two-hot", bins=3, low=x),
-    "head's high": lambda x: Head("value", "two-hot", bins=3, high=x),
-    "head's temperature": lambda x: Head(temperature=x),
-    "value's high": lambda x: Value("two-hot", high=x),
-    "explore": lambda x: Frontier(explore=x),
+    "head's low": lambda x: ScoreHead("value", "two-hot", bins=3, low=x),
+    "head's high": lambda x: ScoreHead("value", "two-hot", bins=3, high=x),
+    "head's temperature": lambda x: ScoreHead(temperature=x),
+    "value's high": lambda x: StateValue("two-hot", high=x),
+    "explore": lambda x: Frontier(explore_share=x),
     "focus": lambda x: Frontier(focus=x),
-    "start": lambda x: EasyToHard(start=x),
+    "start": lambda x: EasyToHard(start_share=x),
     "temperature": lambda x: Sampling(temperature=x),
     "top_p": lambda x: Sampling(top_p=x),
     "min_p": lambda x: Sampling(min_p=x),
-    "repetition": lambda x: Sampling(repetition=x),
-    "presence": lambda x: Sampling(presence=x),
-    "frequency": lambda x: Sampling(frequency=x),
-    "bias": lambda x: Sampling(bias=((1, x),)),
-    "learner's temperature": lambda x: Learner(tiny(), PLAIN, temperature=x),
+    "repetition": lambda x: Sampling(repetition_penalty=x),
+    "presence": lambda x: Sampling(presence_penalty=x),
+    "frequency": lambda x: Sampling(frequency_penalty=x),
+    "bias": lambda x: Sampling(logit_bias=((1, x),)),
+    "learner's temperature": lambda x: Learner(tiny_decoder(), PLAIN, temperature=x),
 }
 
 
@@ -109,8 +109,8 @@ def test_a_setting_that_is_not_finite_is_refused(site: str) -> None:
     [
         lambda: AdamW(lr=1e38), lambda: AdamW(lr=11.0), lambda: AdamW(eps=1e-45), lambda: AdamW(eps=1e38),
         lambda: AdamW(lr=1.0, weight_decay=1e30), lambda: AdamW(weight_decay=1e38), lambda: AdamW(betas=(0.9,)),  # type: ignore[arg-type]
-        lambda: LoRA(alpha=1e38), lambda: Sampling(temperature=1e38), lambda: Learner(tiny(), PLAIN, temperature=1e-40),
-        lambda: REINFORCE(decay=1e300), lambda: PPO(most=-1.0), lambda: Critic(clip=0.0),
+        lambda: LoRA(alpha=1e38), lambda: Sampling(temperature=1e38), lambda: Learner(tiny_decoder(), PLAIN, temperature=1e-40),
+        lambda: REINFORCE(baseline_decay=1e300), lambda: PPO(advantage_clip=-1.0), lambda: Critic(value_clip=0.0),
     ],
 )  # fmt: skip
 def test_a_setting_that_no_float32_survives_is_refused(make: Callable[[], Any]) -> None:
@@ -119,7 +119,7 @@ def test_a_setting_that_no_float32_survives_is_refused(make: Callable[[], Any]) 
 
 
 def test_infinity_stays_where_it_means_something() -> None:
-    for thing in (AdamW(max_norm=math.inf), CISPO(), RejectionSampling(least=-math.inf)):
+    for thing in (AdamW(max_norm=math.inf), CISPO(), RejectionSampling(min_reward=-math.inf)):
         settings.check_finite(thing)
 
 
@@ -150,7 +150,7 @@ def test_a_run_does_not_begin_with_a_number_that_is_not_finite(job: Outer, where
 
 
 def test_a_job_s_strategy_is_part_of_it(tmp_path: Path) -> None:
-    job = RL(Digits(), Fresh(ALPHABET), ASK, Ensemble(4, Sampling(max_tokens=2)))
+    job = RL(DigitTask(), Fresh(ALPHABET), QUESTION_TEMPLATE, Ensemble(4, Sampling(max_tokens=2)))
     with pytest.raises(UsageError):
         Run(tmp_path / "run", replace(job, strategy=Rebase(temperature=math.inf)))
 
@@ -170,19 +170,19 @@ def same(learner: Learner, before: dict[str, Tensor]) -> bool:
 @pytest.mark.parametrize("states", ["float32", "int8", "cpu"])
 def test_a_step_that_would_overflow_is_not_taken(states: Any) -> None:
     """Loss, gradient and moments are finite, and what they give is not: lr m / (sqrt(v) + eps)."""
-    learner = Learner(tiny(), PLAIN, AdamW(lr=1e-2, states=states))
+    learner = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-2, states=states))
     traces = credited()
     learner.step(traces)
     saved = copy.deepcopy(learner.tensors())
     for name, t in saved.items():
         if name.startswith("exp_avg_max.") or (name.startswith("exp_avg.") and t.is_floating_point()):
             t.fill_(1e36)
-    learner.restore(saved, learner.facts())
-    before, steps = state(learner), learner.masters.steps
+    learner.restore(saved, learner.counters())
+    before, steps = state(learner), learner.master_weights.steps
     for count in (1.0, 2.0):
         told = learner.step(traces)
         assert told["skipped_steps"] == count and np.isfinite(told["loss"]) and np.isfinite(told["grad_norm"])
-    assert same(learner, before) and learner.masters.steps == steps
+    assert same(learner, before) and learner.master_weights.steps == steps
     with pytest.raises(Diverged, match="three steps in a row"):
         learner.step(traces)
     assert same(learner, before)
@@ -190,7 +190,7 @@ def test_a_step_that_would_overflow_is_not_taken(states: Any) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_a_step_past_the_end_of_the_weights_type_is_not_taken(dtype: torch.dtype) -> None:
-    net = tiny(dtype=dtype)
+    net = tiny_decoder(dtype=dtype)
     top = torch.finfo(dtype).max
     masters = Masters(net, AdamW(lr=10.0))
     name = next(n for n, p in net.named_parameters() if p.dim() == 2)
@@ -198,35 +198,35 @@ def test_a_step_past_the_end_of_the_weights_type_is_not_taken(dtype: torch.dtype
     before = {n: t.clone() for n, t in masters.tensors().items()}
     for p in net.parameters():
         p.grad = -torch.ones_like(p)
-    masters.collect()
-    assert not masters.step(masters.norm()) and masters.steps == 0
+    masters.accumulate()
+    assert not masters.step(masters.grad_norm()) and masters.steps == 0
     assert all(torch.equal(t, before[n]) for n, t in masters.tensors().items())
     assert all(p.grad is None for p in net.parameters())
 
 
 def test_bounds_hold_and_are_rarely_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
-    learner = Learner(tiny(), PLAIN, AdamW(lr=0.1, weight_decay=0.1))
+    learner = Learner(tiny_decoder(), PLAIN, AdamW(lr=0.1, weight_decay=0.1))
     looked = []
-    monkeypatch.setattr(learner.masters, "_copies", lambda: looked.append(1))
+    monkeypatch.setattr(learner.master_weights, "_copies", lambda: looked.append(1))
     traces = credited()
     for _ in range(5):
         learner.step(traces)
-        bounds = learner.masters._bounds
+        bounds = learner.master_weights._bounds
         assert bounds is not None
-        assert max(float(w.detach().abs().max()) for w in learner.masters.weights.values()) <= bounds.weight
-        assert max(float(s["exp_avg"].abs().max()) for s in learner.masters.states.values()) <= bounds.first * 1.001
-        assert max(float(s["exp_avg_sq"].max()) for s in learner.masters.states.values()) <= bounds.second * 1.001
+        assert max(float(w.detach().abs().max()) for w in learner.master_weights.weights.values()) <= bounds.weight
+        assert max(float(s["exp_avg"].abs().max()) for s in learner.master_weights.states.values()) <= bounds.first * 1.001
+        assert max(float(s["exp_avg_sq"].max()) for s in learner.master_weights.states.values()) <= bounds.second * 1.001
     assert looked == []
 
 
 @pytest.mark.parametrize("bad", [*NOT_FINITE, 1e308, -1e308, 3.5e38])
 def test_rewards_that_are_no_numbers(bad: float) -> None:
     """Whatever an objective makes of them, the weights stay finite."""
-    for objective in (PLAIN, REINFORCE(), REINFORCE("running"), RejectionSampling(least=0.5)):
-        learner = Learner(tiny(), objective, AdamW(lr=1e-2))
+    for objective in (PLAIN, REINFORCE(), REINFORCE("running"), RejectionSampling(min_reward=0.5)):
+        learner = Learner(tiny_decoder(), objective, AdamW(lr=1e-2))
         memory: dict[str, float] = {}
         for _ in range(2):
-            traces = world(0)
+            traces = mixed_groups(0)
             leaf = traces[0].answers()[0]
             scores = traces[0].steps[leaf].scores
             scores["wanted"] = replace(scores["wanted"], value=bad)
@@ -241,7 +241,7 @@ def test_rewards_that_are_no_numbers(bad: float) -> None:
 @pytest.mark.parametrize("site", ["advantages", "old", "reference", "logprobs"])
 def test_numbers_on_a_trace(site: str, bad: float) -> None:
     objective = GRPO(kl=KL(0.1))
-    learner = Learner(tiny(), objective, AdamW(lr=1e-2))
+    learner = Learner(tiny_decoder(), objective, AdamW(lr=1e-2))
     for _ in range(2):
         traces = credited()
         step = next(s for s in traces[0].steps if s.advantages is not None)
@@ -262,7 +262,7 @@ def test_numbers_on_a_trace(site: str, bad: float) -> None:
 @pytest.mark.parametrize("bad", [*NOT_FINITE, -1.0])
 @pytest.mark.parametrize("states", ["float32", "int8"])
 def test_a_saved_optimiser_is_read_only_where_it_can_be_right(bad: float, states: Any) -> None:
-    learner = Learner(tiny(), PLAIN, AdamW(lr=1e-2, states=states))
+    learner = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-2, states=states))
     learner.step(credited())
     for kind in ("weight.", "exp_avg.", "exp_avg_sq.", "exp_avg_sq_max."):
         saved = copy.deepcopy(learner.tensors())
@@ -270,21 +270,21 @@ def test_a_saved_optimiser_is_read_only_where_it_can_be_right(bad: float, states
         if name is None or (bad == -1.0 and "sq" not in name):
             continue
         saved[name].view(-1)[0] = bad
-        again = Learner(tiny(), PLAIN, AdamW(lr=1e-2, states=states))
+        again = Learner(tiny_decoder(), PLAIN, AdamW(lr=1e-2, states=states))
         before = state(again)
         with pytest.raises(RunError, match="the saved optimiser is damaged: "):
-            again.restore(saved, learner.facts())
+            again.restore(saved, learner.counters())
         assert same(again, before)
 
 
 def test_a_model_with_a_number_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
     for bad in NOT_FINITE:
-        net = tiny()
+        net = tiny_decoder()
         net.requires_grad_(False)
         net.layers[0].mlp.down_proj.weight.view(-1)[3] = bad  # frozen: the optimiser does not know it
         with pytest.raises(ModelError, match="holds a number that is not finite"):
             hf.snapshot(net, copy=False)
-    net = tiny()
+    net = tiny_decoder()
     lora.attach(net, LoRA(rank=2), 0)
     for name, p in net.named_parameters():
         if ".lora_" in name:

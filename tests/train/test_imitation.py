@@ -14,7 +14,7 @@ from ponder.errors import UsageError
 from ponder.train import credit, losses
 from ponder.train.algorithms import OFFLINE
 from ponder.train.imitation import DPO, SFT, Distill, RejectionSampling
-from ponder.types import Problem, Score, Step, Trace, ids, user
+from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 from world import Answer, Now, Reference, World, agree, measured, token_mean, world
 
 W = world(1)
@@ -99,11 +99,11 @@ def distil(w: World, now: Now, kind: str, mix: float = 0.5) -> Any:
 CASES: dict[str, tuple[Any, Reference]] = {
     "sft": (SFT(), lambda w, n: imitate(n, list(w.answers))),
     "rejection": (RejectionSampling(), lambda w, n: imitate(n, right(w, 1.0, 4))),
-    "rejection, two": (RejectionSampling(least=0.5, most=2), lambda w, n: imitate(n, right(w, 0.5, 2))),
+    "rejection, two": (RejectionSampling(min_reward=0.5, max_per_problem=2), lambda w, n: imitate(n, right(w, 0.5, 2))),
     "dpo": (DPO(), lambda w, n: dpo(w, n, 0.1)),
-    "dpo, smoothing": (DPO(beta=0.3, smoothing=0.2), lambda w, n: dpo(w, n, 0.3, 0.2)),
-    "dpo, ipo": (DPO(beta=0.2, kind="ipo"), lambda w, n: ipo(w, n, 0.2)),
-    "dpo, nll": (DPO(beta=0.2, nll=0.7), lambda w, n: irpo(w, n, 0.2, 0.7)),
+    "dpo, smoothing": (DPO(beta=0.3, label_smoothing=0.2), lambda w, n: dpo(w, n, 0.3, 0.2)),
+    "dpo, ipo": (DPO(beta=0.2, loss_type="ipo"), lambda w, n: ipo(w, n, 0.2)),
+    "dpo, nll": (DPO(beta=0.2, nll_weight=0.7), lambda w, n: irpo(w, n, 0.2, 0.7)),
     "distill": (Distill(), lambda w, n: distil(w, n, "forward")),
     "distill, reverse": (Distill("reverse"), lambda w, n: distil(w, n, "reverse")),
     "distill, jsd": (Distill("jsd"), lambda w, n: distil(w, n, "jsd")),
@@ -134,8 +134,8 @@ class Twice(RejectionSampling):
 
     def credit(self, traces: Any, scorer: str, memory: Any) -> Any:
         for trace in traces:
-            chosen = [w.leaf for w in credit.written(trace, scorer) if w.reward >= self.least][: self.most]
-            credit.imitate(trace, chosen)
+            chosen = [w.leaf for w in credit.scored_answers(trace, scorer) if w.reward >= self.min_reward][: self.max_per_problem]
+            credit.assign_imitation(trace, chosen)
         return {}
 
 
@@ -158,11 +158,11 @@ class Swapped(Distill):
 
 
 MISTAKES = [
-    (BySequence(), "sft"), (Twice(), "rejection"), (RejectionSampling(most=1), "rejection"),
-    (RejectionSampling(most=2), "rejection, two"), (NoReference(), "dpo"), (MeanMargin(), "dpo"),
+    (BySequence(), "sft"), (Twice(), "rejection"), (RejectionSampling(max_per_problem=1), "rejection"),
+    (RejectionSampling(max_per_problem=2), "rejection, two"), (NoReference(), "dpo"), (MeanMargin(), "dpo"),
     (DPO(beta=0.11), "dpo"), (DPO(beta=0.3), "dpo, smoothing"), (DPO(beta=0.2), "dpo, ipo"),
     (DPO(beta=0.2), "dpo, nll"),
-    (MeanMargin(beta=0.2, kind="ipo"), "dpo, ipo"),
+    (MeanMargin(beta=0.2, loss_type="ipo"), "dpo, ipo"),
     (Swapped(), "distill"), (Distill("jsd", 0.1), "distill, jsd 0.9"), (Distill("jsd"), "distill, reverse"),
 ]  # fmt: skip
 
@@ -178,7 +178,7 @@ def test_dpo_begins_at_log_2() -> None:
     same = replace(W, logits_NV=W.teacher_NV)
     for beta in (0.01, 0.1, 2.0):
         assert measured(DPO(beta), same, {}).loss == pytest.approx(math.log(2), abs=1e-6)
-        assert measured(DPO(beta, smoothing=0.3), same, {}).loss == pytest.approx(math.log(2), abs=1e-6)
+        assert measured(DPO(beta, label_smoothing=0.3), same, {}).loss == pytest.approx(math.log(2), abs=1e-6)
         assert measured(DPO(beta, "ipo"), same, {}).loss == pytest.approx(1 / (4 * beta**2), rel=1e-5)
     for kind in ("forward", "reverse", "jsd"):
         found = measured(Distill(kind), same, {})  # type: ignore[arg-type]
@@ -209,7 +209,7 @@ def test_what_was_not_chosen_has_no_gradient() -> None:
 
 def given(*answers: tuple[float, list[int]]) -> Trace:
     """Answers that nobody sampled, as a file has them."""
-    trace = Trace(Problem("p", user("?")), [Step(None, "?", ids([1, 2]))])
+    trace = Trace(Problem("p", user_messages("?")), [Step(None, "?", ids([1, 2]))])
     for score, tokens in answers:
         trace.add(Step(0, "", ids(tokens), stop="eos", scores={"wanted": Score(score)}))
     return trace
@@ -227,7 +227,7 @@ def test_given_answers_are_learned_from() -> None:
 
 @pytest.mark.parametrize("tool", [False, True])
 def test_a_pair_that_shares_steps_is_refused(tool: bool) -> None:
-    trace = Trace(Problem("p", user("?")), [Step(None, "?", ids([1]))])
+    trace = Trace(Problem("p", user_messages("?")), [Step(None, "?", ids([1]))])
     here = trace.add(Step(0, "", ids([2]), np.zeros(1, np.float32), "stop"))
     if tool:
         here = trace.add(Step(here, "a tool", ids([9])))
@@ -243,10 +243,10 @@ def test_impossible_settings_are_refused() -> None:
         with pytest.raises(UsageError, match="DPO needs"):
             DPO(**settings)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no label smoothing"):
-        DPO(kind="ipo", smoothing=0.1)
+        DPO(loss_type="ipo", label_smoothing=0.1)
     with pytest.raises(UsageError, match="nll is -1"):
-        DPO(nll=-1)
+        DPO(nll_weight=-1)
     for settings in ({"mix": 0.0}, {"mix": 1.0}, {"kind": "sideways"}):
         with pytest.raises(UsageError, match="distillation is"):
             Distill(**settings)  # type: ignore[arg-type]
-    assert DPO().teacher and DPO().together and Distill().teacher and not SFT().teacher and not SFT().together
+    assert DPO().needs_reference and DPO().needs_whole_trace and Distill().needs_reference and not SFT().needs_reference and not SFT().needs_whole_trace

@@ -17,14 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import formulas
-from fakes import apart, group, plain_logprobs, tiny, weights64, world
+from fakes import perturb, trace_group, plain_logprobs, tiny_decoder, weights64, mixed_groups
 from ponder.nets.decoder import Decoder
 from ponder.train import head
 from ponder.train import learner as learning
 from ponder.train.algorithms import OFFLINE, ONLINE
 from ponder.train.critic import ValueLearner
 from ponder.train.learner import Learner
-from ponder.train.pack import Batch, chains
+from ponder.train.pack import PackedBatch, chains
 from ponder.train.ppo import PPO, Critic
 from ponder.types import Score, Step, Trace, ids
 
@@ -67,7 +67,7 @@ class Padded:
         return mixed.transpose(1, 2).flatten(0, 1)
 
 
-def padded_hidden(self: Learner, net: Decoder, batch: Batch) -> Tensor:
+def padded_hidden(self: Learner, net: Decoder, batch: PackedBatch) -> Tensor:
     """As `Learner._hidden`, by a right-padded [B, T] batch; the padding is the end-of-sequence token."""
     roots = [s for s, parent in enumerate(batch.parents) if parent < 0]
     assert all(p in (-1, s - 1) for s, p in enumerate(batch.parents)), "no prompt is shared here"
@@ -93,7 +93,7 @@ def full_divergence(hidden: Tensor, weight: Tensor, taught: Tensor, teacher: Ten
 
 def tree() -> Trace:
     """Two ways to begin, of which one goes on in two ways."""
-    trace = group([7, 9, 30], [[11, 12, 13], [14, 2]], [None, 0.0])
+    trace = trace_group([7, 9, 30], [[11, 12, 13], [14, 2]], [None, 0.0])
     trace.steps[1].stop, trace.steps[1].scores = "stop", {}
     for tokens, score in (([20, 2], 1.0), ([21, 22, 2], 0.5)):
         logprobs = np.full(len(tokens), -1.0, np.float32)
@@ -116,19 +116,19 @@ class Case:
 
     def __init__(self, name: str, kind: str) -> None:
         self.name, rule = name, ALGORITHMS["ppo" if name == "critic" else name]()
-        begun = tiny(kind, scale=0.1)  # tamer than elsewhere: less rounding
+        begun = tiny_decoder(kind, scale=0.1)  # tamer than elsewhere: less rounding
         learner = Learner(copy.deepcopy(begun), rule, temperature=HEAT)
         self.reference = learner.reference
-        self.traces = world() + ([tree()] if name == "tree" else [])
-        sampled_by(apart(copy.deepcopy(begun), BY, seed=8), self.traces)
+        self.traces = mixed_groups() + ([tree()] if name == "tree" else [])
+        sampled_by(perturb(copy.deepcopy(begun), BY, seed=8), self.traces)
         learner.note_reference(self.traces)
-        net = apart(begun, BY)
+        net = perturb(begun, BY)
         if isinstance(rule, PPO):
             values = ValueLearner(net, Critic())
-            apart(values.net, 0.1, seed=4)
+            perturb(values.net, 0.1, seed=4)
             values.note_values(self.traces)
             if name == "critic":
-                net = apart(values.net, 0.05, seed=5)
+                net = perturb(values.net, 0.05, seed=5)
         rule.credit(self.traces, "wanted", {})
         self.net, self.rule = net, rule
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import formulas
-from fakes import apart, group, plain_logprobs, tiny, weights64, world
+from fakes import perturb, trace_group, plain_logprobs, tiny_decoder, weights64, mixed_groups
 from formulas import gap, turned
 from ponder.errors import UsageError
 from ponder.nets import lora
@@ -30,7 +30,7 @@ PLAIN = GRPO(kl=NO_KL)
 
 
 def credited(rule: Objective = PLAIN, tool: bool = True) -> list[Trace]:
-    traces = world(tool=tool)
+    traces = mixed_groups(tool=tool)
     rule.credit(traces, "wanted", {})
     return traces
 
@@ -50,9 +50,9 @@ def same(net: Decoder, other: dict[str, Tensor]) -> bool:
     ("kind", "beta"), [("llama", 0.0), ("llama", 0.04), ("untied", 0.04), ("window", 0.0), ("gemma", 0.04)]
 )
 def test_loss_and_gradient(kind: str, beta: float) -> None:
-    net = tiny(kind)
+    net = tiny_decoder(kind)
     learner = Learner(net, GRPO(kl=KL(beta)), AdamW(lr=1e-9, max_norm=float("inf")))
-    apart(net)
+    perturb(net)
     traces = credited()
     loss, expected = formulas.step(lambda of: formulas.grpo(of, beta), net, traces, learner.reference)
     assert gap(learner.gradient(traces), expected) < 1e-5
@@ -64,7 +64,7 @@ def test_loss_and_gradient(kind: str, beta: float) -> None:
 
 
 def test_sft_is_the_token_mean_over_answers() -> None:
-    traces, net = credited(SFT()), tiny()
+    traces, net = credited(SFT()), tiny_decoder()
     loss, expected = formulas.step("sft", net, traces)
     assert gap(Learner(net, SFT()).gradient(traces), expected) < 1e-5
     told = Learner(net, SFT()).step(traces)
@@ -74,7 +74,7 @@ def test_sft_is_the_token_mean_over_answers() -> None:
 
 
 def test_a_step_is_adam_s() -> None:
-    net, traces = tiny(), credited()
+    net, traces = tiny_decoder(), credited()
     manual = copy.deepcopy(net)
     adam = torch.optim.AdamW(manual.parameters(), lr=0.01, weight_decay=0.0)
     learner = Learner(net, PLAIN, AdamW(lr=0.01, max_norm=0.5))
@@ -85,7 +85,7 @@ def test_a_step_is_adam_s() -> None:
         torch.nn.utils.clip_grad_norm_(manual.parameters(), 0.5)
         adam.step()
         learner.step(traces)
-    start = tiny()
+    start = tiny_decoder()
     moved = [float((p - q).detach().norm()) for p, q in zip(manual.parameters(), start.parameters(), strict=True)]
     off = [float((p - q).detach().norm()) for p, q in zip(manual.parameters(), net.parameters(), strict=True)]
     assert max(off) < 1e-3 * max(moved)
@@ -94,10 +94,10 @@ def test_a_step_is_adam_s() -> None:
 def test_order_and_a_deeper_tree_do_not_change_the_gradient() -> None:
     """A completion cut into two steps, with the cut shared by two branches, is the same sequences."""
     start, left, right = [9, 11, 5], [20, 21, 2], [30, 2]
-    flat = group([4, 7], [[*start, *left], [*start, *right]])
+    flat = trace_group([4, 7], [[*start, *left], [*start, *right]])
     for step in flat.steps[1:]:
         step.advantages = np.array([0.0] * 3 + [1.5] * (len(step.token_ids) - 3), np.float32)
-    deep = group([4, 7], [start])
+    deep = trace_group([4, 7], [start])
     for tokens in (left, right):
         deep.add(Step(1, "", ids(tokens), advantages=np.full(len(tokens), 1.5, np.float32)))
 
@@ -108,25 +108,25 @@ def test_order_and_a_deeper_tree_do_not_change_the_gradient() -> None:
         def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
             return np.full(len(lengths), 0.1)
 
-    expected = Learner(tiny(), Flat()).gradient([flat])
-    assert turned(Learner(tiny(), Flat()).gradient([deep]), expected) < 1e-6
+    expected = Learner(tiny_decoder(), Flat()).gradient([flat])
+    assert turned(Learner(tiny_decoder(), Flat()).gradient([deep]), expected) < 1e-6
     more = credited()
-    first = Learner(tiny(), Flat()).gradient([*more, deep])
-    assert turned(Learner(tiny(), Flat()).gradient([deep, *reversed(more)]), first) < 1e-6
+    first = Learner(tiny_decoder(), Flat()).gradient([*more, deep])
+    assert turned(Learner(tiny_decoder(), Flat()).gradient([deep, *reversed(more)]), first) < 1e-6
 
 
 def test_groups_of_equal_rewards_still_count_in_the_denominator() -> None:
     traces = credited()
     assert not traces[1].steps[1].advantages.any()
-    _, expected = formulas.step(grpo, tiny(), traces)
-    assert gap(Learner(tiny(), PLAIN).gradient(traces), expected) < 1e-5
-    without = Learner(tiny(), PLAIN).gradient([traces[0], *traces[2:]])
+    _, expected = formulas.step(grpo, tiny_decoder(), traces)
+    assert gap(Learner(tiny_decoder(), PLAIN).gradient(traces), expected) < 1e-5
+    without = Learner(tiny_decoder(), PLAIN).gradient([traces[0], *traces[2:]])
     assert gap(without, expected) > 1e-2, "leaving them out of the count would show"
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul")  # a processor without bfloat16 says so
 def test_a_bfloat16_network_has_a_float32_gradient() -> None:
-    net, traces = tiny(dtype=torch.bfloat16), credited()
+    net, traces = tiny_decoder(dtype=torch.bfloat16), credited()
     found = Learner(net, PLAIN, micro_tokens=20).gradient(traces)
     _, expected = formulas.step(grpo, net, traces)
     assert {g.dtype for g in found.values()} == {torch.float32} and turned(found, expected) < 0.05
@@ -139,7 +139,7 @@ def test_recomputing_gives_the_same_gradient(kind: str, monkeypatch: pytest.Monk
     traces, again = credited(), []
     real = decoder.checkpoint
     monkeypatch.setattr(decoder, "checkpoint", lambda *a, **k: again.append(1) or real(*a, **k))
-    plain, less = (Learner(tiny(kind), GRPO(), recompute=r).gradient(traces) for r in (False, True))
+    plain, less = (Learner(tiny_decoder(kind), GRPO(), recompute=r).gradient(traces) for r in (False, True))
     assert len(again) == 2, "each layer"
     assert turned(less, plain) < 1e-6
 
@@ -149,7 +149,7 @@ def test_recomputing_gives_the_same_gradient(kind: str, monkeypatch: pytest.Monk
 
 def test_log_probabilities_as_sampled_are_compared() -> None:
     """The gap between sampler and learner is measured on tokens that were sampled, and on no others."""
-    net, traces = tiny(), credited(tool=False)
+    net, traces = tiny_decoder(), credited(tool=False)
     single = [p.new_t.detach() for p in formulas.parts(net, weights64(net), traces)]
     steps = [s for t in traces for s in t.steps if s.advantages is not None]
     for step, true in zip(steps, single, strict=True):
@@ -164,30 +164,30 @@ def test_log_probabilities_as_sampled_are_compared() -> None:
 
 
 def test_all_three_kls_are_recorded_and_the_reference_stays() -> None:
-    net, rule = tiny(), GRPO()
+    net, rule = tiny_decoder(), GRPO()
     learner = Learner(net, rule, AdamW(lr=1e-2))
     before = copy.deepcopy(learner.reference.state_dict())
     told = [learner.step(credited(rule)) for _ in range(2)]
     assert told[0]["kl"] == 0 and {"kl", "kl/k1", "kl/k2"} <= told[1].keys() and told[1]["kl"] > 0
     assert same(learner.reference, before)
-    assert Learner(tiny(), PLAIN).reference is None, "no second model where none is needed"
+    assert Learner(tiny_decoder(), PLAIN).reference is None, "no second model where none is needed"
 
 
 def test_watch_is_told_shares_up_to_one() -> None:
     shares: list[float] = []
-    Learner(tiny(), PLAIN, micro_tokens=20, passes=2).step(credited(), shares.append)
+    Learner(tiny_decoder(), PLAIN, micro_tokens=20, epochs_per_batch=2).step(credited(), shares.append)
     assert shares == sorted(shares) and shares[-1] == 1.0 and len(set(shares)) == len(shares) > 2
 
 
 def test_nothing_to_learn_takes_no_step() -> None:
-    net = tiny()
+    net = tiny_decoder()
     before = copy.deepcopy(net.state_dict())
-    traces = [group([4, 5], [[7, 2], [8, 2]], [1.0, 1.0])]
+    traces = [trace_group([4, 5], [[7, 2], [8, 2]], [1.0, 1.0])]
     PLAIN.credit(traces, "wanted", {})
     learner = Learner(net, PLAIN, AdamW(lr=1.0))
     for nothing in (traces, []):
         assert learner.step(nothing) == {"loss": 0.0, "grad_norm": 0.0, "lr": 1.0}
-    assert learner.masters.steps == 0 and same(net, before)
+    assert learner.master_weights.steps == 0 and same(net, before)
 
 
 # several optimiser steps
@@ -195,11 +195,11 @@ def test_nothing_to_learn_takes_no_step() -> None:
 
 def test_minibatches_have_denominators_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is an optimiser step: its gradient is the formula's over its own traces."""
-    traces, net = credited(tool=False), tiny()
+    traces, net = credited(tool=False), tiny_decoder()
     learner = Learner(net, PLAIN, AdamW(lr=1e-9, max_norm=float("inf")), minibatches=2)
     expected = [formulas.step(grpo, net, part)[1] for part in (traces[:2], traces[2:])]
     found: list[formulas.Grads] = []
-    real = Masters.norm
+    real = Masters.grad_norm
 
     def keep(self: Masters) -> Tensor:
         found.append({n: g.clone() for n, g in self.gradients().items()})
@@ -207,7 +207,7 @@ def test_minibatches_have_denominators_of_their_own(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Masters, "norm", keep)
     learner.step(traces)
-    assert len(found) == 2 and learner.masters.steps == 2
+    assert len(found) == 2 and learner.master_weights.steps == 2
     assert max(gap(f, e) for f, e in zip(found, expected, strict=True)) < 1e-5
 
 
@@ -219,7 +219,7 @@ def test_the_ratio_moves_in_later_passes_and_no_note_is_left() -> None:
             ratios.append(float((tokens.logprobs_N - tokens.old_N).abs().max().detach()))
             return super().loss(tokens)
 
-    told = Learner(tiny(), Spy(kl=NO_KL), AdamW(lr=0.05), passes=3, micro_tokens=20).step(traces)
+    told = Learner(tiny_decoder(), Spy(kl=NO_KL), AdamW(lr=0.05), epochs_per_batch=3, micro_tokens=20).step(traces)
     first = len(ratios) // 3
     assert first > 1 and max(ratios[:first]) < 1e-5 and min(ratios[first:]) > 1e-3
     assert told["clip_ratio/region_mean"] > 0
@@ -231,7 +231,7 @@ def test_the_ratio_moves_in_later_passes_and_no_note_is_left() -> None:
 
 @pytest.mark.parametrize("kind", ["llama", "untied"])
 def test_frozen_layers_neither_change_nor_get_a_gradient(kind: str) -> None:
-    net = tiny(kind)
+    net = tiny_decoder(kind)
     before = copy.deepcopy(net.state_dict())
     learner = Learner(net, PLAIN, AdamW(lr=0.1), frozen_layers=1)
     traces = credited()
@@ -246,7 +246,7 @@ def test_frozen_layers_neither_change_nor_get_a_gradient(kind: str) -> None:
 
 
 def test_what_is_frozen_is_the_reference_s_too() -> None:
-    net, traces = tiny("untied"), credited(GRPO())
+    net, traces = tiny_decoder("untied"), credited(GRPO())
     learner = Learner(net, GRPO(), AdamW(lr=0.1), frozen_layers=1)
     before = copy.deepcopy(learner.reference.state_dict())
     theirs = dict(learner.reference.named_parameters())
@@ -257,13 +257,13 @@ def test_what_is_frozen_is_the_reference_s_too() -> None:
 
 
 def test_adapters_learn_alone_and_the_reference_costs_nothing() -> None:
-    net, traces = tiny(), credited(GRPO())
+    net, traces = tiny_decoder(), credited(GRPO())
     start = copy.deepcopy(net)
     lora.attach(net, LoRA(rank=2), seed=0)
     learner = Learner(net, GRPO(), AdamW(lr=0.05))
     assert learner.reference is net
     told = [learner.step(traces) for _ in range(3)]
-    assert set(learner.masters.params) == {n for n, _ in net.named_parameters() if ".lora_" in n}
+    assert set(learner.master_weights.params) == {n for n, _ in net.named_parameters() if ".lora_" in n}
     assert told[0]["kl"] == 0 and told[2]["kl"] > 0
     fresh = credited(GRPO())
     learner.note_reference(fresh)
@@ -277,4 +277,4 @@ def test_adapters_learn_alone_and_the_reference_costs_nothing() -> None:
 @pytest.mark.parametrize("layers", [-1, 2, 5])
 def test_at_least_one_layer_learns(layers: int) -> None:
     with pytest.raises(UsageError, match="frozen_layers"):
-        Learner(tiny(), GRPO(), frozen_layers=layers)
+        Learner(tiny_decoder(), GRPO(), frozen_layers=layers)

@@ -50,11 +50,11 @@ def test_clipped_surrogate(low: float, high: float) -> None:
         return -min(rho * adv[i], clip(rho, 1 - low, 1 + high) * adv[i])
 
     o, a = torch.tensor(old), torch.tensor(adv)
-    same(lambda x: losses.clipped(losses.ratio(x, o), a, low, high), slow, new)
+    same(lambda x: losses.clipped_surrogate(losses.ratio(x, o), a, low, high), slow, new)
     rho = losses.ratio(torch.tensor(new), o)
     moves = [abs(slow(x + 1e-6, i) - slow(x - 1e-6, i)) > 0 for i, x in enumerate(new)]
-    assert losses.cut(rho, a, low, high).tolist() == [not m for m in moves], "`cut` is where nothing moves"
-    assert not losses.cut(rho, 0 * a, low, high).any(), "and not where nothing was to be gained"
+    assert losses.is_clipped(rho, a, low, high).tolist() == [not m for m in moves], "`cut` is where nothing moves"
+    assert not losses.is_clipped(rho, 0 * a, low, high).any(), "and not where nothing was to be gained"
 
 
 # ratio, advantage, is there a gradient: clipped only where the move has gone far enough already
@@ -67,7 +67,7 @@ CLIPS = [
 @pytest.mark.parametrize(("ratio", "advantage", "moves"), CLIPS)
 def test_clip_stops_the_gradient_on_the_right_side(ratio: float, advantage: float, moves: bool) -> None:
     new = torch.tensor([math.log(ratio)], requires_grad=True)
-    losses.clipped(losses.ratio(new, torch.zeros(1)), torch.tensor([advantage]), 0.2, 0.2).sum().backward()
+    losses.clipped_surrogate(losses.ratio(new, torch.zeros(1)), torch.tensor([advantage]), 0.2, 0.2).sum().backward()
     assert new.grad is not None
     assert float(new.grad) == pytest.approx(-ratio * advantage if moves else 0.0, rel=1e-6)
 
@@ -75,7 +75,7 @@ def test_clip_stops_the_gradient_on_the_right_side(ratio: float, advantage: floa
 def test_far_ratios_stay_finite() -> None:
     new = torch.tensor([-1.0, -900.0, 0.0], requires_grad=True)
     rho = losses.ratio(new, torch.tensor([-900.0, -1.0, 0.0]))
-    losses.clipped(rho, torch.tensor([1.0, -1.0, 0.0]), 0.2, 0.2).sum().backward()
+    losses.clipped_surrogate(rho, torch.tensor([1.0, -1.0, 0.0]), 0.2, 0.2).sum().backward()
     assert torch.isfinite(rho).all() and new.grad is not None and torch.isfinite(new.grad).all()
     assert rho[0] > 1e8 and rho[1] < 1e-8
 
@@ -107,8 +107,8 @@ def test_sequence_ratio() -> None:
 
 
 def test_per_sequence() -> None:
-    assert losses.per_sequence(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0, 0, 1])).tolist() == [3.0, 4.0]
-    assert losses.per_sequence(torch.zeros(0), torch.zeros(0, dtype=torch.long)).tolist() == []
+    assert losses.sum_per_sequence(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0, 0, 1])).tolist() == [3.0, 4.0]
+    assert losses.sum_per_sequence(torch.zeros(0), torch.zeros(0, dtype=torch.long)).tolist() == []
 
 
 # KL
@@ -144,7 +144,7 @@ def test_kl_gradients_in_the_loss(kind: str, of: str) -> None:
     logits = torch.tensor(rng.normal(size=8), requires_grad=True)
     ref = torch.tensor(rng.normal(size=8)).log_softmax(-1)
     logp = logits.log_softmax(-1)
-    (found,) = torch.autograd.grad((logp.detach().exp() * losses.KL[kind](logp, ref)).sum(), logits)
+    (found,) = torch.autograd.grad((logp.detach().exp() * losses.KL_ESTIMATORS[kind](logp, ref)).sum(), logits)
     logp = logits.log_softmax(-1)
     true = {"nothing": (logits * 0).sum(), "reverse": (logp.exp() * (logp - ref)).sum(),
             "forward": (ref.exp() * (ref - logp)).sum()}[of]  # fmt: skip
@@ -201,7 +201,7 @@ def test_value_loss(held: float | None) -> None:
             return square / 2
         return max(square, (clip(x, old[i] - held, old[i] + held) - returns[i]) ** 2) / 2
 
-    same(lambda x: losses.value(x, torch.tensor(old), torch.tensor(returns), held), slow, new)
+    same(lambda x: losses.value_loss(x, torch.tensor(old), torch.tensor(returns), held), slow, new)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -212,9 +212,9 @@ def test_preference_losses(smoothing: float) -> None:
     def slow(x: float, i: int) -> float:
         return (1 - s) * math.log(1 + math.exp(-0.7 * x)) + s * math.log(1 + math.exp(0.7 * x))
 
-    same(lambda x: losses.preference(x, 0.7, s), slow, margin)
-    same(lambda x: losses.identity_preference(x, 0.7), lambda x, i: (x - 1 / 1.4) ** 2, margin)
-    far = losses.preference(torch.tensor([-1e4, 1e4]), 1.0)
+    same(lambda x: losses.dpo_loss(x, 0.7, s), slow, margin)
+    same(lambda x: losses.ipo_loss(x, 0.7), lambda x, i: (x - 1 / 1.4) ** 2, margin)
+    far = losses.dpo_loss(torch.tensor([-1e4, 1e4]), 1.0)
     assert far.tolist() == [1e4, 0.0]
 
 

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from fakes import tiny
+from fakes import tiny_decoder
 from ponder.errors import PonderError, RunError, UsageError
 from ponder.train import states
 from ponder.train.optimiser import AdamW, Masters
@@ -32,7 +32,7 @@ def by_hand(net: nn.Module, settings: AdamW, steps: int, size: float = 1.0) -> d
         norm = math.sqrt(sum((x**2).sum() for x in g.values()))
         for n in w:
             clipped = g[n] * min(1.0, settings.max_norm / norm)
-            lr = settings.rate(t - 1)
+            lr = settings.lr_at(t - 1)
             m[n] = b1 * m[n] + (1 - b1) * clipped
             v[n] = b2 * v[n] + (1 - b2) * clipped**2
             decay = settings.weight_decay if w[n].ndim > 1 else 0.0
@@ -44,19 +44,19 @@ def by_hand(net: nn.Module, settings: AdamW, steps: int, size: float = 1.0) -> d
 def give(masters: Masters, grads: dict[str, Tensor]) -> None:
     for n, p in masters.params.items():
         p.grad = grads[n].to(p.device, p.dtype, copy=True)
-    masters.collect()
+    masters.accumulate()
 
 
 def taken(net: nn.Module, settings: AdamW, steps: int, size: float = 1.0) -> Masters:
     masters = Masters(net, settings)
     for t in range(1, steps + 1):
         give(masters, gradients(net, t, size))
-        masters.step(masters.norm())
+        masters.step(masters.grad_norm())
     return masters
 
 
 SETTINGS = [
-    AdamW(lr=0.01), AdamW(lr=0.01, weight_decay=0.1), AdamW(lr=0.01, warmup=3, decay_steps=6, floor=0.2),
+    AdamW(lr=0.01), AdamW(lr=0.01, weight_decay=0.1), AdamW(lr=0.01, warmup_steps=3, decay_steps=6, min_lr_ratio=0.2),
     AdamW(lr=0.01, max_norm=0.3), AdamW(lr=0.01, betas=(0.5, 0.9), eps=1e-3, max_norm=math.inf),
 ]  # fmt: skip
 
@@ -64,7 +64,7 @@ SETTINGS = [
 @pytest.mark.parametrize("kind", ["float32", "cpu"])
 @pytest.mark.parametrize("settings", SETTINGS, ids=["plain", "decay", "schedule", "clip", "betas"])
 def test_steps_follow_the_formula(settings: AdamW, kind: str) -> None:
-    net = tiny("untied")
+    net = tiny_decoder("untied")
     size = 0.01 if settings.max_norm == 0.3 else 1.0
     expected = by_hand(net, settings, 5, size)
     taken(net, with_states(settings, kind), 5, size)
@@ -96,13 +96,13 @@ def test_a_turned_weight_is_stepped_where_it_lies(kind: str) -> None:
 
 
 def test_clipping_uses_the_global_norm() -> None:
-    net = tiny()
+    net = tiny_decoder()
     masters = Masters(net, AdamW(betas=(0.0, 0.0), max_norm=0.5))  # the first moment is the gradient
     given = gradients(net, 1, 5.0)
     norm = math.sqrt(sum(float(g.double().square().sum()) for g in given.values()))
     give(masters, given)
-    assert float(masters.norm()) == pytest.approx(norm, rel=1e-6)
-    masters.step(masters.norm())
+    assert float(masters.grad_norm()) == pytest.approx(norm, rel=1e-6)
+    masters.step(masters.grad_norm())
     seen = {n: masters.tensors()[f"exp_avg.{n}"] for n in given}
     for n, g in given.items():
         torch.testing.assert_close(seen[n], g * 0.5 / norm)
@@ -111,32 +111,32 @@ def test_clipping_uses_the_global_norm() -> None:
 
 @pytest.mark.parametrize("most", [1e6, math.inf])
 def test_a_small_gradient_is_not_scaled_up(most: float) -> None:
-    net = tiny()
+    net = tiny_decoder()
     masters = Masters(net, AdamW(betas=(0.0, 0.0), max_norm=most))
     give(masters, gradients(net, 1))
-    masters.step(masters.norm())
+    masters.step(masters.grad_norm())
     assert all(torch.equal(masters.tensors()[f"exp_avg.{n}"], g) for n, g in gradients(net, 1).items())
 
 
 def test_no_gradient_at_all_is_a_step_without_a_change() -> None:
-    net = tiny()
+    net = tiny_decoder()
     before = {n: p.detach().clone() for n, p in net.named_parameters()}
     masters = Masters(net, AdamW(lr=0.1, weight_decay=0.5))
-    masters.step(masters.norm())
+    masters.step(masters.grad_norm())
     assert masters.steps == 1 and all(torch.equal(before[n], p) for n, p in net.named_parameters())
 
 
 def test_schedule() -> None:
-    rule = AdamW(lr=2.0, warmup=4, decay_steps=12)
-    assert [rule.rate(i) for i in range(4)] == [0.5, 1.0, 1.5, 2.0]
-    assert rule.rate(4) == 2.0 and rule.rate(8) == pytest.approx(1.0) and rule.rate(12) == pytest.approx(0.0)
-    assert rule.rate(10_000) == pytest.approx(0.0) and AdamW(lr=2.0).rate(10_000) == 2.0
+    rule = AdamW(lr=2.0, warmup_steps=4, decay_steps=12)
+    assert [rule.lr_at(i) for i in range(4)] == [0.5, 1.0, 1.5, 2.0]
+    assert rule.lr_at(4) == 2.0 and rule.lr_at(8) == pytest.approx(1.0) and rule.lr_at(12) == pytest.approx(0.0)
+    assert rule.lr_at(10_000) == pytest.approx(0.0) and AdamW(lr=2.0).lr_at(10_000) == 2.0
 
 
 def test_schedule_ends_at_its_floor() -> None:
-    rule = AdamW(lr=2.0, warmup=4, decay_steps=12, floor=0.1)
-    assert rule.rate(0) == 0.5 and rule.rate(4) == 2.0
-    assert rule.rate(8) == pytest.approx(1.1) and rule.rate(12) == rule.rate(10_000) == pytest.approx(0.2)
+    rule = AdamW(lr=2.0, warmup_steps=4, decay_steps=12, min_lr_ratio=0.1)
+    assert rule.lr_at(0) == 0.5 and rule.lr_at(4) == 2.0
+    assert rule.lr_at(8) == pytest.approx(1.1) and rule.lr_at(12) == rule.lr_at(10_000) == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize(
@@ -155,12 +155,12 @@ def test_impossible_settings_are_refused(settings: dict[str, float]) -> None:
 
 @pytest.mark.parametrize("kind", ["float32", "cpu", "int8"])
 def test_small_updates_survive_in_the_masters(kind: str) -> None:
-    net = tiny(dtype=torch.bfloat16)
+    net = tiny_decoder(dtype=torch.bfloat16)
     start = {n: p.detach().float().clone() for n, p in net.named_parameters()}
     masters = Masters(net, AdamW(lr=1e-5, states=kind))  # type: ignore[arg-type]
     for _ in range(30):
         give(masters, {n: torch.ones(p.shape) for n, p in net.named_parameters()})
-        masters.step(masters.norm())
+        masters.step(masters.grad_norm())
     for n, w in masters.weights.items():
         moved = start[n] - w.detach()
         torch.testing.assert_close(moved, torch.full_like(moved, 30e-5), rtol=0.01, atol=1e-6)  # Adam: lr each
@@ -171,43 +171,43 @@ def test_small_updates_survive_in_the_masters(kind: str) -> None:
 
 
 def test_micro_batches_add_up_in_float32() -> None:
-    net = tiny(dtype=torch.bfloat16)
+    net = tiny_decoder(dtype=torch.bfloat16)
     masters = Masters(net, AdamW())
     for value in [256.0] + [1.0] * 8:  # bfloat16: 256 + 1 = 256
         give(masters, {n: torch.full(p.shape, value) for n, p in net.named_parameters()})
         assert all(p.grad is None for p in net.parameters())
     assert all((g == 264).all() and g.dtype == torch.float32 for g in masters.gradients().values())
     assert masters.gradients().keys() == masters.params.keys()
-    masters.forget()
-    assert float(masters.norm()) == 0 and not masters.gradients()
+    masters.zero_grad()
+    assert float(masters.grad_norm()) == 0 and not masters.gradients()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_peers_sum_gradients_in_place(dtype: torch.dtype) -> None:
     """Two peers with half the gradients each, of which one has none for the norms, take the step of one with all."""
     settings = AdamW(lr=0.01)
-    halves = [gradients(tiny(), t) for t in (1, 2)]
+    halves = [gradients(tiny_decoder(), t) for t in (1, 2)]
     if dtype == torch.bfloat16:
         halves = [{n: g.bfloat16().float() for n, g in half.items()} for half in halves]
     halves[1] = {n: torch.zeros_like(g) if "norm" in n else g for n, g in halves[1].items()}
-    one, *peers = (Masters(tiny(dtype=dtype), settings) for _ in range(3))
+    one, *peers = (Masters(tiny_decoder(dtype=dtype), settings) for _ in range(3))
     for half in halves:  # as micro-batches
         for n, p in one.params.items():
             p.grad = half[n].to(dtype) if p.grad is None else p.grad + half[n].to(dtype)
-        one.collect()
+        one.accumulate()
     give(peers[0], halves[0])
     for n, p in peers[1].params.items():
         p.grad = None if "norm" in n else halves[1][n].to(dtype)
-    peers[1].collect()
+    peers[1].accumulate()
     assert not any("norm" in n for n in peers[1].gradients())
-    lists = [peer.grads() for peer in peers]
+    lists = [peer.gradients_or_zeros() for peer in peers]
     assert [g.shape for g in lists[0]] == [p.shape for p in one.params.values()]
     assert all(g.dtype == torch.float32 for g in lists[1])
     for a, b in zip(*lists, strict=True):
         total = a + b
         a.copy_(total), b.copy_(total)
     for masters in (one, *peers):
-        masters.step(masters.norm())
+        masters.step(masters.grad_norm())
     for n, w in one.weights.items():
         assert torch.equal(peers[0].weights[n], peers[1].weights[n])
         torch.testing.assert_close(w, peers[0].weights[n], rtol=0, atol=1e-6)
@@ -217,20 +217,20 @@ def test_peers_sum_gradients_in_place(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("kind", ["float32", "int8", "cpu"])
 def test_state_restores_exactly(dtype: torch.dtype, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(states, "SMALL", 1000)  # so that some of the tiny network's weights are not
-    settings = AdamW(lr=0.01, warmup=5, states=kind)  # type: ignore[arg-type]
-    whole = taken(tiny(dtype=dtype), settings, 4)
-    half = taken(tiny(dtype=dtype), settings, 2)
+    settings = AdamW(lr=0.01, warmup_steps=5, states=kind)  # type: ignore[arg-type]
+    whole = taken(tiny_decoder(dtype=dtype), settings, 4)
+    half = taken(tiny_decoder(dtype=dtype), settings, 2)
     kinds = {t.dtype for n, t in half.tensors().items() if n.startswith("exp_avg.")}
     assert kinds == ({torch.float32, torch.uint8} if kind == "int8" else {torch.float32})
-    saved, facts = load(save(half.tensors())), half.facts()
+    saved, facts = load(save(half.tensors())), half.counters()
     assert all(saved[f"weight.{n}"].dtype == torch.float32 for n in half.params)
-    again = Masters(tiny(seed=5, dtype=dtype), settings)
+    again = Masters(tiny_decoder(seed=5, dtype=dtype), settings)
     again.restore(saved, facts)
     assert all(torch.equal(p, again.params[n]) for n, p in half.params.items()), "the network's own, too"
     for t in (3, 4):
         give(again, gradients(again.net, t))
-        again.step(again.norm())
-    assert again.facts() == whole.facts() == {"steps": 4}
+        again.step(again.grad_norm())
+    assert again.counters() == whole.counters() == {"steps": 4}
     assert again.tensors().keys() == whole.tensors().keys()
     assert all(torch.equal(t, again.tensors()[n]) for n, t in whole.tensors().items())
     assert all(torch.equal(p, again.params[n]) for n, p in whole.params.items())
@@ -258,9 +258,9 @@ def _of_more_layers(tensors: dict[str, Tensor]) -> None:
      (_of_another_type, "exp_avg.norm.weight .*uint8"), (_of_more_layers, "layers.9")],
 )  # fmt: skip
 def test_what_does_not_fit_is_named_and_changes_nothing(spoil: Callable[[dict[str, Tensor]], None], named: str) -> None:
-    saved = {n: t.clone() for n, t in taken(tiny(), AdamW(), 2).tensors().items()}
+    saved = {n: t.clone() for n, t in taken(tiny_decoder(), AdamW(), 2).tensors().items()}
     spoil(saved)
-    masters = Masters(tiny(seed=5), AdamW())
+    masters = Masters(tiny_decoder(seed=5), AdamW())
     before = {n: t.clone() for n, t in masters.tensors().items()}
     with pytest.raises(RunError, match=named):
         masters.restore(saved, {"steps": 2})
@@ -270,11 +270,11 @@ def test_what_does_not_fit_is_named_and_changes_nothing(spoil: Callable[[dict[st
 
 
 def test_frozen_parameters_stay_untouched() -> None:
-    net = tiny()
+    net = tiny_decoder()
     net.embed_tokens.requires_grad_(False)
     frozen = net.embed_tokens.weight.detach().clone()
     masters = taken(net, AdamW(lr=0.1, weight_decay=0.1), 2)
-    assert not [n for n in masters.tensors() if "embed" in n] and len(masters.grads()) == len(masters.params)
+    assert not [n for n in masters.tensors() if "embed" in n] and len(masters.gradients_or_zeros()) == len(masters.params)
     assert torch.equal(net.embed_tokens.weight, frozen) and net.embed_tokens.weight.grad is None
 
 
@@ -283,23 +283,23 @@ def test_frozen_parameters_stay_untouched() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_states_on_the_cpu_change_no_bit_of_a_network_there(dtype: torch.dtype) -> None:
-    rule = AdamW(lr=0.01, weight_decay=0.1, warmup=2, decay_steps=4)
-    plain, host = (taken(tiny(dtype=dtype), with_states(rule, kind), 5).tensors() for kind in ("float32", "cpu"))
+    rule = AdamW(lr=0.01, weight_decay=0.1, warmup_steps=2, decay_steps=4)
+    plain, host = (taken(tiny_decoder(dtype=dtype), with_states(rule, kind), 5).tensors() for kind in ("float32", "cpu"))
     assert plain.keys() == host.keys() and all(torch.equal(t, host[n]) for n, t in plain.items())
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_states_on_the_cpu_of_a_network_on_a_gpu(dtype: torch.dtype) -> None:
-    rule = AdamW(lr=0.01, weight_decay=0.1, warmup=2, decay_steps=4)
-    near, far = (taken(tiny(dtype=dtype).cuda(), with_states(rule, kind), 5) for kind in ("float32", "cpu"))
+    rule = AdamW(lr=0.01, weight_decay=0.1, warmup_steps=2, decay_steps=4)
+    near, far = (taken(tiny_decoder(dtype=dtype).cuda(), with_states(rule, kind), 5) for kind in ("float32", "cpu"))
     assert {t.device.type for t in far.tensors().values()} == {"cpu"}
     assert all(w.is_pinned() for w in far.weights.values())
     for n, w in near.weights.items():
         torch.testing.assert_close(w.cpu(), far.weights[n], rtol=1e-5, atol=1e-6)
         assert torch.equal(far.params[n].cpu(), far.weights[n].to(dtype)), "the network holds them"
-    again = Masters(tiny(seed=5, dtype=dtype).cuda(), with_states(rule, "cpu"))
-    again.restore(load(save(far.tensors())), far.facts())
+    again = Masters(tiny_decoder(seed=5, dtype=dtype).cuda(), with_states(rule, "cpu"))
+    again.restore(load(save(far.tensors())), far.counters())
     assert all(torch.equal(p, again.params[n]) for n, p in far.params.items())
 
 
@@ -312,15 +312,15 @@ def test_a_step_on_a_gpu_does_not_wait(kind: str) -> None:
         p.grad = torch.ones_like(p)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        masters.collect()
-        masters.step(masters.norm())
+        masters.accumulate()
+        masters.step(masters.grad_norm())
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_step_is_seen_by_whoever_caches_what_weights_gave(dtype: torch.dtype) -> None:
-    net = tiny().to(dtype)
+    net = tiny_decoder().to(dtype)
     before = [p._version for p in net.parameters()]
     taken(net, AdamW(), 1)
     assert all(p._version > b for p, b in zip(net.parameters(), before, strict=True))

@@ -10,14 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes import group, tiny, world
+from fakes import trace_group, tiny_decoder, mixed_groups
 from ponder.errors import UsageError
 from ponder.train import losses, pack
 from ponder.train.learner import Learner
 from ponder.train.objective import NO_KL
-from ponder.train.pack import Batch, Chain, Work
+from ponder.train.pack import PackedBatch, StepChain, TraceChains
 from ponder.train.policy_gradient import GRPO
-from ponder.types import Problem, Step, Trace, ids, user
+from ponder.types import Problem, Step, Trace, ids, user_messages
 
 CPU = torch.device("cpu")
 
@@ -27,11 +27,11 @@ def credited(traces: list[Trace]) -> list[Trace]:
     return traces
 
 
-def every(traces: Sequence[Trace], dense: bool = True) -> list[Work]:
+def every(traces: Sequence[Trace], dense: bool = True) -> list[TraceChains]:
     return pack.plan(traces, losses.token_mean, dense)
 
 
-def rows(batches: Sequence[Batch]) -> list[tuple[int, ...]]:
+def rows(batches: Sequence[PackedBatch]) -> list[tuple[int, ...]]:
     """(token, its number within the step, weight) of every trained token."""
     out = []
     for b in batches:
@@ -47,7 +47,7 @@ def forests(draw: st.DrawFn) -> list[Trace]:
     traces = []
     for number in range(draw(st.integers(1, 3))):
         trace = Trace(
-            Problem(f"p{number}", user("?")), [Step(None, "", ids(draw(st.lists(token, min_size=1, max_size=4))))]
+            Problem(f"p{number}", user_messages("?")), [Step(None, "", ids(draw(st.lists(token, min_size=1, max_size=4))))]
         )
         for _ in range(draw(st.integers(0, 7))):
             tokens = ids(draw(st.lists(token, max_size=4)))
@@ -63,7 +63,7 @@ def forests(draw: st.DrawFn) -> list[Trace]:
 @given(forests(), st.integers(1, 40), st.booleans())
 def test_no_cut_loses_or_doubles_a_token(traces: list[Trace], most: int, together: bool) -> None:
     work = every(traces)
-    parts = pack.cut(work, most, together)
+    parts = pack.split_microbatches(work, most, together)
     batches = [pack.pack(part, CPU) for part in parts]
     wanted = [s for t in traces for s in t.steps if s.advantages is not None and len(s.token_ids)]
     assert sorted(id(s) for b in batches for s in b.steps) == sorted(map(id, wanted))
@@ -109,7 +109,7 @@ def test_a_chain_is_an_unbranched_run(traces: list[Trace]) -> None:
 
 
 def test_a_tool_s_output_stands_between_the_parts_of_one_completion() -> None:
-    tool = credited(world())[-1]
+    tool = credited(mixed_groups())[-1]
     assert [c.steps for c in pack.chains(tool, lambda s: s.advantages is not None)] == [[1, 4], [2]]
     batch = pack.pack(every([tool]), CPU)
     assert batch.sequence_N.tolist() == [0] * 6 + [1] * 2
@@ -119,7 +119,7 @@ def test_a_tool_s_output_stands_between_the_parts_of_one_completion() -> None:
 
 
 def test_weights_count_all_that_is_credited_and_only_what_has_a_gradient_is_computed() -> None:
-    traces = credited(world(tool=False))
+    traces = credited(mixed_groups(tool=False))
     sparse, dense = every(traces, dense=False), every(traces, dense=True)
     assert [w.trace.problem.id for w in sparse] == ["mixed", "undecided", "short"]
     assert [w.trace.problem.id for w in dense] == ["mixed", "equal", "undecided", "short"]
@@ -130,7 +130,7 @@ def test_weights_count_all_that_is_credited_and_only_what_has_a_gradient_is_comp
 
 
 def test_the_end_is_trained_and_the_prompt_is_not() -> None:
-    traces = credited(world(tool=False))
+    traces = credited(mixed_groups(tool=False))
     batch = pack.pack(every(traces), CPU)
     written = [s.token_ids.tolist() for t in traces for s in t.steps[1:] if s.advantages is not None]
     assert batch.target_N.tolist() == [token for tokens in written for token in tokens]
@@ -139,48 +139,48 @@ def test_the_end_is_trained_and_the_prompt_is_not() -> None:
 
 
 def test_a_prompt_lies_once_and_one_that_nobody_needs_not_at_all() -> None:
-    traces = credited(world(tool=False))
+    traces = credited(mixed_groups(tool=False))
     batch = pack.pack(every(traces[:2], dense=False), CPU)
     assert batch.parents == [-1, 0, 0, 0, 0] and batch.lengths == [5, 3, 6, 1, 4]
     (mixed,) = every(traces[:1])
-    assert [len(b) for b in pack.cut([mixed], 12)] == [1, 1, 1], "5 + 3, 5 + 6 + 1, 5 + 4"
-    assert [[len(w.chains) for w in b] for b in pack.cut([mixed], 12)] == [[1], [2], [1]]
-    assert len(pack.cut([mixed], 1)) == 4 and len(pack.cut([mixed], 1, together=True)) == 1
+    assert [len(b) for b in pack.split_microbatches([mixed], 12)] == [1, 1, 1], "5 + 3, 5 + 6 + 1, 5 + 4"
+    assert [[len(w.chains) for w in b] for b in pack.split_microbatches([mixed], 12)] == [[1], [2], [1]]
+    assert len(pack.split_microbatches([mixed], 1)) == 4 and len(pack.split_microbatches([mixed], 1, keep_traces_whole=True)) == 1
 
 
 def test_what_is_not_known_is_not_a_number() -> None:
-    trace = group([5, 6], [[1, 2], [3]])
+    trace = trace_group([5, 6], [[1, 2], [3]])
     trace.steps[1].logprobs, trace.steps[2].notes = None, {"values": np.array([0.25], np.float32)}
     for step in trace.steps[1:]:
         step.advantages = np.ones(len(step.token_ids), np.float32)
-    batch = pack.pack([Work(trace, [Chain([1], 0.5), Chain([2], 0.25)])], CPU, ["values"])
+    batch = pack.pack([TraceChains(trace, [StepChain([1], 0.5), StepChain([2], 0.25)])], CPU, ["values"])
     assert batch.sampled_N.isnan().tolist() == [True, True, False]
     assert batch.notes["values"].isnan().tolist() == [True, True, False] and float(batch.notes["values"][2]) == 0.25
     assert batch.weight_N.tolist() == [0.5, 0.5, 0.25]
 
 
 def test_the_prompt_cannot_be_trained() -> None:
-    trace = group([5, 6], [[1]])
+    trace = trace_group([5, 6], [[1]])
     trace.steps[0].advantages = np.ones(2, np.float32)
     with pytest.raises(UsageError, match="the first step is the prompt"):
         every([trace])
 
 
 def test_nothing_makes_nothing() -> None:
-    assert every([]) == [] and every([group([5], [[1]])]) == [] and pack.cut([], 10) == []
+    assert every([]) == [] and every([trace_group([5], [[1]])]) == [] and pack.split_microbatches([], 10) == []
 
 
 def test_what_fills_the_last_block_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, whose kernels want whole blocks of tokens."""
-    traces = credited(world())
-    work = pack.cut(every(traces), 60)
+    traces = credited(mixed_groups())
+    work = pack.split_microbatches(every(traces), 60)
     plain = [pack.pack(part, CPU) for part in work]
-    expected = Learner(tiny(), GRPO(kl=NO_KL), micro_tokens=60).gradient(traces)
+    expected = Learner(tiny_decoder(), GRPO(kl=NO_KL), micro_tokens=60).gradient(traces)
     monkeypatch.setattr(pack, "_block", lambda device: 128)
     filled = [pack.pack(part, CPU) for part in work]
     assert all(len(b.ids_T) == sum(b.lengths) == 128 and b.parents[-1] == -1 for b in filled)
     for a, b in zip(plain, filled, strict=True):
         assert torch.equal(a.source_N, b.source_N) and torch.equal(a.target_N, b.target_N)
         assert b.ids_T[: len(a.ids_T)].equal(a.ids_T) and b.lengths[:-1] == a.lengths
-    found = Learner(tiny(), GRPO(kl=NO_KL), micro_tokens=60).gradient(traces)
+    found = Learner(tiny_decoder(), GRPO(kl=NO_KL), micro_tokens=60).gradient(traces)
     assert all(torch.allclose(found[n], g, atol=1e-6) for n, g in expected.items())

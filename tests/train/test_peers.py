@@ -14,14 +14,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from fakes import tiny, world
+from fakes import tiny_decoder, mixed_groups
 from formulas import turned
 from ponder.train import losses, pack
 from ponder.train.critic import ValueLearner
 from ponder.train.learner import Learner
 from ponder.train.objective import NO_KL
 from ponder.train.optimiser import AdamW
-from ponder.train.peers import ALONE, Peers, joined
+from ponder.train.peers import SINGLE_PROCESS, DataParallelGroup, current_group
 from ponder.train.policy_gradient import GRPO
 from ponder.train.ppo import PPO, Critic
 from ponder.types import Trace
@@ -32,34 +32,34 @@ CASES = ("grpo", "one trace", "critic", "bfloat16")
 
 
 def credited(case: str) -> list[Trace]:
-    traces = world()[:1] if case == "one trace" else world()
+    traces = mixed_groups()[:1] if case == "one trace" else mixed_groups()
     if case == "critic":
-        ValueLearner(tiny(), Critic()).note_values(traces)
+        ValueLearner(tiny_decoder(), Critic()).note_values(traces)
         PPO(kl=NO_KL).credit(traces, "wanted", {})
     else:
         GRPO().credit(traces, "wanted", {})
     return traces
 
 
-def learner(case: str, peers: Peers) -> Learner:
+def learner(case: str, peers: DataParallelGroup) -> Learner:
     if case == "critic":
-        return ValueLearner(tiny(), Critic(), micro_tokens=20, peers=peers)
-    net = tiny(dtype=torch.bfloat16 if case == "bfloat16" else torch.float32)
-    return Learner(net, GRPO(), AdamW(lr=0.01), micro_tokens=20, passes=2, peers=peers)
+        return ValueLearner(tiny_decoder(), Critic(), micro_tokens=20, process_group=peers)
+    net = tiny_decoder(dtype=torch.bfloat16 if case == "bfloat16" else torch.float32)
+    return Learner(net, GRPO(), AdamW(lr=0.01), micro_tokens=20, epochs_per_batch=2, process_group=peers)
 
 
-def work(case: str, peers: Peers) -> dict[str, Any]:
+def work(case: str, peers: DataParallelGroup) -> dict[str, Any]:
     """What a process has to tell: its gradient, its metrics after two optimiser steps, its weights."""
     one = learner(case, peers)
     traces = credited(case)
-    mine = len(peers.mine(pack.plan(traces, losses.token_mean, True)))
+    mine = len(peers.shard(pack.plan(traces, losses.token_mean, True)))
     grads = one.gradient(traces)
     return {"grads": grads, "told": one.step(traces), "weights": one.net.state_dict(), "mine": mine}
 
 
 def process(rank: int, size: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
-    peers = joined()
+    peers = current_group()
     found: dict[str, Any] = {case: work(case, peers) for case in CASES}
     found["any"] = [peers.any(rank == 1), peers.any(False), peers.any(True)]
     found["rank"] = peers
@@ -88,7 +88,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul")
 @pytest.mark.parametrize("case", CASES)
 def test_two_processes_give_the_gradient_of_one(case: str, two: list[dict[str, Any]]) -> None:
-    alone = work(case, ALONE)
+    alone = work(case, SINGLE_PROCESS)
     here, there = (found[case] for found in two)
     near = 1e-2 if case == "bfloat16" else 1e-6  # there the sums are float32, what is summed is not
     assert turned(here["grads"], alone["grads"]) < near
@@ -104,16 +104,16 @@ def test_one_process_may_have_no_work(two: list[dict[str, Any]]) -> None:
 
 
 def test_they_know_each_other(two: list[dict[str, Any]]) -> None:
-    assert [found["rank"] for found in two] == [Peers(0, 2), Peers(1, 2)] and joined() == ALONE
+    assert [found["rank"] for found in two] == [DataParallelGroup(0, 2), DataParallelGroup(1, 2)] and current_group() == SINGLE_PROCESS
     assert [found["any"] for found in two] == [[True, False, True]] * 2
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_work_is_shared_out_once_and_evenly(size: int) -> None:
-    traces = [t for seed in range(4) for t in world(seed)]
+    traces = [t for seed in range(4) for t in mixed_groups(seed)]
     GRPO().credit(traces, "wanted", {})
     whole = pack.plan(traces, losses.token_mean, True)
-    shares = [Peers(rank, size).mine(whole) for rank in range(size)]
+    shares = [DataParallelGroup(rank, size).shard(whole) for rank in range(size)]
     assert sorted(id(w) for share in shares for w in share) == sorted(map(id, whole))
     loads = [sum(w.tokens() for w in share) for share in shares]
     assert max(loads) - min(loads) <= max(w.tokens() for w in whole)
@@ -121,7 +121,7 @@ def test_work_is_shared_out_once_and_evenly(size: int) -> None:
 
 def test_a_mean_over_processes_would_show() -> None:
     """What is wrong with averaging: with one process idle the gradient would be halved."""
-    whole = work("one trace", ALONE)["grads"]
+    whole = work("one trace", SINGLE_PROCESS)["grads"]
     assert turned({n: g / 2 for n, g in whole.items()}, whole) == pytest.approx(0.5)
 
 

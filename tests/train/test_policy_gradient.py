@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import group
+from fakes import trace_group
 from papers import below, by_sequence, clipped, less, others, penalty, plus, reinforce, relative, weighted, whitened
 from ponder.errors import UsageError
 from ponder.train import credit, losses
@@ -26,7 +26,7 @@ from ponder.train.policy_gradient import (
     DrGRPO,
     ReinforcePlusPlus,
     TreeCredit,
-    judged,
+    answers_with_kl_penalty,
 )  # fmt: skip
 from world import Now, Reference, World, agree, measured, sequence_mean, sequence_sum, token_mean, world
 
@@ -50,20 +50,20 @@ CASES: dict[str, tuple[Any, Reference]] = {
         ReinforcePlusPlus(kl=KL(0.2, "k1", "reward"), group_baseline=True, clip_high=0.5),
         lambda w, n: token_mean(clipped(w, n, whitened(w, 0.2, "k1", True), 0.2, 0.5))),
     "reinforce++, k2 loss": (
-        ReinforcePlusPlus(kl=KL(0.2, "k2"), entropy=0.1), lambda w, n: token_mean(
+        ReinforcePlusPlus(kl=KL(0.2, "k2"), entropy_coef=0.1), lambda w, n: token_mean(
             plus(w, n, clipped(w, n, whitened(w, 0.0, "k1", False)), "k2", 0.2, 0.1))),
     "grpo": (GRPO(), lambda w, n: sequence_mean(plus(w, n, clipped(w, n, relative(w)), "k3", 0.04))),
     "grpo, bessel": (
-        GRPO(bessel=True, kl=KL(0.5, "k2"), clip=0.1, clip_high=0.4, entropy=0.05),
+        GRPO(bessel=True, kl=KL(0.5, "k2"), clip=0.1, clip_high=0.4, entropy_coef=0.05),
         lambda w, n: sequence_mean(plus(w, n, clipped(w, n, relative(w, "bessel"), 0.1, 0.4), "k2", 0.5, 0.05))),
     "grpo, k1 reward": (
         GRPO(kl=KL(0.4, "k1", "reward")), lambda w, n: sequence_mean(clipped(w, n, relative(w, beta=0.4)))),
     "dr-grpo": (DrGRPO(), lambda w, n: sequence_sum(clipped(w, n, relative(w, "none")), 3000)),
     "dr-grpo, length": (
-        DrGRPO(length=7, clip_high=0.3), lambda w, n: sequence_sum(clipped(w, n, relative(w, "none"), 0.2, 0.3), 7)),
+        DrGRPO(max_completion_tokens=7, clip_high=0.3), lambda w, n: sequence_sum(clipped(w, n, relative(w, "none"), 0.2, 0.3), 7)),
     "dapo": (DAPO(), lambda w, n: token_mean(clipped(w, n, relative(w), 0.2, 0.28))),
     "dapo, overlong": (
-        DAPO(longest=5, buffer=3), lambda w, n: token_mean(clipped(w, n, relative(w, overlong=penalty), 0.2, 0.28))),
+        DAPO(max_completion_tokens=5, overlong_buffer=3), lambda w, n: token_mean(clipped(w, n, relative(w, overlong=penalty), 0.2, 0.28))),
     "dapo, k1 reward": (
         DAPO(kl=KL(0.4, "k1", "reward")), lambda w, n: token_mean(clipped(w, n, relative(w, beta=0.4), 0.2, 0.28))),
     "dapo, masked": (
@@ -75,7 +75,7 @@ CASES: dict[str, tuple[Any, Reference]] = {
             plus(w, n, {a: [0.0] * len(a.rows) for a in relative(w)}, "k3", 0.1))),
     "cispo": (CISPO(), lambda w, n: token_mean(weighted(w, n, relative(w), math.inf, 4.0))),
     "cispo, narrow": (
-        CISPO(clip=0.3, clip_high=0.28, entropy=0.1, kl=KL(0.1, "k2")),
+        CISPO(clip=0.3, clip_high=0.28, entropy_coef=0.1, kl=KL(0.1, "k2")),
         lambda w, n: token_mean(plus(w, n, weighted(w, n, relative(w), 0.3, 0.28), "k2", 0.1, 0.1))),
     "tree": (TreeCredit(), lambda w, n: token_mean(clipped(w, n, below(w, False)))),
     "tree, treerl": (TreeCredit(treerl=True), lambda w, n: token_mean(clipped(w, n, below(w, True)))),
@@ -135,13 +135,13 @@ class TokenRatio(GSPO):
 
 class SumOfLogs(GSPO):
     def ratio(self, tokens: Any) -> Any:
-        logs = losses.per_sequence(tokens.logprobs_N - tokens.old_N, tokens.sequence_N)
+        logs = losses.sum_per_sequence(tokens.logprobs_N - tokens.old_N, tokens.sequence_N)
         return logs.clamp(-20, 20).exp()[tokens.sequence_N]
 
 
 class RatioMoves(CISPO):
     def loss(self, tokens: Any) -> Any:
-        rho_N = self.ratio(tokens).clamp(1 - self.clip, 1 + self.high)
+        rho_N = self.ratio(tokens).clamp(1 - self.clip, 1 + self.upper_clip)
         return -rho_N * tokens.advantage_N * tokens.logprobs_N, {}
 
 
@@ -149,7 +149,7 @@ class AbsoluteLimit(CISPO):
     """Takes epsilon for the weight's limit: on-policy weights of 1 are cut to 0.28."""
 
     def loss(self, tokens: Any) -> Any:
-        rho_N = self.ratio(tokens).detach().clamp(max=self.high)
+        rho_N = self.ratio(tokens).detach().clamp(max=self.upper_clip)
         return -rho_N * tokens.advantage_N * tokens.logprobs_N, {}
 
 
@@ -173,10 +173,10 @@ class WrongSign(GRPO):
 class MeanOfAll(RLOO):
     def credit(self, traces: Any, scorer: str, memory: Any) -> Any:
         for trace in traces:
-            items = judged(trace, scorer, self.kl)
+            items = answers_with_kl_penalty(trace, scorer, self.kl)
             if len(items) > 1:
                 mean = float(np.mean([w.reward for w in items]))
-                credit.spread(trace, {w.leaf: w.reward - mean for w in items})
+                credit.assign_to_answers(trace, {w.leaf: w.reward - mean for w in items})
         return {}
 
 
@@ -184,8 +184,8 @@ class NotToGo(ReinforcePlusPlus):
     """Every token pays for the whole completion's KL."""
 
     def credit(self, traces: Any, scorer: str, memory: Any) -> Any:
-        items = [w for t in traces for w in judged(t, scorer, self.kl)]
-        credit.per_token(items, credit.whiten([np.full(w.length, w.reward) for w in items]))
+        items = [w for t in traces for w in answers_with_kl_penalty(t, scorer, self.kl)]
+        credit.assign_to_tokens(items, credit.whiten([np.full(w.length, w.reward) for w in items]))
         return {}
 
 
@@ -195,7 +195,7 @@ class SilentZero(GRPO):
     def credit(self, traces: Any, scorer: str, memory: Any) -> Any:
         for trace in traces:
             r = credit.group_relative([trace.score(i, scorer) or 0.0 for i in trace.answers()])
-            credit.spread(trace, dict(zip(trace.answers(), r.tolist(), strict=True)))
+            credit.assign_to_answers(trace, dict(zip(trace.answers(), r.tolist(), strict=True)))
         return {}
 
 
@@ -210,10 +210,10 @@ class MaskKeepsBaseline(DAPO):
 
 
 MISTAKES = [
-    (StillDivides(), "dr-grpo"), (OwnLength(), "dr-grpo"), (DrGRPO(length=3001), "dr-grpo"),
+    (StillDivides(), "dr-grpo"), (OwnLength(), "dr-grpo"), (DrGRPO(max_completion_tokens=3001), "dr-grpo"),
     (MeanOfTokens(), "grpo"), (GRPO(bessel=True), "grpo"), (GRPO(clip_high=0.28), "grpo"), (Forgets(), "grpo"),
-    (WrongSign(), "grpo"), (SilentZero(), "grpo"), (GRPO(kl=KL(0.04, "k2")), "grpo"), (GRPO(entropy=-0.001), "grpo"),
-    (MeanOfSequences(), "dapo"), (DAPO(clip_high=None), "dapo"), (DAPO(longest=5, buffer=2), "dapo, overlong"),
+    (WrongSign(), "grpo"), (SilentZero(), "grpo"), (GRPO(kl=KL(0.04, "k2")), "grpo"), (GRPO(entropy_coef=-0.001), "grpo"),
+    (MeanOfSequences(), "dapo"), (DAPO(clip_high=None), "dapo"), (DAPO(max_completion_tokens=5, overlong_buffer=2), "dapo, overlong"),
     (MaskKeepsBaseline(mask_truncated=True), "dapo, masked"), (DAPO(), "dapo, masked"),
     (TokenRatio(), "gspo"), (SumOfLogs(clip=0.1, clip_high=0.3, kl=KL(0.1)), "gspo, wide"),
     (RatioMoves(), "cispo"), (DropsTokens(), "cispo"), (AbsoluteLimit(0.3, 0.28, KL(0.1, "k2"), 0.1), "cispo, narrow"),
@@ -245,7 +245,7 @@ def test_on_policy_weights_are_one() -> None:
 
 def test_the_running_baseline_is_that_of_the_steps_before() -> None:
     memory: dict[str, float] = {}
-    objective, mean, seen = REINFORCE("running", decay=0.7), 0.0, []
+    objective, mean, seen = REINFORCE("running", baseline_decay=0.7), 0.0, []
     for seed in range(4):
         w = world(seed, groups=[seed, 4])
         own = [a.reward for group in w.judged() for a in group]
@@ -266,13 +266,13 @@ def test_what_has_no_credit_has_no_gradient() -> None:
         grad_NV = measured(objective, W, {}).grad_NV
         assert not grad_NV[dead].any()
         assert bool(grad_NV[level].any()) == (objective == GRPO() or isinstance(objective, RLOO)), "KL has"
-    assert GRPO().dense and not GRPO(kl=KL()).dense and GRPO(kl=KL(), entropy=0.1).dense and not RLOO().dense
+    assert GRPO().trains_zero_advantage and not GRPO(kl=KL()).trains_zero_advantage and GRPO(kl=KL(), entropy_coef=0.1).trains_zero_advantage and not RLOO().trains_zero_advantage
 
 
 def test_told() -> None:
-    assert measured(DAPO(longest=5, buffer=3), W, {}).told == {"overlong_penalty/min": -1.0}
-    assert measured(DAPO(longest=7, buffer=4), W, {}).told == {"overlong_penalty/min": -1.0}
-    assert measured(DAPO(longest=9, buffer=4), W, {}).told == {"overlong_penalty/min": -0.5}
+    assert measured(DAPO(max_completion_tokens=5, overlong_buffer=3), W, {}).told == {"overlong_penalty/min": -1.0}
+    assert measured(DAPO(max_completion_tokens=7, overlong_buffer=4), W, {}).told == {"overlong_penalty/min": -1.0}
+    assert measured(DAPO(max_completion_tokens=9, overlong_buffer=4), W, {}).told == {"overlong_penalty/min": -0.5}
     assert measured(DAPO(), W, {}).told == {"overlong_penalty/min": 0.0}
 
 
@@ -298,7 +298,7 @@ def test_a_group_sampled_once_is_refused(kind: Any) -> None:
 
 def test_a_batch_of_one_is_refused_by_a_batch_mean() -> None:
     trace = world(groups=[3]).traces()[0][0]
-    lonely = group([3], [[4, 2]], [1.0])
+    lonely = trace_group([3], [[4, 2]], [1.0])
     with pytest.raises(UsageError, match="batch of one has no baseline"):
         REINFORCE().credit([lonely], "wanted", {})
     assert REINFORCE().credit([trace], "wanted", {}) == {}, "others were asked, but not judged: no credit, no error"

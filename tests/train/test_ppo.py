@@ -15,7 +15,7 @@ from ponder.errors import UsageError
 from ponder.train import credit, losses
 from ponder.train.objective import KL, Tokens
 from ponder.train.pack import pack, plan
-from ponder.train.ppo import PPO, Adaptive, Critic, Values
+from ponder.train.ppo import PPO, AdaptiveKLController, Critic, CriticObjective
 from world import Answer, Now, Terms, World, agree, estimate, measured, token_mean, world
 
 W, FRESH = world(1), world(3, drift=(0.0,))
@@ -24,7 +24,7 @@ PLAIN = {"whiten": False, "kl": KL(0.02, "k1", "reward")}
 
 def rewards(w: World, a: Answer, p: PPO, beta: float, earned: float) -> list[float]:
     """-beta KL at each token the policy wrote; what was earned comes with the last."""
-    out = [-beta * estimate(p.kl.kind, w.old[t], w.reference[t]) if p.kl.where == "reward" else 0.0 for t in a.rows]
+    out = [-beta * estimate(p.kl.estimator, w.old[t], w.reference[t]) if p.kl.where == "reward" else 0.0 for t in a.rows]
     out[-1] += earned
     return out
 
@@ -33,23 +33,23 @@ def one(w: World, a: Answer, p: PPO, r: list[float]) -> list[float]:
     """GAE: sum_l (gamma lam)^l delta_{t+l}, each sum by itself; Monte Carlo: G_t - V_t; TD: r_t + gamma V' - V_t."""
     v = [w.values[t] for t in a.rows] + [0.0]
     count = len(a.rows)
-    if p.advantage == "mc":
+    if p.advantage_estimator == "mc":
         return [sum(p.gamma ** (u - t) * r[u] for u in range(t, count)) - v[t] for t in range(count)]
     delta = [r[t] + p.gamma * v[t + 1] - v[t] for t in range(count)]
-    if p.advantage == "td":
+    if p.advantage_estimator == "td":
         return delta
     return [sum((p.gamma * p.lam) ** (u - t) * delta[u] for u in range(t, count)) for t in range(count)]
 
 
 def advantages(w: World, p: PPO, beta: float, earned: dict[Answer, float]) -> dict[Answer, list[float]]:
     out = {a: one(w, a, p, rewards(w, a, p, beta, x)) for a, x in earned.items()}
-    if p.whiten:
+    if p.whiten_advantages:
         every = [x for values in out.values() for x in values]
         mean = sum(every) / len(every)
         std = math.sqrt(sum((x - mean) ** 2 for x in every) / len(every))
         out = {a: [(x - mean) / std for x in values] for a, values in out.items()}
-    if p.most is not None:
-        out = {a: [min(max(x, -p.most), p.most) for x in values] for a, values in out.items()}
+    if p.advantage_clip is not None:
+        out = {a: [min(max(x, -p.advantage_clip), p.advantage_clip) for x in values] for a, values in out.items()}
     return out
 
 
@@ -65,9 +65,9 @@ def loss(w: World, now: Now, p: PPO, beta: float | None = None, earned: dict[Ans
         terms[a] = []
         for t, x in zip(a.rows, values, strict=True):
             rho = torch.exp(now.lp[t] - w.old[t])
-            term = -min(rho * x, min(max(rho, 1 - p.clip), 1 + high) * x) - p.entropy * now.entropy[t]
+            term = -min(rho * x, min(max(rho, 1 - p.clip), 1 + high) * x) - p.entropy_coef * now.entropy[t]
             if p.kl.where == "loss":
-                term = term + p.kl.beta * estimate(p.kl.kind, now.lp[t], w.reference[t])
+                term = term + p.kl.beta * estimate(p.kl.estimator, now.lp[t], w.reference[t])
             terms[a].append(term)
     return token_mean(terms)
 
@@ -75,15 +75,15 @@ def loss(w: World, now: Now, p: PPO, beta: float | None = None, earned: dict[Ans
 CASES = {
     "instructgpt": PPO(),
     "gae": PPO(gamma=0.9, lam=0.6, **PLAIN),
-    "mc": PPO(advantage="mc", gamma=0.9, **PLAIN),
-    "td": PPO(advantage="td", gamma=0.9, lam=0.5, **PLAIN),
-    "mc, whitened": PPO(advantage="mc"),
-    "clip higher, entropy": PPO(clip=0.1, clip_high=0.4, entropy=0.05),
+    "mc": PPO(advantage_estimator="mc", gamma=0.9, **PLAIN),
+    "td": PPO(advantage_estimator="td", gamma=0.9, lam=0.5, **PLAIN),
+    "mc, whitened": PPO(advantage_estimator="mc"),
+    "clip higher, entropy": PPO(clip=0.1, clip_high=0.4, entropy_coef=0.05),
     "k2 in the reward": PPO(kl=KL(0.5, "k2", "reward")),
-    "k3 in the reward": PPO(kl=KL(0.5, "k3", "reward"), whiten=False),
+    "k3 in the reward": PPO(kl=KL(0.5, "k3", "reward"), whiten_advantages=False),
     "k3 in the loss": PPO(kl=KL(0.5, "k3")),
     "no kl": PPO(kl=KL()),
-    "advantages clipped": PPO(most=0.7),
+    "advantages clipped": PPO(advantage_clip=0.7),
 }
 
 
@@ -101,8 +101,8 @@ def test_rewards_are_clipped() -> None:
 
 def test_returns_are_those_before_whitening() -> None:
     """The critic learns A + V with A as GAE gives it."""
-    for p in (PPO(gamma=0.9), PPO(gamma=0.9, advantage="td"), PPO(gamma=0.9, advantage="mc", most=0.1)):
-        expected = advantages(W, replace(p, whiten=False, most=None), 0.02, raw(W))
+    for p in (PPO(gamma=0.9), PPO(gamma=0.9, advantage_estimator="td"), PPO(gamma=0.9, advantage_estimator="mc", advantage_clip=0.1)):
+        expected = advantages(W, replace(p, whiten_advantages=False, advantage_clip=None), 0.02, raw(W))
         found = measured(p, W, {})
         steps = iter([s for t in found.traces for s in t.steps if "returns" in s.notes])
         for a, values in expected.items():
@@ -112,8 +112,8 @@ def test_returns_are_those_before_whitening() -> None:
 
 
 def test_told() -> None:
-    found = measured(PPO(whiten=False), W, {})
-    left = [x for values in advantages(W, PPO(whiten=False), 0.02, raw(W)).values() for x in values]
+    found = measured(PPO(whiten_advantages=False), W, {})
+    left = [x for values in advantages(W, PPO(whiten_advantages=False), 0.02, raw(W)).values() for x in values]
     values = [W.values[t] for a in raw(W) for t in a.rows]
     returns = np.add(left, values)
     assert found.told["value/mean"] == pytest.approx(np.mean(values))
@@ -129,7 +129,7 @@ def test_adaptive_kl_follows_ziegler() -> None:
     """e = clip(KL / target - 1, -0.2, 0.2); beta <- beta (1 + e n / horizon): over steps, through JSON."""
     memory: dict[str, float] = {}
     target, horizon, beta, errors = 0.25, 50.0, 0.05, []
-    p = PPO(kl=KL(beta, "k1", "reward"), adaptive=Adaptive(target, horizon))
+    p = PPO(kl=KL(beta, "k1", "reward"), adaptive_kl=AdaptiveKLController(target, horizon))
     for seed in range(3, 8):
         w = world(seed, groups=[seed % 5, (seed + 1) % 5])
         agree(p, lambda w, n, beta=beta: loss(w, n, p, beta), w, memory)
@@ -160,7 +160,7 @@ def test_rewards_are_normalised_by_all_so_far() -> None:
 
 def test_equal_rewards_are_normalised_to_nothing() -> None:
     w = world(0, groups=[2])
-    found = measured(PPO(normalise_rewards=True, kl=KL(), whiten=False, advantage="mc"), w, {})
+    found = measured(PPO(normalise_rewards=True, kl=KL(), whiten_advantages=False, advantage_estimator="mc"), w, {})
     returns = [s.notes["returns"] for t in found.traces for s in t.steps if s.sampled]
     assert not np.concatenate(returns).any()
 
@@ -168,11 +168,11 @@ def test_equal_rewards_are_normalised_to_nothing() -> None:
 # The critic
 
 
-def critic_loss(w: World, p: PPO, values_N: torch.Tensor, objective: Values) -> torch.Tensor:
+def critic_loss(w: World, p: PPO, values_N: torch.Tensor, objective: CriticObjective) -> torch.Tensor:
     """As the critic's learner does, from the traces that PPO credited."""
     traces, rows = w.traces()
     p.credit(traces, "wanted", {})
-    (work,) = [plan(traces, objective.weigh, objective.dense)]
+    (work,) = [plan(traces, objective.weigh, objective.trains_zero_advantage)]
     batch = pack(work, torch.device("cpu"), ["values", "returns"])
     n = [row for step in batch.steps for row in rows[id(step)]]
     none = torch.zeros(0)
@@ -184,7 +184,7 @@ def critic_loss(w: World, p: PPO, values_N: torch.Tensor, objective: Values) -> 
 def slow_critic_loss(w: World, p: PPO, values_N: torch.Tensor, clip: float | None) -> Any:
     """1/2 max((V - R)^2, (clip(V, old +- c) - R)^2), R = A + V_old; mean over tokens."""
     terms: Terms = {}
-    for a, values in advantages(w, replace(p, whiten=False, most=None), p.kl.beta, raw(w)).items():
+    for a, values in advantages(w, replace(p, whiten_advantages=False, advantage_clip=None), p.kl.beta, raw(w)).items():
         terms[a] = []
         for t, x in zip(a.rows, values, strict=True):
             old, v = w.values[t], values_N[t]
@@ -195,7 +195,7 @@ def slow_critic_loss(w: World, p: PPO, values_N: torch.Tensor, clip: float | Non
     return token_mean(terms)
 
 
-def check_critic(objective: Values, clip: float | None) -> None:
+def check_critic(objective: CriticObjective, clip: float | None) -> None:
     start = torch.tensor(W.values, dtype=torch.float64)
     moved = start + torch.from_numpy(np.random.default_rng(0).normal(size=len(start)) * 0.4)
     grads = []
@@ -212,25 +212,25 @@ def check_critic(objective: Values, clip: float | None) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
 
 
-class Smaller(Values):
+class Smaller(CriticObjective):
     """The smaller of the two squares: clipping then rewards moving away."""
 
     def loss(self, tokens: Any) -> Any:
         old, returns = tokens.notes["values"], tokens.notes["returns"]
-        held = old + (tokens.values_N - old).clamp(-self.clip, self.clip)
+        held = old + (tokens.values_N - old).clamp(-self.value_clip, self.value_clip)
         return torch.minimum((tokens.values_N - returns) ** 2, (held - returns) ** 2) / 2, {}
 
 
-class BySequence(Values):
+class BySequence(CriticObjective):
     def weigh(self, lengths: Any) -> Any:
         return losses.sequence_mean(lengths)
 
 
 def test_the_critic_s_loss() -> None:
-    check_critic(Values(None), None)
-    check_critic(Values(0.2), 0.2)
-    assert Critic().clip == 0.2 and Values(0.2).dense
-    for broken in (Smaller(0.2), BySequence(0.2), Values(None), Values(0.3)):
+    check_critic(CriticObjective(None), None)
+    check_critic(CriticObjective(0.2), 0.2)
+    assert Critic().value_clip == 0.2 and CriticObjective(0.2).trains_zero_advantage
+    for broken in (Smaller(0.2), BySequence(0.2), CriticObjective(None), CriticObjective(0.3)):
         with pytest.raises(AssertionError, match="not close"):
             check_critic(broken, 0.2)
 
@@ -242,7 +242,7 @@ class PerSequence(PPO):
     """Whitens each completion by itself."""
 
     def credit(self, traces: Any, scorer: str, memory: Any) -> Any:
-        told = replace(PPO(), whiten=False).credit(traces, scorer, memory)
+        told = replace(PPO(), whiten_advantages=False).credit(traces, scorer, memory)
         for step in (s for t in traces for s in t.steps if s.advantages is not None and len(s.advantages) > 1):
             step.advantages = (step.advantages - step.advantages.mean()) / step.advantages.std()
         return told
@@ -271,21 +271,21 @@ class PaysTwice(PPO):
     """The reward comes with every token."""
 
     def credit(self, traces: Any, scorer: str, memory: Any) -> Any:
-        items = [w for t in traces for w in credit.written(t, scorer)]
+        items = [w for t in traces for w in credit.scored_answers(t, scorer)]
         out = []
         for w in items:
             r = w.reward - self.kl.beta * (w.note("logprobs") - w.note("reference"))
             out.append(credit.gae(r, w.note("values"), self.gamma, self.lam))
-        credit.per_token(items, credit.whiten(out))
+        credit.assign_to_tokens(items, credit.whiten(out))
         return {}
 
 
 MISTAKES = [
     (PerSequence(), "instructgpt"), (ThroughTools(), "instructgpt"), (ThroughTools(gamma=0.9, lam=0.6, **PLAIN), "gae"),
-    (MeanOfSequences(), "instructgpt"), (PaysTwice(), "instructgpt"), (PPO(whiten=False), "instructgpt"),
+    (MeanOfSequences(), "instructgpt"), (PaysTwice(), "instructgpt"), (PPO(whiten_advantages=False), "instructgpt"),
     (PPO(lam=1.0), "instructgpt"), (PPO(gamma=0.99), "instructgpt"), (PPO(kl=KL(0.02, "k2", "reward")), "instructgpt"),
-    (PPO(advantage="td", gamma=0.9, **PLAIN), "mc"),
-    (PPO(entropy=-0.05, clip=0.1, clip_high=0.4), "clip higher, entropy"),
+    (PPO(advantage_estimator="td", gamma=0.9, **PLAIN), "mc"),
+    (PPO(entropy_coef=-0.05, clip=0.1, clip_high=0.4), "clip higher, entropy"),
 ]  # fmt: skip
 
 
@@ -298,8 +298,8 @@ def test_a_mistake_is_seen(broken: Any, name: str) -> None:
 def test_impossible_settings_are_refused() -> None:
     for settings, words in (
         ({"gamma": 0.0}, "gamma"), ({"gamma": 1.1}, "gamma"), ({"lam": -0.1}, "lam"), ({"lam": 1.5}, "lam"),
-        ({"clip": 0.0}, "clip"), ({"adaptive": Adaptive(), "kl": KL()}, "adaptive"),
-        ({"adaptive": Adaptive(), "kl": KL(0.1, "k3", "loss")}, "adaptive"),
+        ({"clip": 0.0}, "clip"), ({"adaptive": AdaptiveKLController(), "kl": KL()}, "adaptive"),
+        ({"adaptive": AdaptiveKLController(), "kl": KL(0.1, "k3", "loss")}, "adaptive"),
     ):  # fmt: skip
         with pytest.raises(UsageError, match=words):
             PPO(**settings)  # type: ignore[arg-type]

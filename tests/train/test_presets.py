@@ -15,7 +15,7 @@ from ponder.errors import UsageError
 from ponder.train.algorithms import OFFLINE, ONLINE
 from ponder.train.objective import KL, NO_KL
 from ponder.train.optimiser import AdamW
-from ponder.train.ppo import PPO, Adaptive, Critic
+from ponder.train.ppo import PPO, AdaptiveKLController, Critic
 
 ALL: dict[str, Any] = {**ONLINE, **OFFLINE}
 PAPERS: dict[str, dict[str, Any]] = {
@@ -31,7 +31,7 @@ PAPERS: dict[str, dict[str, Any]] = {
     "cispo": {"clip": math.inf, "high": 4.0, "kl": NO_KL, "bessel": False, "entropy": 0.0},
     "ppo": {  # InstructGPT, appendix C.4: beta 0.02, no discount, lambda 0.95, both clips 0.2
         "clip": 0.2, "high": 0.2, "kl": KL(0.02, "k1", "reward"), "gamma": 1.0, "lam": 0.95, "advantage": "gae",
-        "whiten": True, "entropy": 0.0, "adaptive": None, "critic": Critic(clip=0.2),
+        "whiten": True, "entropy": 0.0, "adaptive": None, "critic": Critic(value_clip=0.2),
     },
     "tree": {"clip": 0.2, "high": 0.2, "kl": NO_KL, "treerl": False},
     "rejection": {"least": 1.0},
@@ -44,7 +44,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     "cispo": {"clip": 0.5, "clip_high": None},
     "dapo": {"mask_truncated": True, "buffer": 0},
     "ppo": {
-        "critic": Critic("a/run", AdamW(3e-6), None, 5), "adaptive": Adaptive(3.0, 100), "advantage": "td", "most": 5.0,
+        "critic": Critic("a/run", AdamW(3e-6), None, 5), "adaptive": AdaptiveKLController(3.0, 100), "advantage": "td", "most": 5.0,
         "normalise_rewards": True, "most_reward": 10.0,
     },
     "dpo": {"kind": "ipo", "beta": 0.5},
@@ -60,12 +60,12 @@ def test_the_paper_s_numbers(name: str) -> None:
 
 
 def test_ziegler_s_controller() -> None:
-    assert Adaptive() == Adaptive(target=6.0, horizon=10_000)
+    assert AdaptiveKLController() == AdaptiveKLController(target=6.0, horizon=10_000)
 
 
 def test_the_tables_are_complete() -> None:
     assert list(PAPERS) == list(ALL) and not set(ONLINE) & set(OFFLINE)
-    assert tuple(ONLINE) == options.ONLINE and tuple(OFFLINE) == options.OFFLINE
+    assert tuple(ONLINE) == options.ONLINE_ALGORITHMS and tuple(OFFLINE) == options.OFFLINE_ALGORITHMS
     assert len({*ALL.values()}) == len(ALL), "no two names for one thing"
 
 
@@ -94,7 +94,7 @@ def test_it_can_be_asked_what_it_needs(name: str) -> None:
     objective = ALL[name]()
     assert objective.teacher == (name in ("dpo", "distill"))
     assert objective.together == (name == "dpo")
-    assert objective.dense == (name == "grpo"), "only where KL or entropy enters the loss"
+    assert objective.trains_zero_advantage == (name == "grpo"), "only where KL or entropy enters the loss"
     assert isinstance(objective.kl, KL)
     assert objective.weigh([1, 2]).shape == (2,)
 
@@ -104,7 +104,7 @@ def test_only_dapo_samples_again() -> None:
 
 
 def test_names_are_found() -> None:
-    assert names.find("algorithm", "dr-grpo", ONLINE) is ONLINE["dr-grpo"]
+    assert names.lookup("algorithm", "dr-grpo", ONLINE) is ONLINE["dr-grpo"]
     with pytest.raises(UsageError, match="dr-grpo"):
-        names.find("algorithm", "dr-grop", ONLINE)
-    assert names.find("algorithm", "ppo", ONLINE) is PPO
+        names.lookup("algorithm", "dr-grop", ONLINE)
+    assert names.lookup("algorithm", "ppo", ONLINE) is PPO

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fakes import characters, plain_hidden, plain_logits, weights64
+from fakes import char_policy, plain_hidden, plain_logits, weights64
 from ponder.models.native import Native
 from ponder.train.optimiser import AdamW
-from ponder.train.quiet import QuietLearner, Text, lay, loss, mixed, rewards
+from ponder.train.quiet import QuietLearner, QuietText, pack_thoughts, thought_loss, mix_logits, thought_rewards
 from ponder.types import ids
 
 START, END = 7, 8  # two of the alphabet's tokens
@@ -32,7 +32,7 @@ def learner(policy: Native, **settings: object) -> QuietLearner:
 
 
 def lively(seed: int = 0) -> Native:
-    policy = characters(seed, width=16, layers=1, heads=2)
+    policy = char_policy(seed, width=16, layers=1, heads=2)
     with torch.no_grad():
         policy.net.embed_tokens.weight.mul_(20)
     return policy
@@ -44,8 +44,8 @@ def lively(seed: int = 0) -> Native:
 def test_mixing_is_between_the_two() -> None:
     plain, thought = torch.randn(5, 7), torch.randn(5, 7)
     for w, alone in ((0.0, plain), (1.0, thought)):
-        assert torch.allclose(mixed(plain, thought, torch.full((5,), w)), alone.log_softmax(-1), atol=1e-6)
-    found = mixed(plain, thought, torch.full((5,), 0.3))
+        assert torch.allclose(mix_logits(plain, thought, torch.full((5,), w)), alone.log_softmax(-1), atol=1e-6)
+    found = mix_logits(plain, thought, torch.full((5,), 0.3))
     assert torch.allclose(found.exp().sum(-1), torch.ones(5)), "a distribution"
     for p, t, m in zip(plain.tolist(), thought.tolist(), found.tolist(), strict=True):
         raised = [math.exp(0.7 * a + 0.3 * b) for a, b in zip(p, t, strict=True)]
@@ -56,7 +56,7 @@ def test_mixing_is_between_the_two() -> None:
 def test_rewards_are_against_the_mean_of_the_place(told: list[tuple[int, float]]) -> None:
     place = torch.tensor([p for p, _ in told])
     said = torch.tensor([s for _, s in told], dtype=torch.float64)
-    found = rewards(said, place).tolist()
+    found = thought_rewards(said, place).tolist()
     for (p, s), r in zip(told, found, strict=True):
         rivals = [x for q, x in told if q == p]
         assert r == pytest.approx(s - sum(rivals) / len(rivals), abs=1e-9)
@@ -75,7 +75,7 @@ def test_reinforce_against_all_thoughts() -> None:
         for pair in product(range(3), repeat=2):
             chance = float(p.detach()[list(pair)].prod())
             logp = theta.log_softmax(-1)[list(pair)]
-            each = loss(worth[list(pair)], logp, torch.zeros(2, dtype=torch.long), 1.0, positive)
+            each = thought_loss(worth[list(pair)], logp, torch.zeros(2, dtype=torch.long), 1.0, positive)
             total += chance * torch.autograd.grad(each.mean(), theta)[0]
             mean = float(worth[list(pair)].mean())
             for i in pair:
@@ -89,7 +89,7 @@ def test_reinforce_against_all_thoughts() -> None:
 
 def test_the_reward_carries_no_gradient_to_the_prediction() -> None:
     said = torch.tensor([-1.0, -2.0], requires_grad=True)
-    each = loss(said, torch.tensor([-3.0, -4.0]), torch.zeros(2, dtype=torch.long), 5.0, False)
+    each = thought_loss(said, torch.tensor([-3.0, -4.0]), torch.zeros(2, dtype=torch.long), 5.0, False)
     each.sum().backward()
     assert said.grad is not None and said.grad.tolist() == [-1.0, -1.0]
     assert each.tolist() == pytest.approx([1.0 + 5 * 0.5 * 3.0, 2.0 - 5 * 0.5 * 4.0])
@@ -99,7 +99,7 @@ def test_the_reward_carries_no_gradient_to_the_prediction() -> None:
 
 
 def slow(
-    policy: Native, w: Mapping[str, Tensor], head: Mapping[str, Tensor], text: Text, j: int, thought: Sequence[int],
+    policy: Native, w: Mapping[str, Tensor], head: Mapping[str, Tensor], text: QuietText, j: int, thought: Sequence[int],
     ahead: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Log-likelihood of the next tokens, mixed, and of the thought: one sequence at a time, in float64."""
@@ -120,11 +120,11 @@ def slow(
     return said, sum((logp[i, t] for i, t in enumerate(thought)), torch.zeros((), dtype=torch.float64))
 
 
-def draw_world(seed: int) -> tuple[list[Text], list[list[list[np.ndarray]]]]:
+def draw_world(seed: int) -> tuple[list[QuietText], list[list[list[np.ndarray]]]]:
     rng = np.random.default_rng(seed)
     shapes = ((6, 3, True), (4, 1, True), (7, 2, False), (3, 2, True))
-    texts = [Text(ids(rng.integers(3, 12, size)), first, every) for size, first, every in shapes]
-    return texts, [[[ids(rng.integers(2, 12, rng.integers(0, 4))) for _ in range(2)] for _ in t.places] for t in texts]
+    texts = [QuietText(ids(rng.integers(3, 12, size)), first, every) for size, first, every in shapes]
+    return texts, [[[ids(rng.integers(2, 12, rng.integers(0, 4))) for _ in range(2)] for _ in t.thought_positions] for t in texts]
 
 
 @settings(deadline=None, max_examples=8)
@@ -137,7 +137,7 @@ def test_the_packed_loss_and_gradient_are_those_of_single_texts(seed: int, ahead
     head = {n: p.detach().double().requires_grad_() for n, p in made.mixing.named_parameters()}
     terms = []
     for text, by_place in zip(texts, thoughts, strict=True):
-        for j, here in zip(text.places, by_place, strict=True):
+        for j, here in zip(text.thought_positions, by_place, strict=True):
             told = [slow(policy, w, head, text, j, one.tolist(), ahead) for one in here]
             mean = sum(float(s.detach()) for s, _ in told) / len(told)
             for said, logp in told:
@@ -145,20 +145,20 @@ def test_the_packed_loss_and_gradient_are_those_of_single_texts(seed: int, ahead
                 terms.append(-said - 0.7 * (max(r, 0.0) if positive else r) * logp)
     expected = sum(terms[1:], terms[0]) / len(terms)
     expected.backward()
-    found = made.slopes(texts, thoughts)
+    found = made.gradient_of_texts(texts, thoughts)
     for name, g in found.items():
         leaf = w[name.removeprefix("net.")] if name.startswith("net.") else head[name.removeprefix("mixing.")]
         assert leaf.grad is not None
         scale = max(float(leaf.grad.abs().max()), 1e-3)
         assert float((g.double() - leaf.grad).abs().max()) < 2e-4 * scale, name
-    assert made.learn(texts, thoughts)["loss"] == pytest.approx(float(expected.detach()), rel=1e-5)
+    assert made.step_on_texts(texts, thoughts)["loss"] == pytest.approx(float(expected.detach()), rel=1e-5)
 
 
 def test_the_expected_gradient_by_all_thoughts_of_a_network() -> None:
     """Thoughts of one token, two at a place: the mean over all pairs is the gradient of the expectation."""
     policy = lively(3)
     made = learner(policy, ahead=2, positive=False)
-    text = Text(ids([3, 4, 5]), 2)  # one place: after the second token
+    text = QuietText(ids([3, 4, 5]), 2)  # one place: after the second token
     w = weights64(policy.net)
     head = {n: p.detach().double() for n, p in made.mixing.named_parameters()}
     c = policy.net.config
@@ -170,7 +170,7 @@ def test_the_expected_gradient_by_all_thoughts_of_a_network() -> None:
     total = {name: torch.zeros_like(v) for name, v in w.items()}
     for a, b in product(range(c.vocab), repeat=2):
         chance = float(p[a].detach() * p[b].detach())
-        for name, g in made.slopes([text], [[[ids([a]), ids([b])]]]).items():
+        for name, g in made.gradient_of_texts([text], [[[ids([a]), ids([b])]]]).items():
             if name.startswith("net."):
                 total[name.removeprefix("net.")] += chance * g.double()
     for (name, found), g in zip(total.items(), exact, strict=True):
@@ -179,19 +179,19 @@ def test_the_expected_gradient_by_all_thoughts_of_a_network() -> None:
 
 
 def test_a_text_is_laid_once() -> None:
-    text = Text(ids([3, 4, 5, 6]), 2)
-    laid = lay([text], [[[ids([9]), ids([])], [ids([10, 11])]]], (START, END), ahead=2)
+    text = QuietText(ids([3, 4, 5, 6]), 2)
+    laid = pack_thoughts([text], [[[ids([9]), ids([])], [ids([10, 11])]]], (START, END), ahead=2)
     assert laid.ids_T.tolist() == [3, 4, START, 9, END, 5, START, END, 5, 5, START, 10, 11, END]
     assert laid.lengths == [2, 4, 3, 1, 4] and laid.parents == [-1, 0, 0, 0, 3]
     assert laid.plain_P.tolist() == [1, 9, 1, 9, 9] and laid.thought_P.tolist() == [4, 5, 7, 8, 13]
-    assert laid.target_P.tolist() == [5, 6, 5, 6, 6] and laid.of_P.tolist() == [0, 0, 1, 1, 2]
-    assert laid.before_Q.tolist() == [2, 10, 11] and laid.own_Q.tolist() == [9, 10, 11]
-    assert laid.of_Q.tolist() == [0, 2, 2] and laid.place_N.tolist() == [0, 0, 1]
+    assert laid.target_P.tolist() == [5, 6, 5, 6, 6] and laid.thought_of_P.tolist() == [0, 0, 1, 1, 2]
+    assert laid.source_Q.tolist() == [2, 10, 11] and laid.target_Q.tolist() == [9, 10, 11]
+    assert laid.thought_of_Q.tolist() == [0, 2, 2] and laid.position_N.tolist() == [0, 0, 1]
 
 
 def test_one_may_think_once_before_all_that_is_foretold() -> None:
-    text = Text(ids([3, 4, 5, 6, 9]), 2, every=False)
-    laid = lay([text], [[[ids([10])]]], (START, END), ahead=3)
+    text = QuietText(ids([3, 4, 5, 6, 9]), 2, at_every_token=False)
+    laid = pack_thoughts([text], [[[ids([10])]]], (START, END), ahead=3)
     assert laid.ids_T.tolist() == [3, 4, START, 10, END, 5, 6, 5, 6] and laid.parents == [-1, 0, 0]
     assert laid.plain_P.tolist() == [1, 7, 8] and laid.thought_P.tolist() == [4, 5, 6]
     assert laid.target_P.tolist() == [5, 6, 9]
@@ -200,8 +200,8 @@ def test_one_may_think_once_before_all_that_is_foretold() -> None:
 def test_without_thoughts_it_is_plain_training() -> None:
     policy = lively(5)
     made = learner(policy)
-    text = Text(ids([3, 4, 5, 6]), 2)
-    found = made.slopes([text], [[[], []]])
+    text = QuietText(ids([3, 4, 5, 6]), 2)
+    found = made.gradient_of_texts([text], [[[], []]])
     w = weights64(policy.net)
     logp = plain_logits(w, policy.net.config, [3, 4, 5]).log_softmax(-1)
     (-(logp[1, 5] + logp[2, 6]) / 2).backward()

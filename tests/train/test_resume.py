@@ -9,13 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fakes import tiny, world
+from fakes import tiny_decoder, mixed_groups
 from kept import Job
 from ponder.nets import hf, lora
 from ponder.nets.lora import LoRA
 from ponder.runs import Run
 from ponder.train import states
-from ponder.train.checkpoint import Saver, load
+from ponder.train.checkpoint import Saver, load_latest
 from ponder.train.learner import Learner
 from ponder.train.objective import KL
 from ponder.train.optimiser import AdamW
@@ -35,15 +35,15 @@ def learner(
     kind: str = "llama", dtype: torch.dtype = torch.float32, frozen: int = 0, adapters: bool = False,
     moments: Any = "float32", device: str = "cpu",
 ) -> Learner:  # fmt: skip
-    net = tiny(kind, dtype=dtype).to(device)
+    net = tiny_decoder(kind, dtype=dtype).to(device)
     if adapters:
         pytest.importorskip("peft")
         lora.attach(net, LoRA(rank=4), seed=0)
-    return Learner(net, RULE, AdamW(lr=1e-3, warmup=4, states=moments), frozen_layers=frozen)
+    return Learner(net, RULE, AdamW(lr=1e-3, warmup_steps=4, states=moments), frozen_layers=frozen)
 
 
 def credited() -> list[Trace]:
-    traces = world()
+    traces = mixed_groups()
     RULE.credit(traces, "wanted", {})
     return traces
 
@@ -55,12 +55,12 @@ def halves(settings: dict[str, Any], folder: Path, background: bool) -> tuple[Le
         one.step(credited())
     with Run(folder, Job()) as run:
         with Saver(run, background=background) as saver:
-            saver.save(2, one.tensors(), one.facts(), {"model": hf.snapshot(one.net, copy=background)})
+            saver.save(2, one.tensors(), one.counters(), {"model": hf.snapshot(one.net, copy=background)})
             if background:  # training goes on meanwhile
                 told = [one.step(credited()) for _ in range(2)]
         if not background:
             told = [one.step(credited()) for _ in range(2)]
-        found = load(run)
+        found = load_latest(run)
     assert found is not None
     two = learner(**settings)
     two.restore(found.tensors, found.state)
@@ -77,7 +77,7 @@ def test_training_goes_on_to_the_bit(
     assert told == again
     assert all(torch.equal(p, two.net.state_dict()[n]) for n, p in one.net.state_dict().items())
     assert all(torch.equal(t, two.tensors()[n]) for n, t in one.tensors().items())
-    assert one.facts() == two.facts()
+    assert one.counters() == two.counters()
     assert any(t.dtype == torch.uint8 for t in two.tensors().values()) == (kind == "8 bits")
 
 
@@ -91,18 +91,18 @@ def test_training_goes_on_on_a_gpu(kind: str, tmp_path: Path) -> None:
 
 def test_a_count_of_skipped_steps_comes_back(tmp_path: Path) -> None:
     one, two = learner(), learner()
-    one.skipped = 2
+    one.consecutive_skipped_steps = 2
     with Run(tmp_path, Job()) as run:
         with Saver(run) as saver:
-            saver.save(5, one.tensors(), one.facts(), {})
-        found = load(run)
+            saver.save(5, one.tensors(), one.counters(), {})
+        found = load_latest(run)
     assert found is not None
     two.restore(found.tensors, found.state)
-    assert two.skipped == 2
+    assert two.consecutive_skipped_steps == 2
 
 
 def test_a_model_s_snapshot_holds_still(tmp_path: Path) -> None:
-    net = tiny()
+    net = tiny_decoder()
     before = {n: p.clone() for n, p in net.state_dict().items()}
     then, now = hf.snapshot(net), hf.snapshot(net, copy=False)
     with torch.no_grad():
@@ -118,7 +118,7 @@ def test_a_model_s_snapshot_holds_still(tmp_path: Path) -> None:
 
 def test_a_writer_s_files_are_those_of_save(tmp_path: Path) -> None:
     for kind in ("untied", "gemma"):
-        net = tiny(kind, dtype=torch.bfloat16)
+        net = tiny_decoder(kind, dtype=torch.bfloat16)
         hf.save(net, tmp_path / kind / "saved", shard_bytes=20_000)
         hf.snapshot(net, shard_bytes=20_000)(tmp_path / kind / "written")
         saved = {p.name: p.read_bytes() for p in (tmp_path / kind / "saved").iterdir()}
@@ -129,11 +129,11 @@ def test_a_writer_s_files_are_those_of_save(tmp_path: Path) -> None:
 def test_adapters_are_folded_into_the_model(copy: bool, tmp_path: Path) -> None:
     one = learner(adapters=True)
     one.step(credited())
-    expected = {n: t.clone() for n, t in lora.merged(one.net).items()}
+    expected = {n: t.clone() for n, t in lora.merged_weights(one.net).items()}
     write = hf.snapshot(one.net, copy=copy)
     if copy:
         one.step(credited())
     write(tmp_path / "model")
     loaded = dict(hf.load(tmp_path / "model").named_parameters())
     assert loaded.keys() == expected.keys() and all(torch.equal(t, loaded[n]) for n, t in expected.items())
-    assert any(not torch.equal(t, tiny().state_dict()[n]) for n, t in expected.items())
+    assert any(not torch.equal(t, tiny_decoder().state_dict()[n]) for n, t in expected.items())

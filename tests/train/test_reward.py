@@ -18,22 +18,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fakes import apart, group, plain_hidden, tiny, weights64, world
+from fakes import perturb, trace_group, plain_hidden, tiny_decoder, weights64, mixed_groups
 from formulas import Grads, gap
 from ponder.errors import ModelError, UsageError
 from ponder.nets import hf
 from ponder.nets.lora import LoRA, attach
-from ponder.nets.valued import Head, Valued
+from ponder.nets.valued import ScoreHead, DecoderWithHead
 from ponder.train.judge import RewardLearner
 from ponder.train.objective import Tokens
 from ponder.train.optimiser import AdamW
 from ponder.train.pack import chains
-from ponder.train.reward import ORM, PRM, SHARE, TARGET, BradleyTerry, Judging, Value, two_hot
+from ponder.train.reward import OutcomeReward, ProcessReward, SHARE_NOTE, TARGET_NOTE, BradleyTerry, RewardObjective, StateValue, two_hot
 from ponder.types import Score, Step, Trace, ids
 
-RULES: dict[str, Judging] = {
-    "pairs": BradleyTerry(), "orm": ORM(), "orm, bias": ORM(bias=True), "prm": PRM(), "value": Value(),
-    "two-hot": Value("two-hot", bins=7), "x1": Value("x1", of="value", hidden=(5, 3)),
+RULES: dict[str, RewardObjective] = {
+    "pairs": BradleyTerry(), "orm": OutcomeReward(), "orm, bias": OutcomeReward(bias=True), "prm": ProcessReward(), "value": StateValue(),
+    "two-hot": StateValue("two-hot", bins=7), "x1": StateValue("x1", target_source="value", hidden=(5, 3)),
 }  # fmt: skip
 
 
@@ -50,7 +50,7 @@ def solutions() -> list[Trace]:
 
     trees = []
     for sizes in (((3, 1, 4), (1, 1), (2,)), ((1,), (1,)), ((2, 2, 2, 1), (3, 1))):
-        trace = group(rng.integers(3, 64, 4), [])
+        trace = trace_group(rng.integers(3, 64, 4), [])
         for way in sizes:
             at = 0
             for i, size in enumerate(way):
@@ -66,23 +66,23 @@ def solutions() -> list[Trace]:
     return trees
 
 
-def traces_of(rule: Judging) -> list[Trace]:
-    return solutions() if isinstance(rule, Value | PRM) else world() + solutions()
+def traces_of(rule: RewardObjective) -> list[Trace]:
+    return solutions() if isinstance(rule, StateValue | ProcessReward) else mixed_groups() + solutions()
 
 
 # what is read where, from nothing but the traces
 
 
-def wanted(rule: Judging, traces: Sequence[Trace]) -> list[list[tuple[int, float]]]:
+def wanted(rule: RewardObjective, traces: Sequence[Trace]) -> list[list[tuple[int, float]]]:
     out = []
     for trace in traces:
         here = []
         for i, step in enumerate(trace.steps):
             score = step.scores.get("wanted", Score(None)).value
             answer = not trace.children(i) and step.stop in ("eos", "length")
-            if isinstance(rule, Value) and rule.of == "value":
+            if isinstance(rule, StateValue) and rule.target_source == "value":
                 score = step.value if step.visits else None
-            if i and score is not None and (isinstance(rule, Value | PRM) or answer):
+            if i and score is not None and (isinstance(rule, StateValue | ProcessReward) or answer):
                 here.append((i, score))
         if isinstance(rule, BradleyTerry) and len({s for _, s in here}) < 2:
             here = []
@@ -100,7 +100,7 @@ def sigmoid(x: float) -> float:
     return 1 / (1 + math.exp(-x))
 
 
-def formula(rule: Judging, groups: Sequence[tuple[np.ndarray, Sequence[float]]]) -> float:
+def formula(rule: RewardObjective, groups: Sequence[tuple[np.ndarray, Sequence[float]]]) -> float:
     """From the numbers [M, O] and targets of each trace."""
     if isinstance(rule, BradleyTerry):
         prompts = []
@@ -114,11 +114,11 @@ def formula(rule: Judging, groups: Sequence[tuple[np.ndarray, Sequence[float]]])
     return float(np.mean(terms))
 
 
-def one(rule: Judging, z: np.ndarray, y: float) -> float:
-    if isinstance(rule, ORM):  # and PRM
+def one(rule: RewardObjective, z: np.ndarray, y: float) -> float:
+    if isinstance(rule, OutcomeReward):  # and PRM
         p = sigmoid(z[0])
         return -(y * math.log(p) + (1 - y) * math.log(1 - p))
-    assert isinstance(rule, Value)
+    assert isinstance(rule, StateValue)
     if rule.kind == "mse":
         return 0.5 * (z[0] - y) ** 2
     if rule.kind == "x1":
@@ -147,7 +147,7 @@ def test_loss_and_gradient_of_the_numbers(name: str) -> None:
     rng = np.random.default_rng(1)
     numbers = [rng.normal(size=(len(here), rule.head.bins)) * 2 for here in places]
     rule.credit(traces, "wanted", {})
-    marked = [[i for i, s in enumerate(t.steps) if TARGET in s.notes] for t in traces]
+    marked = [[i for i, s in enumerate(t.steps) if TARGET_NOTE in s.notes] for t in traces]
     assert marked == [[i for i, _ in here] for here in places]
     flat = np.concatenate(numbers)
 
@@ -156,8 +156,8 @@ def test_loss_and_gradient_of_the_numbers(name: str) -> None:
         return formula(rule, [(z, [y for _, y in h]) for z, h in zip(parts, places, strict=True) if h])
 
     values = torch.tensor(flat, requires_grad=True)
-    last = [(s.notes[TARGET][-1], s.notes[SHARE][-1]) for t in traces for s in t.steps if TARGET in s.notes]
-    notes = {n: torch.tensor([x[k] for x in last], dtype=torch.float64) for k, n in enumerate((TARGET, SHARE))}
+    last = [(s.notes[TARGET_NOTE][-1], s.notes[SHARE_NOTE][-1]) for t in traces for s in t.steps if TARGET_NOTE in s.notes]
+    notes = {n: torch.tensor([x[k] for x in last], dtype=torch.float64) for k, n in enumerate((TARGET_NOTE, SHARE_NOTE))}
     tree = torch.tensor([number for number, h in enumerate(places) for _ in h])
     none = torch.zeros(0)
     loss, stats = rule.loss(Tokens(none, tree, tree, none, none, none, values, notes))
@@ -165,16 +165,16 @@ def test_loss_and_gradient_of_the_numbers(name: str) -> None:
     assert float(loss.sum().detach()) == pytest.approx(total(flat), rel=1e-6), "a target is kept in float32"
     assert values.grad is not None
     assert np.allclose(values.grad.numpy(), slope(total, flat), atol=2e-7)
-    assert set(stats) == {rule.told}
+    assert set(stats) == {rule.metric_name}
 
 
 def test_k_answers_of_a_prompt_weigh_as_one_prompt() -> None:
     """All K (K - 1) / 2 pairs (InstructGPT); equal scores make none."""
-    many = group([5], [[4, 2], [6, 2], [7, 2], [8, 2]], [4.0, 3.0, 2.0, 1.0])
-    two = group([5], [[4, 2], [6, 2]], [1.0, 0.0])
-    equal = group([5], [[4, 2], [6, 2]], [1.0, 1.0])
+    many = trace_group([5], [[4, 2], [6, 2], [7, 2], [8, 2]], [4.0, 3.0, 2.0, 1.0])
+    two = trace_group([5], [[4, 2], [6, 2]], [1.0, 0.0])
+    equal = trace_group([5], [[4, 2], [6, 2]], [1.0, 1.0])
     assert BradleyTerry().credit([many, two, equal], "wanted", {}) == {"labels": 6.0}
-    shares = [[float(s.notes[SHARE][-1]) for s in t.steps[1:] if SHARE in s.notes] for t in (many, two, equal)]
+    shares = [[float(s.notes[SHARE_NOTE][-1]) for s in t.steps[1:] if SHARE_NOTE in s.notes] for t in (many, two, equal)]
     assert shares == [[0.125] * 4, [0.25] * 2, []]
 
 
@@ -183,7 +183,7 @@ def test_k_answers_of_a_prompt_weigh_as_one_prompt() -> None:
 
 def learner_of(name: str, micro: int = 10**9, **more: Any) -> RewardLearner:
     rule = RULES[name]
-    net = apart(Valued.of(tiny(scale=0.1), rule.head, seed=2), 0.05, seed=4)
+    net = perturb(DecoderWithHead.from_decoder(tiny_decoder(scale=0.1), rule.head, seed=2), 0.05, seed=4)
     return RewardLearner(net, rule, AdamW(lr=1e-9), micro_tokens=micro, **more)  # type: ignore[arg-type]
 
 
@@ -215,10 +215,10 @@ def plain_step(learner: RewardLearner, traces: Sequence[Trace]) -> tuple[float, 
     return float(total.detach()), {n: x.grad for n, x in w.items() if x.grad is not None}
 
 
-def _one(rule: Judging, z: Tensor, y: float) -> Tensor:
-    if isinstance(rule, ORM):
+def _one(rule: RewardObjective, z: Tensor, y: float) -> Tensor:
+    if isinstance(rule, OutcomeReward):
         return torch.log1p(torch.exp(z[0])) - y * z[0]
-    assert isinstance(rule, Value)
+    assert isinstance(rule, StateValue)
     if rule.kind == "mse":
         return (z[0] - y) ** 2 / 2
     if rule.kind == "x1":
@@ -273,7 +273,7 @@ class ByPair(BradleyTerry):
     pairwise = False
 
 
-class Sums(PRM):
+class Sums(ProcessReward):
     """The mean over a trace's steps first."""
 
     pairwise = True
@@ -297,7 +297,7 @@ def test_predicted_is_what_a_plain_pass_reads(name: str) -> None:
     RULES[name].credit(traces, "wanted", {})
     w = {n: p.detach() for n, p in weights64(learner.net).items()}
     seen = []
-    for trace, places, numbers in learner.predicted(traces):
+    for trace, places, numbers in learner.predict(traces):
         for (i, target), z in zip(places, numbers, strict=True):
             hidden = plain_hidden(w, learner.net.config, trace.token_ids(i).tolist())[-1]
             expected = hidden @ w["score.weight"].T + w.get("score.bias", 0)
@@ -308,7 +308,7 @@ def test_predicted_is_what_a_plain_pass_reads(name: str) -> None:
 
 def test_only_the_head_learns_where_that_is_asked_for() -> None:
     traces = solutions()
-    PRM().credit(traces, "wanted", {})
+    ProcessReward().credit(traces, "wanted", {})
     assert set(learner_of("prm", head_only=True).gradient(traces)) == {"score.weight", "score.bias"}
     plain = learner_of("prm").gradient(traces)
     assert (
@@ -320,25 +320,25 @@ def test_only_the_head_learns_where_that_is_asked_for() -> None:
 def test_adapters_and_the_head_learn_together() -> None:
     pytest.importorskip("peft")
     traces = solutions()
-    PRM().credit(traces, "wanted", {})
-    net = apart(Valued.of(tiny(), PRM().head), 0.05)
+    ProcessReward().credit(traces, "wanted", {})
+    net = perturb(DecoderWithHead.from_decoder(tiny_decoder(), ProcessReward().head), 0.05)
     attach(net, LoRA(2, targets=("q_proj",)), 0)
-    found = RewardLearner(net, PRM()).gradient(traces)
+    found = RewardLearner(net, ProcessReward()).gradient(traces)
     assert all(".lora_" in n or n.startswith("score.") for n in found) and {"score.weight", "score.bias"} < set(found)
 
 
 def test_what_nobody_judged_teaches_nothing() -> None:
     traces = solutions()
-    assert PRM().credit(traces, "nobody", {}) == {"labels": 0.0}
+    assert ProcessReward().credit(traces, "nobody", {}) == {"labels": 0.0}
     told = learner_of("prm").step(traces)
     assert told["loss"] == 0 and told["grad_norm"] == 0
 
 
 def test_credit_twice_is_credit_once() -> None:
     one_time, two_times = solutions(), solutions()
-    PRM().credit(one_time, "wanted", {})
-    ORM().credit(two_times, "wanted", {})
-    PRM().credit(two_times, "wanted", {})
+    ProcessReward().credit(one_time, "wanted", {})
+    OutcomeReward().credit(two_times, "wanted", {})
+    ProcessReward().credit(two_times, "wanted", {})
     for a, b in zip(one_time, two_times, strict=True):
         for s, t in zip(a.steps, b.steps, strict=True):
             assert s.notes.keys() == t.notes.keys()
@@ -357,13 +357,13 @@ def test_two_hot_keeps_the_mean(values: list[float], bins: int) -> None:
 def test_a_head_reads_what_it_says() -> None:
     z = torch.tensor([[0.0, 1.0, -2.0], [3.0, 3.0, 3.0]], dtype=torch.float64)
     p = np.exp(z.numpy() / 2) / np.exp(z.numpy() / 2).sum(1, keepdims=True)
-    head = Head("value", "two-hot", bins=3, low=-1, high=3, temperature=2.0)
-    assert np.allclose(head.read(z), p @ [-1, 1, 3])
+    head = ScoreHead("value", "two-hot", bins=3, low=-1, high=3, temperature=2.0)
+    assert np.allclose(head.interpret(z), p @ [-1, 1, 3])
     one = z[:, 1:2]
-    assert np.allclose(Head("process", "logit", temperature=2.0).read(one), [sigmoid(0.5), sigmoid(1.5)])
-    assert np.allclose(Head("value", "squashed", low=-1).read(one), np.tanh(one[:, 0].numpy() / 2))
-    assert np.allclose(Head("reward", temperature=4.0).read(one), [0.25, 0.75])
-    assert np.allclose(Head("value").read(one), [1, 3])
+    assert np.allclose(ScoreHead("process", "logit", temperature=2.0).interpret(one), [sigmoid(0.5), sigmoid(1.5)])
+    assert np.allclose(ScoreHead("value", "squashed", low=-1).interpret(one), np.tanh(one[:, 0].numpy() / 2))
+    assert np.allclose(ScoreHead("reward", temperature=4.0).interpret(one), [0.25, 0.75])
+    assert np.allclose(ScoreHead("value").interpret(one), [1, 3])
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -374,7 +374,7 @@ def test_a_head_is_saved_with_its_model(name: str, tmp_path: Path) -> None:
     again = hf.load_valued(tmp_path / "judge", torch.float32)
     assert again.head == net.head and hf.holds_numbers(tmp_path / "judge")
     hidden = torch.randn(5, net.config.width)
-    assert torch.equal(again.numbers(hidden), net.numbers(hidden))
+    assert torch.equal(again.raw_scores(hidden), net.raw_scores(hidden))
     head, stored = hf.head_of(tmp_path / "judge")
     assert head == net.head and stored.keys() == {f"score.{n}" for n, _ in net.score.named_parameters()}
     told = json.loads((tmp_path / "judge" / "config.json").read_text())
@@ -386,24 +386,24 @@ def test_a_head_is_saved_with_its_model(name: str, tmp_path: Path) -> None:
 
 
 def test_another_s_classifier_is_a_reward_and_may_be_a_critic(tmp_path: Path) -> None:
-    hf.save(apart(Valued.of(tiny()), 0.1), tmp_path / "judge")
+    hf.save(perturb(DecoderWithHead.from_decoder(tiny_decoder()), 0.1), tmp_path / "judge")
     told = json.loads((tmp_path / "judge" / "config.json").read_text())
     del told["score_head"]
     (tmp_path / "judge" / "config.json").write_text(json.dumps(told))
     net = hf.load_valued(tmp_path / "judge", torch.float32)
     hidden = torch.randn(5, net.config.width)
-    assert net.head == Head("reward") and torch.allclose(net.values(hidden), net.numbers(hidden)[:, 0], atol=1e-6)
+    assert net.head == ScoreHead("reward") and torch.allclose(net.values(hidden), net.raw_scores(hidden)[:, 0], atol=1e-6)
     with pytest.raises(UsageError, match="a critic's are plain numbers"):
-        Valued.of(tiny(), PRM().head).values(hidden)
+        DecoderWithHead.from_decoder(tiny_decoder(), ProcessReward().head).values(hidden)
 
 
 def test_impossible_settings_and_labels_are_refused() -> None:
     with pytest.raises(UsageError, match=r"the label 1.5 does not lie in \[0, 1\]"):
-        ORM().credit([group([5], [[4, 2]], [1.5], "p")], "wanted", {})
+        OutcomeReward().credit([trace_group([5], [[4, 2]], [1.5], "p")], "wanted", {})
     with pytest.raises(UsageError, match="two-hot"):
-        Value("two-hot", bins=1)
+        StateValue("two-hot", bins=1)
     with pytest.raises(UsageError, match="mse, two-hot or x1"):
-        Value("huber")  # type: ignore[arg-type]
+        StateValue("huber")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="between -1 and 1"):
-        Value("x1", low=0.0, high=3.0)
-    assert Value.x1().head == Head("value", "squashed", True, (1024, 256), low=-1.0)
+        StateValue("x1", low=0.0, high=3.0)
+    assert StateValue.x1().head == ScoreHead("value", "squashed", True, (1024, 256), low=-1.0)

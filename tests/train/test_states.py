@@ -27,7 +27,7 @@ def test_the_values_are_those_of_the_bit_patterns(signed: bool) -> None:
         part = (int(fraction or "0", 2) + 0.5) / 2 ** len(fraction)
         values.append(sign * 10.0 ** -len(power) * (0.1 + 0.9 * part))
     assert len(set(values)) == 256
-    np.testing.assert_allclose(states.tree(signed).numpy(), sorted(values), rtol=1e-12)
+    np.testing.assert_allclose(states.quantization_levels(signed).numpy(), sorted(values), rtol=1e-12)
 
 
 @pytest.mark.parametrize("signed", [True, False])
@@ -37,10 +37,10 @@ def test_packing_takes_the_nearest_value_of_each_block(signed: bool, count: int)
     scale = np.repeat(4.0 ** np.arange(-10, 10), 256)[:count]
     x = rng.normal(size=count) * 10.0 ** rng.uniform(-9, 0, size=count) * scale
     x = (x if signed else x**2).astype(np.float32)
-    codes, top = states.pack(torch.from_numpy(x), signed)
+    codes, top = states.quantize(torch.from_numpy(x), signed)
     assert codes.dtype == torch.uint8 and len(codes) == count and len(top) == -(-count // 256)
-    found = states.unpack(codes, top, signed).numpy()
-    book = np.float32(states.tree(signed).numpy())
+    found = states.dequantize(codes, top, signed).numpy()
+    book = np.float32(states.quantization_levels(signed).numpy())
     for a in range(0, count, 256):
         block, largest = x[a : a + 256], np.abs(x[a : a + 256]).max()
         near = np.abs(book[None] * largest - block[:, None]).min(1)
@@ -54,7 +54,7 @@ def test_tiny_and_zero_blocks_survive() -> None:
     x = torch.zeros(768)
     x[300:310], x[600] = 1e-40, 1e-30  # 1e-40 is subnormal
     for signed in (True, False):
-        found = states.unpack(*states.pack(x, signed), signed)
+        found = states.dequantize(*states.quantize(x, signed), signed)
         torch.testing.assert_close(found, x, rtol=0.08, atol=0)
 
 
@@ -65,7 +65,7 @@ def test_eight_bits_are_a_quarter_of_the_memory() -> None:
         masters = Masters(net, AdamW(states=kind))  # type: ignore[arg-type]
         for p in net.parameters():
             p.grad = torch.ones_like(p)
-        masters.step(masters.norm())
+        masters.step(masters.grad_norm())
         moments = {n: t for n, t in masters.tensors().items() if n.startswith("exp_avg")}
         sizes[kind] = sum(t.nbytes for n, t in moments.items() if n.endswith("0.weight"))
         small = {t.dtype for n, t in moments.items() if n.endswith(("bias", "1.weight"))}
@@ -78,14 +78,14 @@ def learn(kind: str, steps: int) -> tuple[list[float], dict[str, Tensor]]:
     """A perceptron learns another one's function, from fresh examples whose features differ a thousandfold in size."""
     torch.manual_seed(0)
     teacher, net = (nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, 64)) for _ in range(2))
-    masters = Masters(net, AdamW(lr=3e-3, warmup=10, decay_steps=steps, states=kind))  # type: ignore[arg-type]
+    masters = Masters(net, AdamW(lr=3e-3, warmup_steps=10, decay_steps=steps, states=kind))  # type: ignore[arg-type]
     losses, sizes = [], torch.logspace(-3, 0, 64)
     for _ in range(steps):
         x = torch.randn(64, 64) * sizes
         loss = (net(x) - teacher(x).detach()).square().mean()
         loss.backward()
-        masters.collect()
-        masters.step(masters.norm())
+        masters.accumulate()
+        masters.step(masters.grad_norm())
         losses.append(float(loss.detach()))
     return losses, {n: p.detach() for n, p in net.named_parameters()}
 
@@ -110,7 +110,7 @@ def test_a_gradient_seen_once_does_not_leap() -> None:
     once[:, 0], once[:, 1] = 1.0, 1e-4  # its square is 1e-8 of the block's largest, below the smallest value
     for t in range(5):
         net.weight.grad = once.clone() if t == 0 else torch.zeros(64, 64)
-        masters.step(masters.norm())
+        masters.step(masters.grad_norm())
     assert float((net.weight.detach() - start).abs().max()) < 5e-3
 
 
@@ -120,7 +120,7 @@ def stepped(net: nn.Linear, settings: AdamW) -> dict[str, Tensor]:
     for _ in range(3):
         for p in net.parameters():
             p.grad = torch.randn(p.shape, generator=draw)
-        masters.step(masters.norm())
+        masters.step(masters.grad_norm())
     return masters.tensors()
 
 

@@ -105,7 +105,7 @@ def test_grpo_and_its_relatives(w: World) -> None:
     agree(GRPO(), w, "grpo", beta=0.04)
     agree(GRPO(clip=0.1, clip_high=0.4, kl=KL()), w, "grpo", epsilon_low=0.1, epsilon_high=0.4)
     agree(DrGRPO(), w, "dr_grpo")
-    agree(DrGRPO(length=50), w, "dr_grpo", max_completion_length=50)
+    agree(DrGRPO(max_completion_tokens=50), w, "dr_grpo", max_completion_length=50)
     for name in ("dapo", "bnpo"):
         agree(DAPO(), w, name, epsilon_high=0.28)
     agree(CISPO(), w, "cispo", epsilon_high=5.0)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ponder.errors import UsageError
-from ponder.verify import FORMS, FinalNumber, after_thinking, answer, extract, state
+from ponder.verify import ANSWER_FORMS, FinalNumber, after_thinking, answer, extract, format_answer
 
 GIVEN = [
     (r"So it is \boxed{42}.", "42"),
@@ -126,9 +126,9 @@ def test_unknown_forms_are_refused(forms):
         FinalNumber(forms=forms)
 
 
-@given(st.integers(-(10**9), 10**9), st.sampled_from(FORMS))
+@given(st.integers(-(10**9), 10**9), st.sampled_from(ANSWER_FORMS))
 def test_state_is_the_inverse_of_extract(number, form):
-    assert extract(state(str(number), form), (form,)).answer == str(number)
+    assert extract(format_answer(str(number), form), (form,)).answer == str(number)
 
 
 PIECES = ["\\boxed{", "}", "{", "<think>", "</think>", "<answer>", "</answer>", "####", "answer is ", "Answer:", "\n",
@@ -137,12 +137,12 @@ PIECES = ["\\boxed{", "}", "{", "<think>", "</think>", "<answer>", "</answer>", 
 
 
 @settings(max_examples=100)
-@given(st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=5)), max_size=20).map("".join))
+@given(st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=5)), max_size=20).map_problems("".join))
 def test_no_text_raises(text):
-    for forms in (FORMS, *((form,) for form in FORMS)):
+    for forms in (ANSWER_FORMS, *((form,) for form in ANSWER_FORMS)):
         found = extract(text, forms)
         assert (found.answer is None) == bool(found.reason)
-        assert FinalNumber(forms).judge(text, "42").value in (0.0, 1.0)
+        assert FinalNumber(forms).grade(text, "42").value in (0.0, 1.0)
 
 
 SENTENCES = [
@@ -159,10 +159,10 @@ SENTENCES = [
 
 
 @settings(max_examples=200)
-@given(st.lists(st.one_of(st.sampled_from([*PIECES, *SENTENCES]), st.text(max_size=3)), max_size=16).map("".join))
+@given(st.lists(st.one_of(st.sampled_from([*PIECES, *SENTENCES]), st.text(max_size=3)), max_size=16).map_problems("".join))
 def test_lines_are_found_wherever_the_pattern_finds_them(text):
     whole = [(match.start(), match.end()) for match in answer._LINE.finditer(text)]
-    assert [(line.start, line.end) for line in answer.lines(text)] == whole
+    assert [(line.start, line.end) for line in answer.find_answer_lines(text)] == whole
 
 
 @pytest.mark.parametrize(
@@ -172,5 +172,5 @@ def test_no_text_takes_long(piece):
     text = piece * (60_000 // len(piece))
     before = time.process_time()
     for whole in (text, "\\boxed{" + text, "The answer is " + text, "\\boxed{42}" + text):
-        extract(whole, FORMS)
+        extract(whole, ANSWER_FORMS)
     assert time.process_time() - before < 8

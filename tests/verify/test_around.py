@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ponder.verify import Choice, FinalNumber, FinalText, MathAnswer, around
-from ponder.verify.around import denied, part_of_more
-from ponder.verify.units import NONE, Unit, agree, read_unit
+from ponder.verify import MultipleChoice, FinalNumber, FinalText, MathAnswer, around
+from ponder.verify.around import is_denied, part_of_more
+from ponder.verify.units import NO_UNIT, Unit, conversion_factors, read_unit
 
 VERIFIERS = [FinalNumber(), MathAnswer()]
 
@@ -78,7 +78,7 @@ def test_a_unit_or_percent_sign_can_make_it_another_quantity(verifier, gold, ans
      (r"\frac{\sqrt{2}}{2}", r"\frac{\sqrt{2}}{2}\%", False), (r"3\sqrt{2}", r"~3\sqrt{2}", False)],
 )  # fmt: skip
 def test_the_same_of_expressions(gold, answer, right):
-    assert MathAnswer().judge(rf"\boxed{{{answer}}}", gold).value == float(right)
+    assert MathAnswer().grade(rf"\boxed{{{answer}}}", gold).value == float(right)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_the_same_of_expressions(gold, answer, right):
      ". C fits too."],
 )  # fmt: skip
 def test_a_second_letter_is_a_second_choice(after):
-    assert Choice().judge(rf"\boxed{{B}}{after}", "B").value == 0.0
+    assert MultipleChoice().grade(rf"\boxed{{B}}{after}", "B").value == 0.0
 
 
 @pytest.mark.parametrize(
@@ -96,20 +96,20 @@ def test_a_second_letter_is_a_second_choice(after):
      "The correct option is B.", "The best answer is (B)."],
 )  # fmt: skip
 def test_words_are_no_letters(text):
-    assert Choice().judge(text, "B").value == 1.0
+    assert MultipleChoice().grade(text, "B").value == 1.0
 
 
 def test_a_text_can_be_denied_as_well():
     verifier = FinalText(forms=("tag", "line"))
     for text in ("I don't think the answer is yes.", "not <answer>yes</answer>", "It is false that the answer is yes"):
-        assert verifier.judge(text, "yes").value == 0.0, text
+        assert verifier.grade(text, "yes").value == 0.0, text
 
 
 @pytest.mark.parametrize("piece", ["-", "not ", "\\frac{", "{1}", "\\sqrt[", "1 - ", "doubt ", "don't think ", "$)]\\"])
 def test_it_takes_no_time(piece):
     begun = time.perf_counter()
     for _ in range(200):
-        denied(piece * 10_000), part_of_more(piece * 10_000, piece * 10_000)
+        is_denied(piece * 10_000), part_of_more(piece * 10_000, piece * 10_000)
     assert time.perf_counter() - begun < 1.0
 
 
@@ -121,27 +121,27 @@ WORDS = [
 
 
 @settings(max_examples=400)
-@given(st.lists(st.one_of(st.sampled_from([*WORDS, " ", " "]), st.text(max_size=2)), max_size=12).map("".join))
+@given(st.lists(st.one_of(st.sampled_from([*WORDS, " ", " "]), st.text(max_size=2)), max_size=12).map_problems("".join))
 def test_a_quick_look_first_changes_no_verdict(text):
     """The patterns alone are the rule; what is asked before them only saves their time."""
     patterns = ((around._OFFERS, 20), (around._DOUBTS, 120), (around._CHANGES, 60))
-    assert denied(text) == any(pattern.search(text[-near:]) for pattern, near in patterns)
+    assert is_denied(text) == any(pattern.search(text[-near:]) for pattern, near in patterns)
     assert part_of_more(text, "") == bool(around._LEADS.search(text[-100:]))
 
 
 def test_units_have_dimensions_and_sizes():
     assert read_unit("square centimeters") == read_unit("cm", "²") == read_unit("sq. cm") == read_unit("cm^2")
     assert read_unit("m s^{-1}") == read_unit("meters per second") == read_unit("m/s")
-    assert agree(read_unit("m/s"), read_unit("km/h")) == (Fraction(5, 18),)
-    assert agree(read_unit("lb"), read_unit("pounds")) == agree(read_unit("gbp"), read_unit("pounds")) == (1,)
-    assert agree(read_unit("cm"), read_unit("cm^2")) == agree(read_unit("dollars"), read_unit("rupees")) == ()
-    assert agree((), read_unit("cm")) == agree(read_unit("liters"), ()) == (1,)
-    assert agree(read_unit("cubic decimeters") or (NONE,), read_unit("liters")) == (1,)
+    assert conversion_factors(read_unit("m/s"), read_unit("km/h")) == (Fraction(5, 18),)
+    assert conversion_factors(read_unit("lb"), read_unit("pounds")) == conversion_factors(read_unit("gbp"), read_unit("pounds")) == (1,)
+    assert conversion_factors(read_unit("cm"), read_unit("cm^2")) == conversion_factors(read_unit("dollars"), read_unit("rupees")) == ()
+    assert conversion_factors((), read_unit("cm")) == conversion_factors(read_unit("liters"), ()) == (1,)
+    assert conversion_factors(read_unit("cubic decimeters") or (NO_UNIT,), read_unit("liters")) == (1,)
 
 
 def test_other_words_are_counted_things_or_nothing():
-    assert read_unit("red apples") == read_unit("apples") == (Unit(things="apple"),)
-    assert agree(read_unit("apples"), read_unit("oranges")) == ()
+    assert read_unit("red apples") == read_unit("apples") == (Unit(counted_noun="apple"),)
+    assert conversion_factors(read_unit("apples"), read_unit("oranges")) == ()
     for words in ("in octal", "repeating", "ish", "halved", "pairs", "quarters", "K", "rounded up", "of them doubled"):
         assert read_unit(words) is None, words
 
@@ -149,5 +149,5 @@ def test_other_words_are_counted_things_or_nothing():
 @pytest.mark.parametrize("space", ["   ", "\t", "\u00a0", " \t "])
 def test_words_after_an_answer_count_however_far_apart_they_stand(space: str) -> None:
     said = space.join(["\\boxed{42}", "in", "binary"])
-    assert MathAnswer().judge(said, "42").value == 0.0, said
-    assert MathAnswer().judge(f"It{space}is \\boxed{{42}}{space}.", "42").value == 1.0
+    assert MathAnswer().grade(said, "42").value == 0.0, said
+    assert MathAnswer().grade(f"It{space}is \\boxed{{42}}{space}.", "42").value == 1.0

@@ -17,20 +17,20 @@ from hypothesis import strategies as st
 
 from ponder.errors import TaskError, UnknownName, UsageError
 from ponder.protocols import Scorer
-from ponder.types import Problem, Score, Step, Trace, ids, user
-from ponder.verify.code.equal import same
-from ponder.verify.code.languages import LANGUAGES, WHERE
+from ponder.types import Problem, Score, Step, Trace, ids, user_messages
+from ponder.verify.code.equal import values_equal
+from ponder.verify.code.languages import PROGRAMMING_LANGUAGES, WHERE
 from ponder.verify.code.rows import from_humaneval, from_mbpp
-from ponder.verify.code.text import LONGEST, program
+from ponder.verify.code.text import MAX_PROGRAM_CHARS, extract_program
 from ponder.verify.code.tools import calculate, run_python
-from ponder.verify.code.verdicts import AssertTests, CallTests, OutputTests, PropertyTests, complete
-from ponder.verify.sandbox import Limits, SandboxError, level
+from ponder.verify.code.verdicts import AssertTests, CallTests, OutputTests, PropertyTests, prepend_prefix
+from ponder.verify.sandbox import SandboxLimits, SandboxError, detect_isolation
 from ponder.verify.sandbox.codec import encode
 
-if level().rung is None:
-    pytest.skip(f"no jail can be built here: {level()}", allow_module_level=True)
+if detect_isolation().rung is None:
+    pytest.skip(f"no jail can be built here: {detect_isolation()}", allow_module_level=True)
 
-LIMITS = Limits(seconds=5, wall=20)
+LIMITS = SandboxLimits(cpu_seconds=5, wall_seconds=20)
 ADD = {"entry": "f", "tests": [{"args": [x], "expected": x + 1} for x in (1, 41, -7)]}
 GOOD = "def f(x): return x + 1"
 
@@ -63,24 +63,24 @@ NOT_FOUND = [
     ("```\nx = 1\n```\n```\nx = 2\n```", "several programs"),
     ("```python\nx = 1", "malformed: a code block without an end"),
     ("```python\nx = 1\n```\n```python\nx", "malformed: a code block without an end"),
-    ("```python\n" + "#" * (LONGEST + 1) + "\n```", "too long"),
+    ("```python\n" + "#" * (MAX_PROGRAM_CHARS + 1) + "\n```", "too long"),
 ]
 
 
 @pytest.mark.parametrize(("text", "source"), FOUND)
 def test_the_one_program(text, source):
-    assert program(text).answer == source
+    assert extract_program(text).answer == source
 
 
 @pytest.mark.parametrize(("text", "reason"), NOT_FOUND)
 def test_no_program(text, reason):
-    found = program(text)
+    found = extract_program(text)
     assert found.answer is None and found.reason == reason
 
 
 @given(st.text("`~ \npython#x", max_size=60))
 def test_any_text_has_an_answer(text):
-    found = program(text)
+    found = extract_program(text)
     assert (found.answer is None) == bool(found.reason)
 
 
@@ -127,15 +127,15 @@ def test_every_cell_of_the_grid(table):
         (answer, expected)
         for row, expected in values
         for other, answer in values
-        if same(encode(answer), expected) != (row == other)
+        if values_equal(encode(answer), expected) != (row == other)
     ]
     assert wrong == []
 
 
 def test_tolerance_is_for_floats_only():
-    assert same(0.30000000000000004, 0.3) and not same(0.30000000000000004, 0.3, tolerance=0)
-    assert same(1e-13, 0.0) and not same(1e-13, 0.0, tolerance=0) and not same(0.0, 1e-13)
-    assert not same(1 + 1e-12, 1) and not same(encode(2**60 + 1), 2**60)
+    assert values_equal(0.30000000000000004, 0.3) and not values_equal(0.30000000000000004, 0.3, tolerance=0)
+    assert values_equal(1e-13, 0.0) and not values_equal(1e-13, 0.0, tolerance=0) and not values_equal(0.0, 1e-13)
+    assert not values_equal(1 + 1e-12, 1) and not values_equal(encode(2**60 + 1), 2**60)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_tolerance_is_for_floats_only():
 def test_a_crooked_tree_equals_nothing(tree):
     for _, expected in GRID:
         if not (tree == ["l"] and expected in ([], ())):
-            assert not same(tree, expected)
+            assert not values_equal(tree, expected)
 
 
 LEAVES = (
@@ -170,9 +170,9 @@ CROOKED = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=4), max_le
 @given(CROOKED)
 def test_no_tree_breaks_the_comparison(tree):
     for _, expected in GRID:
-        assert same(tree, expected) in (True, False)
+        assert values_equal(tree, expected) in (True, False)
     for expected in ({(1, frozenset({2})): [3]}, {frozenset()}, b"", 1j, Decimal(1), Fraction(1, 2), range(2)):
-        assert same(tree, expected) in (True, False)
+        assert values_equal(tree, expected) in (True, False)
 
 
 @pytest.mark.parametrize(
@@ -198,13 +198,13 @@ def test_no_tree_holds_up_the_comparison(tree):
         dict.fromkeys(range(30_000), 0),
     ]
     begun = time.process_time()
-    assert not any(same(t, e) for t in (tree, ["s", tree], ["d", [tree, 0]]) for e in (*wanted, {1}, {1: 0}))
+    assert not any(values_equal(t, e) for t in (tree, ["s", tree], ["d", [tree, 0]]) for e in (*wanted, {1}, {1: 0}))
     assert time.process_time() - begun < 5
 
 
 def test_repeated_members_do_not_make_a_set():
-    assert not same(["s", 1, 1], {1, 2}) and not same(["s", 1, 1], {1})
-    assert not same(["d", [1, 2], [1, 2]], {1: 2, 3: 4})
+    assert not values_equal(["s", 1, 1], {1, 2}) and not values_equal(["s", 1, 1], {1})
+    assert not values_equal(["d", [1, 2], [1, 2]], {1: 2, 3: 4})
 
 
 # -- calls -------------------------------------------------------------------------------------------------------------
@@ -213,24 +213,24 @@ def test_repeated_members_do_not_make_a_set():
 def test_calls():
     verifier = CallTests(limits=LIMITS)
     assert isinstance(verifier, Scorer) and verifier.name == "accuracy"
-    assert verifier.judge(said(GOOD), ADD) == Score(1.0, "right")
-    assert verifier.judge(said("def f(x): return x + (x < 9)"), ADD) == Score(0.0, "wrong (test 2); passed 2 of 3")
-    assert verifier.judge(said("def f(x): return 1 / 0"), ADD).reason.startswith("raised: ZeroDivisionError")
-    assert verifier.judge(said("def f(x) return"), ADD).reason.startswith("raised: SyntaxError")
-    assert verifier.judge(said("def g(x): return x + 1"), ADD).reason.startswith(
+    assert verifier.grade(said(GOOD), ADD) == Score(1.0, "right")
+    assert verifier.grade(said("def f(x): return x + (x < 9)"), ADD) == Score(0.0, "wrong (test 2); passed 2 of 3")
+    assert verifier.grade(said("def f(x): return 1 / 0"), ADD).reason.startswith("raised: ZeroDivisionError")
+    assert verifier.grade(said("def f(x) return"), ADD).reason.startswith("raised: SyntaxError")
+    assert verifier.grade(said("def g(x): return x + 1"), ADD).reason.startswith(
         "raised: NameError: the program defines"
     )
-    assert verifier.judge("no code", ADD) == Score(0.0, "no program")
+    assert verifier.grade("no code", ADD) == Score(0.0, "no program")
     method = {"entry": "Solution.f", "tests": ADD["tests"]}
-    assert verifier.judge(said("class Solution:\n    def f(self, x): return x + 1"), method).value == 1.0
+    assert verifier.grade(said("class Solution:\n    def f(self, x): return x + 1"), method).value == 1.0
     named = {"entry": "f", "tests": [{"args": [], "kwargs": {"x": 1}, "expected": 2}]}
-    assert verifier.judge(said(GOOD), named).value == 1.0
+    assert verifier.grade(said(GOOD), named).value == 1.0
 
 
 def test_share_is_the_share_of_tests():
-    verifier = CallTests(share=True, limits=LIMITS)
-    assert verifier.judge(said("def f(x): return 2"), ADD).value == pytest.approx(1 / 3)
-    assert verifier.judge(said("import os\ndef f(x): return 2 if x == 1 else os._exit(0)"), ADD).value == pytest.approx(
+    verifier = CallTests(partial_credit=True, limits=LIMITS)
+    assert verifier.grade(said("def f(x): return 2"), ADD).value == pytest.approx(1 / 3)
+    assert verifier.grade(said("import os\ndef f(x): return 2 if x == 1 else os._exit(0)"), ADD).value == pytest.approx(
         1 / 3
     )
 
@@ -238,8 +238,8 @@ def test_share_is_the_share_of_tests():
 def test_steps_are_judged_together():
     texts = [said(GOOD), said("def f(x): return x"), "nothing", said("def f(x):\n    while True: pass")]
     steps = [Step(None, "?", ids([])), *(Step(0, text, ids([])) for text in texts)]
-    trace = Trace(Problem("p", user("?"), ADD), steps)
-    scores = asyncio.run(CallTests(limits=Limits(seconds=1, wall=5))(trace, [1, 2, 3, 4]))
+    trace = Trace(Problem("p", user_messages("?"), ADD), steps)
+    scores = asyncio.run(CallTests(limits=SandboxLimits(cpu_seconds=1, wall_seconds=5))(trace, [1, 2, 3, 4]))
     assert [s.value for s in scores] == [1.0, 0.0, 0.0, 0.0]
     assert scores[3].reason.startswith("timed out")
 
@@ -279,11 +279,11 @@ def test_a_row_that_cannot_be_judged_is_undecided_and_named(verifier, row, named
 
 def test_a_reference_that_fails_its_tests_is_named():
     verifier = CallTests(limits=LIMITS)
-    verifier.check(ADD, GOOD, "add/1")
+    verifier.check_reference(ADD, GOOD, "add/1")
     with pytest.raises(TaskError, match=r"add/1.*reference.*wrong"):
-        verifier.check(ADD, "def f(x): return x", "add/1")
+        verifier.check_reference(ADD, "def f(x): return x", "add/1")
     with pytest.raises(TaskError, match=r"add/1 cannot be judged.*tests"):
-        verifier.check({"entry": "f"}, GOOD, "add/1")
+        verifier.check_reference({"entry": "f"}, GOOD, "add/1")
 
 
 def test_a_jail_that_breaks_is_undecided(monkeypatch):
@@ -298,7 +298,7 @@ def test_a_jail_that_breaks_is_undecided(monkeypatch):
         (OutputTests(limits=LIMITS), {"tests": [{"stdin": "", "stdout": ""}]}),
         (AssertTests(limits=LIMITS), {"tests": ["assert f(1) == 2"]}),
     ):
-        assert verifier.judge(said(GOOD), row) == Score(None, "crashed: no room")
+        assert verifier.grade(said(GOOD), row) == Score(None, "crashed: no room")
 
 
 def test_no_jail_is_a_refusal_with_the_reason(monkeypatch):
@@ -306,7 +306,7 @@ def test_no_jail_is_a_refusal_with_the_reason(monkeypatch):
         raise SandboxError("nothing here would hold it")
 
     monkeypatch.setattr("ponder.verify.code.verdicts.shared", refuse)
-    trace = Trace(Problem("p", user("?"), ADD), [Step(None, "?", ids([])), Step(0, said(GOOD), ids([]))])
+    trace = Trace(Problem("p", user_messages("?"), ADD), [Step(None, "?", ids([])), Step(0, said(GOOD), ids([]))])
     assert asyncio.run(CallTests()(trace, [1])) == [Score(None, "refused: nothing here would hold it")]
 
 
@@ -318,7 +318,7 @@ def test_settings_that_make_no_sense():
     with pytest.raises(UnknownName, match="c\\+\\+"):
         OutputTests(language="c+")
     with pytest.raises(UsageError, match="cases"):
-        PropertyTests(cases=0)
+        PropertyTests(n_cases=0)
 
 
 # -- output ------------------------------------------------------------------------------------------------------------
@@ -328,14 +328,14 @@ ECHO = {"tests": [{"stdin": "1\n", "stdout": "2\n"}, {"stdin": "41", "stdout": "
 
 def test_output():
     verifier = OutputTests(limits=LIMITS)
-    assert verifier.judge(said("print(int(input()) + 1)"), ECHO) == Score(1.0, "right")
-    assert verifier.judge(said("if __name__ == '__main__': print(int(input()) + 1, end='  \\n\\n')"), ECHO).value == 1.0
-    assert verifier.judge(said("print(2)"), ECHO) == Score(0.0, "wrong (test 2)")
-    assert verifier.judge(said("print(2); exit(1)"), ECHO).reason.startswith("raised: exit status 1")
-    assert verifier.judge(said("print(int(input()) / 0)"), ECHO).reason.startswith("raised: ZeroDivisionError")
-    assert OutputTests(share=True, limits=LIMITS).judge(said("print(2)"), ECHO).value == 0.5
+    assert verifier.grade(said("print(int(input()) + 1)"), ECHO) == Score(1.0, "right")
+    assert verifier.grade(said("if __name__ == '__main__': print(int(input()) + 1, end='  \\n\\n')"), ECHO).value == 1.0
+    assert verifier.grade(said("print(2)"), ECHO) == Score(0.0, "wrong (test 2)")
+    assert verifier.grade(said("print(2); exit(1)"), ECHO).reason.startswith("raised: exit status 1")
+    assert verifier.grade(said("print(int(input()) / 0)"), ECHO).reason.startswith("raised: ZeroDivisionError")
+    assert OutputTests(partial_credit=True, limits=LIMITS).grade(said("print(2)"), ECHO).value == 0.5
     spaced = said("print(' 2 ' if input() == '1' else '42')")
-    judged = {c: OutputTests(compare=c, limits=LIMITS).judge(spaced, ECHO).value for c in ("lines", "words", "exact")}
+    judged = {c: OutputTests(compare=c, limits=LIMITS).grade(spaced, ECHO).value for c in ("lines", "words", "exact")}
     assert judged == {"lines": 0.0, "words": 1.0, "exact": 0.0}
 
 
@@ -352,28 +352,28 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("name", LANGUAGES)
+@pytest.mark.parametrize("name", PROGRAMMING_LANGUAGES)
 def test_other_languages(name):
-    spoken, verifier = LANGUAGES[name], OutputTests(language=name, limits=LIMITS)
-    tag = min(spoken.tags)
-    if shutil.which(spoken.needs, path=WHERE) is None:
-        score = verifier.judge(said(PROGRAMS[name], tag), ECHO)
-        assert score.value is None and f"{spoken.needs} is not installed" in score.reason
+    spoken, verifier = PROGRAMMING_LANGUAGES[name], OutputTests(language=name, limits=LIMITS)
+    tag = min(spoken.fence_tags)
+    if shutil.which(spoken.required_program, path=WHERE) is None:
+        score = verifier.grade(said(PROGRAMS[name], tag), ECHO)
+        assert score.value is None and f"{spoken.required_program} is not installed" in score.reason
         return
-    if level().rung != "namespaces" and spoken.compiler:
+    if detect_isolation().rung != "namespaces" and spoken.compiler:
         pytest.skip("compilers need namespaces")
-    assert verifier.judge(said(PROGRAMS[name], tag), ECHO) == Score(1.0, "right")
+    assert verifier.grade(said(PROGRAMS[name], tag), ECHO) == Score(1.0, "right")
     wrong = PROGRAMS[name].replace("1", "2")
-    assert verifier.judge(said(wrong, tag), ECHO).value == 0.0
-    broken = verifier.judge(said("(((", tag), ECHO)
+    assert verifier.grade(said(wrong, tag), ECHO).value == 0.0
+    broken = verifier.grade(said("(((", tag), ECHO)
     assert broken.value == 0.0 and (not spoken.compiler or broken.reason.startswith("malformed: it does not compile"))
 
 
 def test_a_compiler_reads_no_files_of_ours():
-    if shutil.which("gcc", path=WHERE) is None or level().rung != "namespaces":
+    if shutil.which("gcc", path=WHERE) is None or detect_isolation().rung != "namespaces":
         pytest.skip("needs gcc and namespaces")
     source = '#include "/etc/passwd"\nint main(void) { return 0; }'
-    score = OutputTests(language="c", limits=LIMITS).judge(said(source, "c"), ECHO)
+    score = OutputTests(language="c", limits=LIMITS).grade(said(source, "c"), ECHO)
     assert score.value == 0.0 and "No such file" in score.reason
 
 
@@ -390,12 +390,12 @@ PALINDROME = {
 def test_asserts():
     verifier = AssertTests(limits=LIMITS)
     for source in ("def p(s): return s == s[::-1]", "    return s == s[::-1]"):
-        assert verifier.judge(said(source), PALINDROME) == Score(1.0, "right")
-    assert verifier.judge(said("def p(s): return True"), PALINDROME) == Score(0.0, "wrong; passed 0 of 1")
-    shared = AssertTests(share=True, limits=LIMITS)
-    assert shared.judge(said("def p(s): return True"), PALINDROME).value == pytest.approx(2 / 3)
-    assert verifier.judge(said("def p(s): return s / 2"), PALINDROME).reason.startswith("wrong: TypeError")
-    assert verifier.judge(said("import os\nos._exit(0)"), PALINDROME).reason.startswith("crashed")
+        assert verifier.grade(said(source), PALINDROME) == Score(1.0, "right")
+    assert verifier.grade(said("def p(s): return True"), PALINDROME) == Score(0.0, "wrong; passed 0 of 1")
+    shared = AssertTests(partial_credit=True, limits=LIMITS)
+    assert shared.grade(said("def p(s): return True"), PALINDROME).value == pytest.approx(2 / 3)
+    assert verifier.grade(said("def p(s): return s / 2"), PALINDROME).reason.startswith("wrong: TypeError")
+    assert verifier.grade(said("import os\nos._exit(0)"), PALINDROME).reason.startswith("crashed")
 
 
 def test_an_answer_that_upsets_the_comparison_is_wrong_not_undecided():
@@ -405,7 +405,7 @@ def test_an_answer_that_upsets_the_comparison_is_wrong_not_undecided():
         b = b'a["ok",' + b'["c",' * 400 + b"1.0" + b",1.0]" * 400 + b"]"
         os.write(3, len(b).to_bytes(4, "big") + b)
     """
-    assert CallTests(limits=LIMITS).judge(said(textwrap.dedent(source)), ADD).value == 0.0
+    assert CallTests(limits=LIMITS).grade(said(textwrap.dedent(source)), ADD).value == 0.0
 
 
 def test_what_a_program_says_of_itself_can_be_written_down():
@@ -413,14 +413,14 @@ def test_what_a_program_says_of_itself_can_be_written_down():
         (CallTests(limits=LIMITS), ADD),
         (AssertTests(limits=LIMITS), {"tests": ["assert f(1) == 2"]}),
     ):
-        reason = verifier.judge(said("def f(x): raise ValueError('\\ud800\\x1b[2J\\n')"), row).reason
+        reason = verifier.grade(said("def f(x): raise ValueError('\\ud800\\x1b[2J\\n')"), row).reason
         assert "ValueError" in reason and reason.isprintable()
 
 
 def test_the_prefix_goes_before():
-    assert complete("", "x") == "x"
-    assert complete("def f():\n", "    return 1") == "def f():\n    return 1"
-    assert complete("import math\n", "def f(): pass") == "import math\n\n\ndef f(): pass"
+    assert prepend_prefix("", "x") == "x"
+    assert prepend_prefix("def f():\n", "    return 1") == "def f():\n    return 1"
+    assert prepend_prefix("import math\n", "def f(): pass") == "import math\n\n\ndef f(): pass"
 
 
 SORT = {
@@ -432,19 +432,19 @@ SORT = {
 
 def test_properties():
     verifier = PropertyTests(limits=LIMITS)
-    assert verifier.judge(said("def s(x): return sorted(x)"), SORT) == Score(1.0, "right")
-    lazy = verifier.judge(said("def s(x): return x"), SORT)
+    assert verifier.grade(said("def s(x): return sorted(x)"), SORT) == Score(1.0, "right")
+    lazy = verifier.grade(said("def s(x): return x"), SORT)
     assert lazy.value == 0.0 and "wrong" in lazy.reason
-    some = PropertyTests(share=True, limits=LIMITS).judge(said("def s(x): return x"), SORT).value
+    some = PropertyTests(partial_credit=True, limits=LIMITS).grade(said("def s(x): return x"), SORT).value
     assert 0 < some < 0.7
-    assert PropertyTests(share=True, seed=1, limits=LIMITS).judge(said("def s(x): return x"), SORT).value != some
+    assert PropertyTests(partial_credit=True, seed=1, limits=LIMITS).grade(said("def s(x): return x"), SORT).value != some
     broken = {**SORT, "property": "def draw(random): return 1 / 0\ndef holds(result): return True"}
-    assert "draw failed" in verifier.judge(said("def s(): pass"), broken).reason
+    assert "draw failed" in verifier.grade(said("def s(): pass"), broken).reason
 
 
 # -- public sets -------------------------------------------------------------------------------------------------------
 
-SLOW = Limits(seconds=30, memory=1 << 30)
+SLOW = SandboxLimits(cpu_seconds=30, memory_bytes=1 << 30)
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import pytest
 
 from ponder.errors import UnknownName, UsageError
 from ponder.jobs import decode, encode
-from ponder.types import Problem, Score, Step, Trace, ids, user
-from ponder.verify import REWARDS, FinalNumber, Gated, Repetition, ThinkFormat, Weighted, weighted
+from ponder.types import Problem, Score, Step, Trace, ids, user_messages
+from ponder.verify import REWARDS, FinalNumber, Gated, Repetition, ThinkFormat, WeightedSum, weighted_reward
 
 WELL = "<think>a</think><answer>42</answer>"
 BARE = "<answer>42</answer>"
@@ -17,7 +17,7 @@ WRONG = "<think>a</think><answer>7</answer>"
 
 
 def trace(*texts, answer="42"):
-    return Trace(Problem("p", user("?"), answer), [Step(None, "", ids([])), *(Step(0, t, ids([])) for t in texts)])
+    return Trace(Problem("p", user_messages("?"), answer), [Step(None, "", ids([])), *(Step(0, t, ids([])) for t in texts)])
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def test_the_gate_decides_whether_the_rest_counts():
 def test_what_does_not_pass_is_not_judged_further():
     asked = []
     t = trace(WELL, BARE)
-    assert [s.value for s in asyncio.run(Gated(ThinkFormat(), Counted(asked), closed=-1.0)(t, [1, 2]))] == [0.5, -1.0]
+    assert [s.value for s in asyncio.run(Gated(ThinkFormat(), Counted(asked), reward_below=-1.0)(t, [1, 2]))] == [0.5, -1.0]
     assert asked == [1]
     asyncio.run(Gated(ThinkFormat(), Counted(asked))(trace(BARE), [1]))
     assert asked == [1]
@@ -69,32 +69,32 @@ def test_an_undecided_gate_or_reward_is_undecided():
 
 
 def test_gates_and_sums_nest():
-    reward = Gated(ThinkFormat(), Weighted(((FinalNumber(), 1.0), (Repetition(), 0.5))))
+    reward = Gated(ThinkFormat(), WeightedSum(((FinalNumber(), 1.0), (Repetition(), 0.5))))
     t = trace(WELL, BARE)
     assert [s.value for s in asyncio.run(reward(t, [1, 2]))] == [1.0, 0.0]
     assert t.steps[1].scores.keys() == {"format", "accuracy", "repetition", "reward"} and reward.name == "gated_reward"
     assert decode(encode(reward)) == reward
-    summed = Weighted(((Gated(ThinkFormat(), FinalNumber()), 2.0), (Repetition(), 0.5)))
+    summed = WeightedSum(((Gated(ThinkFormat(), FinalNumber()), 2.0), (Repetition(), 0.5)))
     assert [s.value for s in asyncio.run(summed(t, [1, 2]))] == [2.0, 0.0]
     assert t.steps[2].scores["gated_accuracy"].value == 0.0
 
 
 def test_a_partial_gate():
-    half = Gated(Counted([]), FinalNumber(), least=0.5)
+    half = Gated(Counted([]), FinalNumber(), min_score=0.5)
     assert asyncio.run(half(trace(WELL), [1]))[0].value == 1.0
-    assert asyncio.run(Gated(Counted([]), FinalNumber(), least=0.6)(trace(WELL), [1]))[0].value == 0.0
+    assert asyncio.run(Gated(Counted([]), FinalNumber(), min_score=0.6)(trace(WELL), [1]))[0].value == 0.0
 
 
 def test_rewards_by_name_and_weight():
-    reward = weighted({"accuracy": 1, "format": 0.5, "ponder.verify:Repetition": 0.1}, FinalNumber())
-    assert reward == Weighted(((FinalNumber(), 1.0), (ThinkFormat(), 0.5), (Repetition(), 0.1)))
+    reward = weighted_reward({"accuracy": 1, "format": 0.5, "ponder.verify:Repetition": 0.1}, FinalNumber())
+    assert reward == WeightedSum(((FinalNumber(), 1.0), (ThinkFormat(), 0.5), (Repetition(), 0.1)))
     for name in REWARDS:
-        assert weighted({name: 1.0}, FinalNumber()).parts[0][0].name == name
+        assert weighted_reward({name: 1.0}, FinalNumber()).parts[0][0].name == name
     with pytest.raises(UnknownName, match="Did you mean 'format'"):
-        weighted({"fromat": 1.0}, FinalNumber())
+        weighted_reward({"fromat": 1.0}, FinalNumber())
     for bad in ({}, {"format": math.nan}, {"math:pi": 1.0}):
         with pytest.raises(UsageError):
-            weighted(bad, FinalNumber())
+            weighted_reward(bad, FinalNumber())
 
 
 def test_a_part_that_can_be_gamed_marks_the_whole():
@@ -102,16 +102,16 @@ def test_a_part_that_can_be_gamed_marks_the_whole():
     class Soft(Undecided):
         gameable: bool = True
 
-    assert not Weighted(((FinalNumber(), 1.0),)).gameable and not Gated(ThinkFormat(), FinalNumber()).gameable
-    assert Weighted(((Gated(ThinkFormat(), Soft()), 1.0),)).gameable
+    assert not WeightedSum(((FinalNumber(), 1.0),)).gameable and not Gated(ThinkFormat(), FinalNumber()).gameable
+    assert WeightedSum(((Gated(ThinkFormat(), Soft()), 1.0),)).gameable
 
 
 def test_what_cannot_work_is_refused():
     for make in (
         lambda: Gated(FinalNumber(), FinalNumber()),
         lambda: Gated(Undecided("accuracy"), FinalNumber()),
-        lambda: Gated(ThinkFormat(), FinalNumber(), least=math.nan),
-        lambda: Gated(ThinkFormat(), FinalNumber(), closed=math.inf),
+        lambda: Gated(ThinkFormat(), FinalNumber(), min_score=math.nan),
+        lambda: Gated(ThinkFormat(), FinalNumber(), reward_below=math.inf),
     ):
         with pytest.raises(UsageError):
             make()

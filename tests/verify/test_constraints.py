@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 import bad_answers
 from ponder.jobs import decode, encode
 from ponder.protocols import Scorer
-from ponder.types import Problem, Step, Trace, ids, user
+from ponder.types import Problem, Step, Trace, ids, user_messages
 from ponder.verify import Constraints, JsonSchema
-from ponder.verify.form.constraints import KINDS, broken, sentences, visible, words
-from ponder.verify.form.patterns import matches
+from ponder.verify.form.constraints import CONSTRAINT_KINDS, constraint_fault, sentences, visible_text, words
+from ponder.verify.form.patterns import regex_matches
 from ponder.verify.form.schema import json_fault
-from ponder.verify.reading import DEEPEST, NotJson, read_json, read_one
+from ponder.verify.reading import MAX_JSON_DEPTH, NotJson, parse_strict_json, read_one
 
 STORY = 'The moon rose. "Look!" said Dr. Ann, who has 3.5 cats. Was it real?\n\nThe moon-lit sea didn\'t answer.'
 ENGLISH = "Let us see how many of them there are, and then we add what she has to that, so it is all."
@@ -80,29 +80,29 @@ BROKEN = [
 
 @pytest.mark.parametrize(("constraint", "text"), KEPT)
 def test_kept(constraint, text):
-    assert broken(constraint, visible(text)) == ""
-    assert Constraints().judge(f"<think>hm</think>\n{text}", [constraint]).value == 1.0
-    tagged = Constraints(tagged=True).judge(f"So: <answer>{text}</answer>", {"constraints": [constraint]})
+    assert constraint_fault(constraint, visible_text(text)) == ""
+    assert Constraints().grade(f"<think>hm</think>\n{text}", [constraint]).value == 1.0
+    tagged = Constraints(in_answer_tag=True).grade(f"So: <answer>{text}</answer>", {"constraints": [constraint]})
     assert tagged.value == 1.0 or constraint["kind"] == "json"
 
 
 @pytest.mark.parametrize(("constraint", "text"), BROKEN)
 def test_broken(constraint, text):
-    score = Constraints().judge(text, [constraint])
+    score = Constraints().grade(text, [constraint])
     assert score.value == 0.0 and score.reason.startswith("keeps 0 of 1; not: ")
 
 
 def test_every_kind_is_tried_both_ways():
     for cases in (KEPT, BROKEN):
-        assert {c["kind"] for c, _ in cases} >= KINDS.keys() - {"lines", "characters", "bullets"}
+        assert {c["kind"] for c, _ in cases} >= CONSTRAINT_KINDS.keys() - {"lines", "characters", "bullets"}
 
 
 def test_the_share_kept_is_partial_credit():
     asked = [{"kind": "words", "at_most": 3}, {"kind": "keyword", "word": "sea"}, {"kind": "no_regex", "pattern": "x"}]
-    assert Constraints().judge("the blue sea today", asked).value == 0.0
-    score = Constraints(partial=True).judge("the blue sea today", asked)
+    assert Constraints().grade("the blue sea today", asked).value == 0.0
+    score = Constraints(partial_credit=True).grade("the blue sea today", asked)
     assert score.value == pytest.approx(2 / 3) and "4 words, more than 3" in score.reason
-    assert Constraints(partial=True).judge("<think>the sea", asked).value == 0.0  # nothing was said
+    assert Constraints(partial_credit=True).grade("<think>the sea", asked).value == 0.0  # nothing was said
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_the_share_kept_is_partial_credit():
         [{}],
         [{"kind": "wrods", "exactly": 1}],
         [{"kind": "words"}],
-        *([{"kind": kind}] for kind in KINDS if kind != "json"),
+        *([{"kind": kind}] for kind in CONSTRAINT_KINDS if kind != "json"),
         [{"kind": "words", "most": 3}],
         [{"kind": "words", "exactly": -1}],
         [{"kind": "words", "exactly": True}],
@@ -138,17 +138,17 @@ def test_the_share_kept_is_partial_credit():
 )
 def test_bad_data_is_undecided_whatever_was_written(asked):
     for text in ("", "<think>", "moon"):
-        score = Constraints().judge(text, asked)
+        score = Constraints().grade(text, asked)
         assert score.value is None and score.reason.startswith("bad data: "), score
 
 
 def test_composing_a_text_does_not_carry_it_past_the_bound():
-    score = Constraints().judge("\U0001d160" * 50_000 + " bad", [{"kind": "no_regex", "pattern": "bad"}])
+    score = Constraints().grade("\U0001d160" * 50_000 + " bad", [{"kind": "no_regex", "pattern": "bad"}])
     assert score.value == 0.0 and score.reason == "too long"
 
 
 def test_a_misspelt_kind_is_named():
-    assert "Did you mean 'words'" in Constraints().judge("a", [{"kind": "wrods", "exactly": 1}]).reason
+    assert "Did you mean 'words'" in Constraints().grade("a", [{"kind": "wrods", "exactly": 1}]).reason
 
 
 def test_counts_by_definition():
@@ -182,8 +182,8 @@ def test_hostile_text_is_decided_in_time():
         {"kind": "sentences", "exactly": 3},
         {"kind": "keyword", "word": "a"},
     ]
-    bad_answers.refused(Constraints(partial=True).judge, asked)
-    bad_answers.refused(Constraints(tagged=True).judge, asked)
+    bad_answers.refused(Constraints(partial_credit=True).grade, asked)
+    bad_answers.refused(Constraints(in_answer_tag=True).grade, asked)
 
 
 # --- patterns ------------------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ CATASTROPHIC = [
 @pytest.mark.parametrize(("pattern", "text"), CATASTROPHIC)
 def test_no_pattern_hangs(pattern, text):
     begin = time.process_time()
-    assert not matches(pattern, text)
+    assert not regex_matches(pattern, text)
     assert time.process_time() - begin < 2.0
 
 
@@ -211,13 +211,13 @@ def test_patterns_match_as_python_does_where_both_can():
 
     for pattern in ("a+b", "^x", r"\d{2,3}$", "(?i)moon|sun", "[^a-c]+", r"\bcat\b", "a.c", "(?s)a.c", "é"):
         for text in ("", "aab", "xyz", "42", "MOON", "abc", "a cat!", "a\nc", "café", "concat"):
-            assert matches(pattern, text) == bool(re.search(pattern, text)), (pattern, text)
-            assert matches(pattern, text, "fullmatch") == bool(re.fullmatch(pattern, text)), (pattern, text)
+            assert regex_matches(pattern, text) == bool(re.search(pattern, text)), (pattern, text)
+            assert regex_matches(pattern, text, "fullmatch") == bool(re.fullmatch(pattern, text)), (pattern, text)
 
 
 def test_surrogates_and_texts_past_the_bound_match_nothing():
-    assert matches("a", "\ud800a") and not matches(r"\?", "\ud800")
-    assert not matches("a", "a" * 200_000) and not matches("^a$", "a\n")
+    assert regex_matches("a", "\ud800a") and not regex_matches(r"\?", "\ud800")
+    assert not regex_matches("a", "a" * 200_000) and not regex_matches("^a$", "a\n")
 
 
 def test_a_missing_package_is_named(monkeypatch):
@@ -225,7 +225,7 @@ def test_a_missing_package_is_named(monkeypatch):
 
     compile_pattern.cache_clear()
     monkeypatch.setitem(sys.modules, "re2", None)
-    score = Constraints().judge("a", [{"kind": "regex", "pattern": "never seen before"}])
+    score = Constraints().grade("a", [{"kind": "regex", "pattern": "never seen before"}])
     assert score.value is None and "pip install 'ponder[constraints]'" in score.reason
 
 
@@ -255,8 +255,8 @@ PERSON = {
     ],
 )
 def test_json_that_follows_the_schema(document):
-    assert JsonSchema().judge(f"<answer>{document}</answer>", PERSON).value == 1.0
-    assert JsonSchema(tagged=False).judge(f"<think>ok</think>{document}", PERSON).value == 1.0
+    assert JsonSchema().grade(f"<answer>{document}</answer>", PERSON).value == 1.0
+    assert JsonSchema(in_answer_tag=False).grade(f"<think>ok</think>{document}", PERSON).value == 1.0
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_json_that_follows_the_schema(document):
     ],
 )
 def test_json_that_does_not(document):
-    score = JsonSchema().judge(f"<answer>{document}</answer>", PERSON)
+    score = JsonSchema().grade(f"<answer>{document}</answer>", PERSON)
     assert score.value == 0.0 and score.reason
 
 
@@ -304,7 +304,7 @@ def test_json_that_does_not(document):
     ],
 )
 def test_a_faulty_schema_is_undecided(schema):
-    score = JsonSchema().judge('<answer>"text"</answer>', schema)
+    score = JsonSchema().grade('<answer>"text"</answer>', schema)
     assert score.value is None and score.reason.startswith("bad data: "), score
 
 
@@ -329,18 +329,18 @@ def test_a_schema_that_refers_to_itself_cannot_be_made_to_hang():
         "type": "array",
     }
     begin = time.process_time()
-    score = JsonSchema().judge("<answer>" + "[" * 60 + "]" * 60 + "</answer>", both)
+    score = JsonSchema().grade("<answer>" + "[" * 60 + "]" * 60 + "</answer>", both)
     assert time.process_time() - begin < 5.0
     assert score.value is None and "more than" in score.reason
     big = json.dumps([[i] if i % 2 else {"a": i} for i in range(1900)], separators=(",", ":"))
     begin = time.process_time()
-    assert JsonSchema().judge(f"<answer>{big}</answer>", {"uniqueItems": True}).value == 1.0
+    assert JsonSchema().grade(f"<answer>{big}</answer>", {"uniqueItems": True}).value == 1.0
     assert time.process_time() - begin < 2.0
 
 
 def test_hostile_json_is_decided_in_time():
-    bad_answers.refused(JsonSchema().judge, PERSON)
-    bad_answers.refused(JsonSchema(tagged=False).judge, PERSON)
+    bad_answers.refused(JsonSchema().grade, PERSON)
+    bad_answers.refused(JsonSchema(in_answer_tag=False).grade, PERSON)
 
 
 JSON = st.recursive(
@@ -357,22 +357,22 @@ JSON = st.recursive(
 @settings(deadline=None)
 @given(JSON)
 def test_json_is_read_as_the_standard_library_does(value):
-    assert read_json(json.dumps(value)) == value
+    assert parse_strict_json(json.dumps(value)) == value
 
 
-@given(st.text(st.characters(codec=None, categories=["L", "N", "P", "S", "Z", "C"]), max_size=60))
+@given(st.text(st.from_alphabet(codec=None, categories=["L", "N", "P", "S", "Z", "C"]), max_size=60))
 def test_any_other_text_has_a_reason(text):
     try:
-        read_json(text)
+        parse_strict_json(text)
     except NotJson as why:
         assert str(why)
 
 
 def test_depth_and_length_are_bounded():
-    assert read_json("[" * DEEPEST + "]" * DEEPEST)
+    assert parse_strict_json("[" * MAX_JSON_DEPTH + "]" * MAX_JSON_DEPTH)
     for text, why in (("[" * 65 + "]" * 65, "too deep"), ("[" * 200_000, "too long"), ("[1" * 5000, "too deep")):
         with pytest.raises(NotJson, match=why):
-            read_json(text)
+            parse_strict_json(text)
 
 
 # --- reading -------------------------------------------------------------------------------------------------------
@@ -419,6 +419,6 @@ def test_they_are_scorers():
         (Constraints(), [{"kind": "words", "exactly": 1}], "hi"),
         (JsonSchema(False), {}, "{}"),
     ):
-        trace = Trace(Problem("p", user("?"), answer), [Step(None, "", ids([])), Step(0, text, ids([]))])
+        trace = Trace(Problem("p", user_messages("?"), answer), [Step(None, "", ids([])), Step(0, text, ids([]))])
         assert isinstance(scorer, Scorer) and decode(encode(scorer)) == scorer
         assert asyncio.run(scorer(trace, [1]))[0].value == 1.0

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ponder.types import Score
-from ponder.verify import Countdown, evaluate
+from ponder.verify import CountdownVerifier, evaluate_arithmetic
 
 GOLD = {"numbers": [3, 4, 2], "target": 14}
 
@@ -17,8 +17,8 @@ GOLD = {"numbers": [3, 4, 2], "target": 14}
      (r"\frac{6}{1 - \dfrac{3}{4}}", 24, (6, 1, 3, 4))],
 )  # fmt: skip
 def test_expressions_are_evaluated_exactly(text, value, used):
-    found = evaluate(text)
-    assert (found.value, found.used) == (Fraction(value), used)
+    found = evaluate_arithmetic(text)
+    assert (found.value, found.used_integers) == (Fraction(value), used)
 
 
 @pytest.mark.parametrize(
@@ -28,24 +28,24 @@ def test_expressions_are_evaluated_exactly(text, value, used):
      r"\frac{1}{2", r"\frac{1}", r"\frac12", r"2\frac{1}{2}", "{3}", r"\frac{1}{0}", r"\frac{}{2}"],
 )  # fmt: skip
 def test_anything_else_has_a_reason(text):
-    assert evaluate(text).value is None and evaluate(text).reason
+    assert evaluate_arithmetic(text).value is None and evaluate_arithmetic(text).reason
 
 
 @given(
     st.recursive(
-        st.integers(0, 99).map(str),
-        lambda e: st.tuples(e, st.sampled_from("+-*"), e).map("({0[0]}{0[1]}{0[2]})".format),
+        st.integers(0, 99).map_problems(str),
+        lambda e: st.tuples(e, st.sampled_from("+-*"), e).map_problems("({0[0]}{0[1]}{0[2]})".format),
         max_leaves=8,
     )
 )
 def test_value_matches_python(text):
-    assert evaluate(text).value == eval(text)
+    assert evaluate_arithmetic(text).value == eval(text)
 
 
 @settings(max_examples=200)
 @given(st.one_of(st.text(max_size=30), st.text("0123456789+-*/() ", max_size=60)))
 def test_no_text_raises(text):
-    found = evaluate(text)
+    found = evaluate_arithmetic(text)
     assert (found.value is None) == bool(found.reason)
 
 
@@ -53,7 +53,7 @@ def test_no_text_raises(text):
     "text", ["<answer>(3 + 4) * 2</answer>", r"\boxed{2 * (4 + 3) = 14}", "<think>3</think><answer>2*(3+4)</answer>"]
 )
 def test_countdown_accepts_solutions(text):
-    assert Countdown().judge(text, GOLD) == Score(1.0, "right")
+    assert CountdownVerifier().grade(text, GOLD) == Score(1.0, "right")
 
 
 @pytest.mark.parametrize(
@@ -65,18 +65,18 @@ def test_countdown_accepts_solutions(text):
      "<answer>(3 + 4) * 2 * 2 / 2</answer>", "<answer>2 * (4 + 3) = x</answer>", "<answer>Use 3, 4 and 2</answer>"],
 )  # fmt: skip
 def test_countdown_rejects(text):
-    assert Countdown().judge(text, GOLD).value == 0.0
+    assert CountdownVerifier().grade(text, GOLD).value == 0.0
 
 
 def test_countdown_with_a_number_left_out():
     gold = {"numbers": [7, 2, 5], "target": 14}
-    assert Countdown().judge("<answer>7 * 2</answer>", gold).value == 0.0
-    assert Countdown(use_all=False).judge("<answer>7 * 2</answer>", gold).value == 1.0
-    assert Countdown(use_all=False).judge("<answer>7 + 7</answer>", gold).value == 0.0
+    assert CountdownVerifier().grade("<answer>7 * 2</answer>", gold).value == 0.0
+    assert CountdownVerifier(use_all=False).grade("<answer>7 * 2</answer>", gold).value == 1.0
+    assert CountdownVerifier(use_all=False).grade("<answer>7 + 7</answer>", gold).value == 0.0
 
 
 def test_countdown_bare():
-    judge = Countdown(forms=("bare",)).judge
+    judge = CountdownVerifier(forms=("bare",)).grade
     assert judge("<think>hm</think> (3 + 4) * 2 = 14.", GOLD).value == 1.0
     assert judge("I say (3 + 4) * 2", GOLD).value == 0.0
     assert judge("<think>(3 + 4) * 2", GOLD).value == 0.0
@@ -85,4 +85,4 @@ def test_countdown_bare():
 
 @pytest.mark.parametrize("gold", [None, 14, {"numbers": [1]}])
 def test_an_unreadable_gold_is_undecided(gold):
-    assert Countdown().judge("<answer>14</answer>", gold).value is None
+    assert CountdownVerifier().grade("<answer>14</answer>", gold).value is None

@@ -6,19 +6,19 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ponder.types import Problem, Step, Trace, ids, user
+from ponder.types import Problem, Step, Trace, ids, user_messages
 from ponder.verify import MathAnswer
 from ponder.verify.maths import jailed
-from ponder.verify.sandbox import SandboxError, level
+from ponder.verify.sandbox import SandboxError, detect_isolation
 
 pytest.importorskip("math_verify")
 try:
-    level()
+    detect_isolation()
 except SandboxError as error:
     pytest.skip(f"no jail here: {error}", allow_module_level=True)
 
 JUDGE = MathAnswer()
-PATIENT = MathAnswer(seconds=20)  # a busy machine must not decide a test
+PATIENT = MathAnswer(timeout_seconds=20)  # a busy machine must not decide a test
 SUM = r"\sum_{k=1}^{n} k^2"
 HANGS, BESIDE = (rf"\prod_{{k=1}}^{{10^{{{n}}}}} k" for n in (9, 8))  # math-verify works both out for minutes
 
@@ -30,7 +30,7 @@ def boxed(answer):
 @pytest.fixture(scope="module", autouse=True)
 def started():
     """Starting takes seconds, once for a process."""
-    assert PATIENT.judge(boxed(r"\sum_{j=1}^{n} j^2"), SUM).value == 1.0
+    assert PATIENT.grade(boxed(r"\sum_{j=1}^{n} j^2"), SUM).value == 1.0
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def started():
      ("n!!", "n!", 0.0, "wrong")],
 )  # fmt: skip
 def test_what_the_grammar_does_not_read_is_compared_in_the_jail(gold, answer, value, reason):
-    score = PATIENT.judge(boxed(answer), gold)
+    score = PATIENT.grade(boxed(answer), gold)
     assert (score.value, score.reason) == (value, reason)
 
 
@@ -71,42 +71,42 @@ def test_a_worker_with_modules_to_load_is_waited_for_not_doubled():
     """The last clone is buried in milliseconds; to load the library again takes seconds."""
     pool = jailed._pool()
     before = {id(worker) for worker in pool._idle["python"]}
-    for _ in range(2 * jailed.REUSE + 5):
+    for _ in range(2 * jailed.CALLS_PER_CLONE + 5):
         jailed.call(20, "search", "(a)", "a", 9)
     assert {id(worker) for worker in pool._idle["python"]} == before
 
 
 def test_a_gold_that_nothing_reads_is_undecided():
-    score = PATIENT.judge(boxed("4:30"), "4:30p..")
+    score = PATIENT.grade(boxed("4:30"), "4:30p..")
     assert score.value is None and score.reason.startswith("bad data")
 
 
 def test_what_hangs_is_killed_and_undecided():
     before = time.perf_counter()
-    score = MathAnswer(seconds=0.5).judge(boxed(BESIDE), HANGS)
+    score = MathAnswer(timeout_seconds=0.5).grade(boxed(BESIDE), HANGS)
     assert score.value is None and score.reason.startswith("timed out")
     assert time.perf_counter() - before < 20
-    assert PATIENT.judge(boxed(r"\sum_{j=1}^{n} j^2"), SUM).value == 1.0
+    assert PATIENT.grade(boxed(r"\sum_{j=1}^{n} j^2"), SUM).value == 1.0
 
 
 def test_a_pattern_finds_the_answer_and_cannot_hang():
-    judge = MathAnswer(pattern=r"FINAL\((.*?)\)", seconds=20)
-    assert judge.judge("so FINAL(42)", "42").value == 1.0
-    assert judge.judge("FINAL(41) FINAL(42)", "42").reason == "several answers"
-    assert judge.judge("<think>FINAL(42)</think>", "42").reason == "no answer"
-    assert judge.judge(f"FINAL({'4' * 600})", "42").reason == "malformed"
-    assert judge.read("FINAL(0.5)") == "1/2"
-    score = MathAnswer(pattern="((?:a+)+)b", seconds=0.3).judge("a" * 60, "42")
+    judge = MathAnswer(answer_regex=r"FINAL\((.*?)\)", timeout_seconds=20)
+    assert judge.grade("so FINAL(42)", "42").value == 1.0
+    assert judge.grade("FINAL(41) FINAL(42)", "42").reason == "several answers"
+    assert judge.grade("<think>FINAL(42)</think>", "42").reason == "no answer"
+    assert judge.grade(f"FINAL({'4' * 600})", "42").reason == "malformed"
+    assert judge.extract_answer("FINAL(0.5)") == "1/2"
+    score = MathAnswer(answer_regex="((?:a+)+)b", timeout_seconds=0.3).grade("a" * 60, "42")
     assert score.value is None and score.reason.startswith("timed out")
 
 
 def test_honest_verdicts_beside_hostile_ones_from_many_threads():
-    hostile = MathAnswer(seconds=0.4)
+    hostile = MathAnswer(timeout_seconds=0.4)
 
     def judge(number):
         if number % 4 == 0:
-            return hostile.judge(boxed(BESIDE), HANGS).value
-        return PATIENT.judge(boxed(r"\sum_{j=1}^{n} j^2" if number % 2 else SUM.replace("2", "3")), SUM).value
+            return hostile.grade(boxed(BESIDE), HANGS).value
+        return PATIENT.grade(boxed(r"\sum_{j=1}^{n} j^2" if number % 2 else SUM.replace("2", "3")), SUM).value
 
     with ThreadPoolExecutor(6) as threads:
         values = list(threads.map(judge, range(16)))
@@ -116,11 +116,11 @@ def test_honest_verdicts_beside_hostile_ones_from_many_threads():
 def test_from_event_loops_without_holding_them_up():
     async def score():
         steps = [Step(None, "", ids([])), *(Step(0, boxed(t), ids([])) for t in (SUM.replace("k", "j"), "x", SUM))]
-        slow = asyncio.create_task(MathAnswer(seconds=2).ajudge(boxed(BESIDE), HANGS))
+        slow = asyncio.create_task(MathAnswer(timeout_seconds=2).ajudge(boxed(BESIDE), HANGS))
         for _ in range(3):
             await asyncio.sleep(0.001)
             assert not slow.done()  # a loop that is held up by it comes here only after its two seconds
-        scores = await PATIENT(Trace(Problem("p", user("?"), SUM), steps), [1, 2, 3])
+        scores = await PATIENT(Trace(Problem("p", user_messages("?"), SUM), steps), [1, 2, 3])
         return [s.value for s in [*scores, await slow]]
 
     for _ in range(2):  # a second loop uses the same pool

@@ -9,22 +9,22 @@ import pytest
 from maths_variants import EXPLOITS, HONEST
 from ponder.verify import MathAnswer
 from ponder.verify.maths.applied import functions_of
-from ponder.verify.maths.tree import expression
-from ponder.verify.maths.value import _drawn, _seed, proportional, same
+from ponder.verify.maths.tree import parse_expression
+from ponder.verify.maths.value import _drawn, _seed, proportional, same_value
 
 JUDGE = MathAnswer()
-PATIENT = MathAnswer(seconds=10)  # where the jail decides, a busy machine must not
+PATIENT = MathAnswer(timeout_seconds=10)  # where the jail decides, a busy machine must not
 
 
 @pytest.mark.parametrize(("gold", "output"), EXPLOITS)
 def test_a_wrong_answer_made_by_reading_the_grader_is_worth_nothing(gold, output):
-    score = JUDGE.judge(output, gold)
+    score = JUDGE.grade(output, gold)
     assert score.value == 0.0, score
 
 
 @pytest.mark.parametrize(("gold", "output"), HONEST)
 def test_an_honest_answer_in_another_notation_is_right(gold, output):
-    score = PATIENT.judge(output, gold)
+    score = PATIENT.grade(output, gold)
     assert score.value == 1.0, score
 
 
@@ -33,7 +33,7 @@ def test_lists_are_long_and_hold_nothing_twice():
 
 
 def test_points_are_drawn_for_each_comparison_and_always_the_same():
-    x, other = expression("x"), expression("x+0")
+    x, other = parse_expression("x"), parse_expression("x+0")
     first, second = _seed(x, x), _seed(other, x)
     assert _drawn({"x"}, 0, first) == _drawn({"x"}, 0, _seed(x, x)) != _drawn({"x"}, 0, second)
     points = [_drawn({"x"}, n, first, beyond=100)["x"] for n in range(10)]
@@ -42,16 +42,16 @@ def test_points_are_drawn_for_each_comparison_and_always_the_same():
 
 def test_a_polynomial_that_vanishes_at_known_points_is_not_zero_elsewhere():
     """What the points of one comparison were is of no use in the next: the answer that uses them draws others."""
-    x = expression("x")
+    x = parse_expression("x")
     known = [_drawn({"x"}, n, _seed(x, x))["x"] for n in range(10)]
     factors = "".join(f"(x-({p.numerator})/({p.denominator}))" for p in known)
-    assert same(expression(f"x+0{factors}"), x) and not same(expression(f"x+{factors}"), x)
+    assert same_value(parse_expression(f"x+0{factors}"), x) and not same_value(parse_expression(f"x+{factors}"), x)
 
 
 def test_forms_of_one_equation_are_told_apart_by_what_is_tiny():
-    gold = expression(r"y-\pi x")
-    assert proportional(expression(r"2\pi x-2y"), gold) == -2.0
-    assert proportional(expression(r"(y-\pi x)(1+10^{-400}x)"), gold) is None
+    gold = parse_expression(r"y-\pi x")
+    assert proportional(parse_expression(r"2\pi x-2y"), gold) == -2.0
+    assert proportional(parse_expression(r"(y-\pi x)(1+10^{-400}x)"), gold) is None
 
 
 @pytest.mark.parametrize(
@@ -67,10 +67,10 @@ def test_which_letters_before_brackets_are_functions(gold, answer, functions):
 def test_a_slow_answer_is_wrong_and_a_slow_gold_undecided():
     pytest.importorskip("math_verify")
     cheap, slow = r"\sum_{k=1}^{n} k^2", r"\prod_{k=1}^{10^{9}} k"
-    judge = MathAnswer(seconds=0.5)
-    PATIENT.judge(rf"\boxed{{{cheap}}} ", r"\sum_{j=1}^{n} j^2")  # the jail has started
-    assert judge.judge(r"\boxed{\sum_{k=1}^{10^{9}} k^{k}}", cheap).value == 0.0
-    assert judge.judge(r"\boxed{\prod_{k=1}^{10^{8}} k}", slow).value is None
+    judge = MathAnswer(timeout_seconds=0.5)
+    PATIENT.grade(rf"\boxed{{{cheap}}} ", r"\sum_{j=1}^{n} j^2")  # the jail has started
+    assert judge.grade(r"\boxed{\sum_{k=1}^{10^{9}} k^{k}}", cheap).value == 0.0
+    assert judge.grade(r"\boxed{\prod_{k=1}^{10^{8}} k}", slow).value is None
 
 
 def attacks(name):
@@ -83,10 +83,10 @@ def attacks(name):
 
 def test_shared_exploits_but_for_the_order_of_a_list():
     wrong = [row for row in attacks("math_exploits_2.json") if not row["name"].startswith("(true")]
-    accepted = [row for row in wrong if JUDGE.judge(row["output"], row["gold"]).value == 1.0]
+    accepted = [row for row in wrong if JUDGE.grade(row["output"], row["gold"]).value == 1.0]
     assert [(row["gold"], row["output"]) for row in accepted] == [("1,2,3", r"\boxed{3,1,2}")]  # solutions have none
 
 
 def test_shared_honest_answers():
-    refused = [row for row in attacks("math_honest.json") if PATIENT.judge(row["output"], row["gold"]).value != 1.0]
+    refused = [row for row in attacks("math_honest.json") if PATIENT.grade(row["output"], row["gold"]).value != 1.0]
     assert refused == []

@@ -16,13 +16,13 @@ import bad_answers
 from ponder.errors import UsageError
 from ponder.jobs import decode, encode
 from ponder.protocols import Scorer
-from ponder.types import Problem, Step, Trace, ids, user
-from ponder.verify import Choice, Countdown, GameOf24, Knapsack, Maze, Satisfiability, Sudoku, TicTacToe, Zebra
-from ponder.verify.puzzles.knapsack import optimum
-from ponder.verify.puzzles.maze import Cell, distance
+from ponder.types import Problem, Step, Trace, ids, user_messages
+from ponder.verify import MultipleChoice, CountdownVerifier, GameOf24, KnapsackVerifier, MazeVerifier, Satisfiability, SudokuVerifier, TicTacToeVerifier, ZebraVerifier
+from ponder.verify.puzzles.knapsack import optimal_value
+from ponder.verify.puzzles.maze import Cell, shortest_path_length
 from ponder.verify.puzzles.sat import read_literals
 from ponder.verify.puzzles.sudoku import read_grid
-from ponder.verify.puzzles.tictactoe import outcome
+from ponder.verify.puzzles.tictactoe import minimax_outcome
 
 
 def tag(content):
@@ -44,51 +44,51 @@ WALLS = "#######\n#S..#.#\n#.#...#\n#...#G#\n#######"
 WIN = "XX.OO...."  # X to move wins at 3
 
 GOOD = [
-    (Countdown(), {"numbers": [3, 4, 2], "target": 14}, ["(3 + 4) * 2", "2*(4+3) = 14"]),
+    (CountdownVerifier(), {"numbers": [3, 4, 2], "target": 14}, ["(3 + 4) * 2", "2*(4+3) = 14"]),
     (GameOf24(), [4, 7, 8, 8], ["(7 - 8/8) * 4"]),
     (GameOf24(), "3 3 8 8", ["8 / (3 - 8/3)", "8/(3-8/3) = 24"]),
-    (Sudoku(), CLUES, [SOLVED, DRAWN, "[" + ",".join(f"[{','.join(SOLVED[i:i+9])}]" for i in range(0, 81, 9)) + "]"]),
-    (Sudoku(4), [[1, 0, 0, 0], [0] * 4, [0] * 4, [0] * 4], ["1234 3412 2143 4321",
+    (SudokuVerifier(), CLUES, [SOLVED, DRAWN, "[" + ",".join(f"[{','.join(SOLVED[i:i+9])}]" for i in range(0, 81, 9)) + "]"]),
+    (SudokuVerifier(4), [[1, 0, 0, 0], [0] * 4, [0] * 4, [0] * 4], ["1234 3412 2143 4321",
      "1 2 3 4\n3 4 1 2\n2 1 4 3\n4 3 2 1"]),
     (Satisfiability(), FORMULA, ["1 2 -3", "x1 = true, x2 = true, x3 = false", '{"x1": true, "x2": true, "x3": false}',
                                  "x1 and x2 and not x3", "-1 -2 3"]),
     (Satisfiability(), {"clauses": [[1, 2], [-2, 1]]}, ["1", "x1 = true"]),
     (Satisfiability(), {"clauses": [[1], [-1]], "satisfiable": False}, ["unsatisfiable", "UNSAT"]),
-    (Knapsack(), SACK, ["2, 3", "[3, 2]", "2 3"]),
-    (Knapsack(), {**SACK, "items": ["lamp", "red book", "tent"]}, ["red book, tent", '["Tent", "Red Book"]']),
-    (Knapsack(), {"values": [5], "weights": [9], "capacity": 1}, ["[]", "none"]),
-    (Zebra(), HOUSES, [json.dumps(HOUSES), TABLE, '```json\n{"House 1": {"Name": "ERIC", "Pet": "fish"},'
+    (KnapsackVerifier(), SACK, ["2, 3", "[3, 2]", "2 3"]),
+    (KnapsackVerifier(), {**SACK, "items": ["lamp", "red book", "tent"]}, ["red book, tent", '["Tent", "Red Book"]']),
+    (KnapsackVerifier(), {"values": [5], "weights": [9], "capacity": 1}, ["[]", "none"]),
+    (ZebraVerifier(), HOUSES, [json.dumps(HOUSES), TABLE, '```json\n{"House 1": {"Name": "ERIC", "Pet": "fish"},'
                        ' "House 2": {"Name": "Ann", "Pet": "Sea Horse"}}\n```']),
-    (Maze(), WALLS, ["RRDRRD", "right, right, down, right, right, down", "→→↓→→↓", "down up R R D R R D",
+    (MazeVerifier(), WALLS, ["RRDRRD", "right, right, down, right, right, down", "→→↓→→↓", "down up R R D R R D",
                      "east east south east east south", "R -> R -> D -> R -> R -> D",
                      "right → right → down → right → right → down", "1. R\n2. R\n3. D\n4. R\n5. R\n6. D"]),
-    (Maze(shortest=True), WALLS.splitlines(), ["RRDRRD"]),
-    (TicTacToe(), WIN, ["3", "1, 3", "(1,3)", "row 1, column 3", "cell 3", "3."]),
-    (TicTacToe(optimal=False), {"board": WIN, "turn": "X"}, ["9"]),
-    (TicTacToe(), {"board": [["X", "O", "X"], [".", "O", "."], [".", ".", "."]], "turn": "X"}, ["8"]),
-    (Choice(), "B", ["B", "(B)", "b.", "B)", "Option B"]),
-    (Choice(), {"choice": "B", "options": {"A": "a whale", "B": "a fish"}}, ["B", "A fish.", "(B) a fish"]),
+    (MazeVerifier(shortest=True), WALLS.splitlines(), ["RRDRRD"]),
+    (TicTacToeVerifier(), WIN, ["3", "1, 3", "(1,3)", "row 1, column 3", "cell 3", "3."]),
+    (TicTacToeVerifier(optimal=False), {"board": WIN, "turn": "X"}, ["9"]),
+    (TicTacToeVerifier(), {"board": [["X", "O", "X"], [".", "O", "."], [".", ".", "."]], "turn": "X"}, ["8"]),
+    (MultipleChoice(), "B", ["B", "(B)", "b.", "B)", "Option B"]),
+    (MultipleChoice(), {"choice": "B", "options": {"A": "a whale", "B": "a fish"}}, ["B", "A fish.", "(B) a fish"]),
 ]  # fmt: skip
 
 BAD = [
-    (Countdown(), {"numbers": [3, 4, 2], "target": 14}, ["14", "7 * 2", "(3 + 4) * 2 or 3 * 4 + 2"]),
+    (CountdownVerifier(), {"numbers": [3, 4, 2], "target": 14}, ["14", "7 * 2", "(3 + 4) * 2 or 3 * 4 + 2"]),
     (GameOf24(), [4, 7, 8, 8], ["4 * 7 - 8 / 2", "24", "(7 - 8/8) * 4 = 25", "7 * 8 - 8 * 3", "(7-8/8)*4 + 0"]),
-    (Sudoku(), CLUES, [CLUES, SWAPPED, SOLVED[:-1], SOLVED + "1", SOLVED[:-1] + "1", SOLVED.replace("5", "٥")]),
-    (Sudoku(4), [[0] * 4] * 4, ["1234 1234 1234 1234", "1234 2341 3412 4123",
+    (SudokuVerifier(), CLUES, [CLUES, SWAPPED, SOLVED[:-1], SOLVED + "1", SOLVED[:-1] + "1", SOLVED.replace("5", "٥")]),
+    (SudokuVerifier(4), [[0] * 4] * 4, ["1234 1234 1234 1234", "1234 2341 3412 4123",
                                 "1234 3412 2143 4325", "0000 0000 0000 0000"]),
     (Satisfiability(), FORMULA, ["1 -2 -3", "1 2 3", "1 -1 2 -3", "x1 = true, x1 = false", "unsat", "1 2 -3 4",
                                  "1 2 maybe -3", "x1 = true or false", "12-3", "1 = true", ""]),
     (Satisfiability(), {"clauses": [[1], [-1]], "satisfiable": False}, ["1", "-1", "satisfiable"]),
-    (Knapsack(), SACK, ["1, 2", "1, 2, 3", "2, 2", "0, 2", "4", "2 and 3", "2, 3, 3", "none", "220", "()", "[,]"]),
-    (Zebra(), HOUSES, [json.dumps({"1": {"name": "Eric"}}), TABLE.replace("eric", "Ann"), TABLE + "\n| 3 | Bo | ox |",
+    (KnapsackVerifier(), SACK, ["1, 2", "1, 2, 3", "2, 2", "0, 2", "4", "2 and 3", "2, 3, 3", "none", "220", "()", "[,]"]),
+    (ZebraVerifier(), HOUSES, [json.dumps({"1": {"name": "Eric"}}), TABLE.replace("eric", "Ann"), TABLE + "\n| 3 | Bo | ox |",
                        '{"1": {"name": "Eric", "name": "Ann"}}', '{"1": {"name": ["Eric", "Ann"]}}', "[]",
                        TABLE + "\n| 1 | eric | Fish |"]),
-    (Maze(), WALLS, ["RRR", "RRDRR", "UU", "RRDRRDD", "north", "to the goal", "RRDRRDx", "DDRRRR"]),
-    (Maze(shortest=True), WALLS, ["DURRDRRD", "DDRRURRD" + "UD"]),
-    (TicTacToe(), WIN, ["9", "1", "0", "10", "3 or 9", "(0, 2)", "1, 4", "X", "three", "３"]),
-    (TicTacToe(optimal=False), WIN, ["1", "4"]),
-    (Choice(), "B", ["A", "A or B", "A, B", "BB", "not B", "B and C", "В", "K", "", "both", "B C"]),
-    (Choice(), {"choice": "B", "options": {"A": "a whale", "B": "a fish"}}, ["C", "a whale", "B. a whale", "a bird"]),
+    (MazeVerifier(), WALLS, ["RRR", "RRDRR", "UU", "RRDRRDD", "north", "to the goal", "RRDRRDx", "DDRRRR"]),
+    (MazeVerifier(shortest=True), WALLS, ["DURRDRRD", "DDRRURRD" + "UD"]),
+    (TicTacToeVerifier(), WIN, ["9", "1", "0", "10", "3 or 9", "(0, 2)", "1, 4", "X", "three", "３"]),
+    (TicTacToeVerifier(optimal=False), WIN, ["1", "4"]),
+    (MultipleChoice(), "B", ["A", "A or B", "A, B", "BB", "not B", "B and C", "В", "K", "", "both", "B C"]),
+    (MultipleChoice(), {"choice": "B", "options": {"A": "a whale", "B": "a fish"}}, ["C", "a whale", "B. a whale", "a bird"]),
 ]  # fmt: skip
 
 
@@ -123,20 +123,20 @@ def test_hostile_answers_are_decided_in_time(scorer, answer, written):
 
 
 FAULTY = [
-    (Countdown(), [None, {}, {"numbers": [1], "target": "24"}, {"numbers": "12", "target": 3},
+    (CountdownVerifier(), [None, {}, {"numbers": [1], "target": "24"}, {"numbers": "12", "target": 3},
                    {"numbers": [], "target": 3}]),
     (GameOf24(), [None, 24, [], "", "1 2 x", [1.5, 2], [True, 2]]),
-    (Sudoku(), [None, "", CLUES[:-1], "55" + CLUES[2:], [[1] * 9] * 8, [["a"] * 9] * 9, 5,
+    (SudokuVerifier(), [None, "", CLUES[:-1], "55" + CLUES[2:], [[1] * 9] * 8, [["a"] * 9] * 9, 5,
                 [[10] + [0] * 8] + [[0] * 9] * 8]),
     (Satisfiability(), [None, {}, {"clauses": []}, {"clauses": [[0]]}, {"clauses": [["x"]]}, {"clauses": [1]}, [[1]]]),
-    (Knapsack(), [None, {}, {**SACK, "values": [1]}, {**SACK, "capacity": -1}, {**SACK, "weights": [1, "a", 2]},
+    (KnapsackVerifier(), [None, {}, {**SACK, "values": [1]}, {**SACK, "capacity": -1}, {**SACK, "weights": [1, "a", 2]},
                   {**SACK, "capacity": "1e999999999"}, {**SACK, "items": ["a", "a", "b"]},
                   {**SACK, "items": ["a, b", "c", "d"]}, {**SACK, "values": 7}]),
-    (Zebra(), [None, {}, [], {"1": "Eric"}, {"1": {}}, {"1": {"name": ["a"]}}]),
-    (Maze(), [None, "", 7, "###", "S.#", "#G#", "S#G", "SSG", "SGE", [1, 2], ["S" + "." * 50_000 + "G"]]),
-    (TicTacToe(), [None, "", "XXXOO....", "XOXOXOOXO", "XXXX.....", "XX.......", {"board": WIN, "turn": "O" * 3},
+    (ZebraVerifier(), [None, {}, [], {"1": "Eric"}, {"1": {}}, {"1": {"name": ["a"]}}]),
+    (MazeVerifier(), [None, "", 7, "###", "S.#", "#G#", "S#G", "SSG", "SGE", [1, 2], ["S" + "." * 50_000 + "G"]]),
+    (TicTacToeVerifier(), [None, "", "XXXOO....", "XOXOXOOXO", "XXXX.....", "XX.......", {"board": WIN, "turn": "O" * 3},
                    {"board": "X........", "turn": "X"}, 123456789, [[1, 2, 3]], {"board": None}, [None] * 9]),
-    (Choice(), [None, "", "AB", 2, {"choice": "C", "options": {"A": "x"}}, {"options": {"A": "x"}},
+    (MultipleChoice(), [None, "", "AB", 2, {"choice": "C", "options": {"A": "x"}}, {"options": {"A": "x"}},
                 {"choice": "A", "options": {"A": 1}}]),
 ]  # fmt: skip
 
@@ -151,7 +151,7 @@ def test_bad_data_is_undecided(scorer, answers):
 def test_they_are_scorers_that_read_the_problem_and_live_in_a_job():
     for scorer, answer, written in GOOD:
         steps = [Step(None, "prompt", ids([])), Step(0, tag(written[0]), ids([])), Step(0, tag("nonsense"), ids([]))]
-        trace = Trace(Problem("p", user("?"), answer), steps)
+        trace = Trace(Problem("p", user_messages("?"), answer), steps)
         assert isinstance(scorer, Scorer) and decode(encode(scorer)) == scorer
         assert [s.value for s in asyncio.run(scorer(trace, [2, 1]))] == [0.0, 1.0]
 
@@ -170,11 +170,11 @@ def test_sudoku_by_definition(seed, size):
     clues = [[n if rng.random() < 0.4 else 0 for n in row] for row in grid]
     written = "\n".join(" ".join(map(str, row)) for row in grid)
     assert read_grid(written, size) == grid
-    assert Sudoku(size).judge(tag(written), clues).value == 1.0
+    assert SudokuVerifier(size).grade(tag(written), clues).value == 1.0
     r, c = rng.randrange(size), rng.randrange(size)
     grid[r][c] = grid[r][c] % size + 1  # one wrong cell breaks its row
     written = "\n".join(" ".join(map(str, row)) for row in grid)
-    assert Sudoku(size).judge(tag(written), clues).value == 0.0
+    assert SudokuVerifier(size).grade(tag(written), clues).value == 0.0
 
 
 CLAUSES = st.lists(st.lists(st.integers(-4, 4).filter(bool), min_size=1, max_size=3), min_size=1, max_size=8)
@@ -186,7 +186,7 @@ def test_satisfiability_by_truth_table(clauses, values):
     literals = [n if values[n - 1] else -n for n in used]
     truth = all(any((n > 0) == values[abs(n) - 1] for n in clause) for clause in clauses)
     for written in (" ".join(map(str, literals)), ", ".join(f"x{abs(n)} = {n > 0}" for n in literals)):
-        assert Satisfiability().judge(tag(written), {"clauses": clauses}).value == float(truth)
+        assert Satisfiability().grade(tag(written), {"clauses": clauses}).value == float(truth)
 
 
 @given(st.sets(st.integers(1, 30), min_size=1), st.randoms(use_true_random=False))
@@ -206,30 +206,30 @@ def test_knapsack_by_enumeration(items, capacity, data):
     subsets = [s for n in range(len(items) + 1) for s in itertools.combinations(range(len(items)), n)]
     fitting = [s for s in subsets if sum(weights[i] for i in s) <= capacity]
     best = max(sum(values[i] for i in s) for s in fitting)
-    assert optimum(tuple(map(Fraction, values)), tuple(map(Fraction, weights)), Fraction(capacity)) == best
+    assert optimal_value(tuple(map(Fraction, values)), tuple(map(Fraction, weights)), Fraction(capacity)) == best
     chosen = data.draw(st.sampled_from(subsets))
     answer = {"values": values, "weights": weights, "capacity": capacity}
     worth = sum(values[i] for i in chosen) if chosen in fitting else None
     written = ", ".join(str(i + 1) for i in chosen) or "none"
-    assert Knapsack().judge(tag(written), answer).value == float(worth == best)
-    share = Knapsack(partial=True).judge(tag(written), answer).value
+    assert KnapsackVerifier().grade(tag(written), answer).value == float(worth == best)
+    share = KnapsackVerifier(partial_credit=True).grade(tag(written), answer).value
     assert share == pytest.approx(0.0 if worth is None else worth / best if best else 1.0)
 
 
 def test_knapsack_with_decimals_an_optimum_and_too_many_items():
     sack = {"values": [0.1, 0.2], "weights": [0.1, 0.2], "capacity": 0.3}  # 0.1 + 0.2 > 0.3 in floats
-    assert Knapsack().judge(tag("1, 2"), sack).value == 1.0
+    assert KnapsackVerifier().grade(tag("1, 2"), sack).value == 1.0
     many = {"values": [2**i for i in range(60)], "weights": [2**i for i in range(60)], "capacity": 2**59}
-    assert Knapsack().judge(tag("1"), many).reason.startswith("bad data: 60 items are too many")
-    assert Knapsack().judge(tag("1"), {**many, "optimum": 2**59}).value == 0.0
-    assert "fits" in Knapsack().judge(tag("2, 3"), {**SACK, "optimum": 100}).reason
-    assert Knapsack().judge(tag("2, 3"), {**SACK, "optimum": 100}).value is None
+    assert KnapsackVerifier().grade(tag("1"), many).reason.startswith("bad data: 60 items are too many")
+    assert KnapsackVerifier().grade(tag("1"), {**many, "optimum": 2**59}).value == 0.0
+    assert "fits" in KnapsackVerifier().grade(tag("2, 3"), {**SACK, "optimum": 100}).reason
+    assert KnapsackVerifier().grade(tag("2, 3"), {**SACK, "optimum": 100}).value is None
 
 
 def test_zebra_cell_by_cell():
-    assert Zebra(partial=True).judge(tag(TABLE.replace("eric", "Bo")), HOUSES).value == 0.75
-    assert Zebra(partial=True).judge(tag(json.dumps({"1": {"pet": "fish"}})), HOUSES).value == 0.25
-    assert Zebra(partial=True).judge(tag(json.dumps({"1": {"pet": "fish"}, "3": {"pet": "ox"}})), HOUSES).value == 0.0
+    assert ZebraVerifier(partial_credit=True).grade(tag(TABLE.replace("eric", "Bo")), HOUSES).value == 0.75
+    assert ZebraVerifier(partial_credit=True).grade(tag(json.dumps({"1": {"pet": "fish"}})), HOUSES).value == 0.25
+    assert ZebraVerifier(partial_credit=True).grade(tag(json.dumps({"1": {"pet": "fish"}, "3": {"pet": "ox"}})), HOUSES).value == 0.0
 
 
 @settings(deadline=None)
@@ -239,7 +239,7 @@ def test_zebra_cell_by_cell():
 )
 def test_mazes_by_another_walk(lines, moves):
     lines = ["S" + lines[0][1:], *lines[1:4], lines[4][:4] + "G"]
-    near = distance(tuple(lines), Cell(0, 0), Cell(4, 4))
+    near = shortest_path_length(tuple(lines), Cell(0, 0), Cell(4, 4))
     # Bellman-Ford over cells, with complex numbers for places
     cost = {complex(0, 0): 0}
     free = {complex(r, c) for r in range(5) for c in range(5) if lines[r][c] != "#"}
@@ -250,24 +250,24 @@ def test_mazes_by_another_walk(lines, moves):
                 cost[place] = min([cost.get(place, 99), *around])
     assert near == cost.get(complex(4, 4))
     if near is None:
-        assert Maze().judge(tag("R"), lines).reason == "bad data: no path leads from S to G"
+        assert MazeVerifier().grade(tag("R"), lines).reason == "bad data: no path leads from S to G"
         return
     at, alive = complex(0, 0), True
     for move in moves:
         at += {"U": -1, "D": 1, "L": -1j, "R": 1j}[move]
         alive = alive and at in free
-    assert Maze().judge(tag(moves), lines).value == float(alive and at == complex(4, 4))
+    assert MazeVerifier().grade(tag(moves), lines).value == float(alive and at == complex(4, 4))
 
 
 def test_tic_tac_toe_by_known_facts():
-    assert outcome("." * 9, "X") == 0  # a draw with best play
+    assert minimax_outcome("." * 9, "X") == 0  # a draw with best play
     for corner in "1379":  # against a corner, only the centre holds
         board = "".join("X" if str(i) == corner else "." for i in range(1, 10))
-        held = [c for c in "123456789" if TicTacToe().judge(tag(c), board).value == 1.0]
+        held = [c for c in "123456789" if TicTacToeVerifier().grade(tag(c), board).value == 1.0]
         assert held == ["5"]
     board = "X...O...X"  # the famous trap: O must play an edge
-    assert [c for c in "2346 78".replace(" ", "") if TicTacToe().judge(tag(c), board).value == 1.0] == list("2468")
-    assert all(TicTacToe().judge(tag(c), "." * 9).value == 1.0 for c in "123456789")
+    assert [c for c in "2346 78".replace(" ", "") if TicTacToeVerifier().grade(tag(c), board).value == 1.0] == list("2468")
+    assert all(TicTacToeVerifier().grade(tag(c), "." * 9).value == 1.0 for c in "123456789")
 
 
 def test_tic_tac_toe_against_a_search_without_memory():
@@ -285,22 +285,22 @@ def test_tic_tac_toe_against_a_search_without_memory():
         for _ in range(rng.randint(3, 6)):
             cells[rng.choice([i for i in range(9) if cells[i] == "."])] = player
             player = "XO"[player == "X"]
-        assert outcome("".join(cells), player) == value(cells, player)
+        assert minimax_outcome("".join(cells), player) == value(cells, player)
 
 
 def test_choices_are_counted_by_letter():
-    assert Choice().read("\\boxed{(b)}") == Choice().read("The answer is B.") == "B"
-    assert Choice().read("B or C") is None
-    assert Choice(forms=("bare",)).read("<think>A?</think> (C)") == "C"
-    assert Choice(forms=("bare",)).judge("I think B", "B").value == 0.0
+    assert MultipleChoice().extract_answer("\\boxed{(b)}") == MultipleChoice().extract_answer("The answer is B.") == "B"
+    assert MultipleChoice().extract_answer("B or C") is None
+    assert MultipleChoice(forms=("bare",)).extract_answer("<think>A?</think> (C)") == "C"
+    assert MultipleChoice(forms=("bare",)).grade("I think B", "B").value == 0.0
     swapped = {"choice": "A", "options": {"A": "B", "B": "A"}}  # a letter is a letter first
-    assert Choice().judge(tag("A"), swapped).value == 1.0 and Choice().judge(tag("B"), swapped).value == 0.0
+    assert MultipleChoice().grade(tag("A"), swapped).value == 1.0 and MultipleChoice().grade(tag("B"), swapped).value == 0.0
 
 
 @pytest.mark.parametrize("size", [0, 3, 8, 10, 36])
 def test_sudoku_refuses_sizes_without_boxes(size):
     with pytest.raises(UsageError, match="size"):
-        Sudoku(size)
+        SudokuVerifier(size)
 
 
 def test_the_published_puzzles_of_24_have_exact_solutions():
@@ -313,5 +313,5 @@ def test_the_published_puzzles_of_24_have_exact_solutions():
     rows = [line.split(",")[1] for line in path.read_text().splitlines()[1:]]
     for puzzle in rows[::40]:
         expression = solve([int(n) for n in puzzle.split()], 24)
-        assert expression and GameOf24().judge(tag(expression), puzzle).value == 1.0
-        assert GameOf24().judge(tag(expression + " + 1"), puzzle).value == 0.0
+        assert expression and GameOf24().grade(tag(expression), puzzle).value == 1.0
+        assert GameOf24().grade(tag(expression + " + 1"), puzzle).value == 0.0

@@ -7,13 +7,13 @@ import pytest
 
 from ponder.errors import UsageError
 from ponder.protocols import Scorer
-from ponder.types import Problem, Score, Step, Trace, ids, user
-from ponder.verify import Countdown, FinalNumber, ThinkFormat, Weighted
+from ponder.types import Problem, Score, Step, Trace, ids, user_messages
+from ponder.verify import CountdownVerifier, FinalNumber, ThinkFormat, WeightedSum
 
 
 def trace(answer, *texts):
     steps = [Step(None, "the prompt: 42", ids([])), *(Step(0, text, ids([])) for text in texts)]
-    return Trace(Problem("p", user("?"), answer), steps)
+    return Trace(Problem("p", user_messages("?"), answer), steps)
 
 
 def scores(scorer, answer, *texts):
@@ -115,13 +115,13 @@ def test_well_formed(text):
 
 @pytest.mark.parametrize("text", ILL_FORMED)
 def test_ill_formed(text):
-    for scorer in (ThinkFormat(), ThinkFormat(opened=False)):
+    for scorer in (ThinkFormat(), ThinkFormat(prompt_opens_think=False)):
         (score,) = scores(scorer, None, text)
         assert score.value == 0.0 and score.reason
 
 
 def test_weighted_sums_and_leaves_the_parts_on_the_steps():
-    reward = Weighted(((FinalNumber(), 1.0), (ThinkFormat(), 0.5)))
+    reward = WeightedSum(((FinalNumber(), 1.0), (ThinkFormat(), 0.5)))
     t = trace("42", "<think>a</think><answer>42</answer>", "<answer>42</answer>", "<think>a</think><answer>41</answer>")
     found = asyncio.run(reward(t, [3, 1, 2]))
     assert [s.value for s in found] == [0.5, 1.5, 1.0]
@@ -133,20 +133,20 @@ def test_weighted_sums_and_leaves_the_parts_on_the_steps():
 
 def test_weighted_is_undecided_where_a_part_is():
     t = trace("unreadable", "<think>a</think><answer>42</answer>")
-    (score,) = asyncio.run(Weighted(((ThinkFormat(), 1.0), (FinalNumber(), 1.0)))(t, [1]))
+    (score,) = asyncio.run(WeightedSum(((ThinkFormat(), 1.0), (FinalNumber(), 1.0)))(t, [1]))
     assert score.value is None and score.reason.startswith("accuracy is undecided: ")
     assert t.score(1, "format") == 1.0
 
 
 def test_weighted_refuses_what_cannot_work():
-    nested = Weighted(((FinalNumber(), 1.0),))
-    for parts in ((), ((FinalNumber(), 1.0), (Countdown(), 1.0)), ((FinalNumber(), float("inf")),), ((nested, 1.0),)):
+    nested = WeightedSum(((FinalNumber(), 1.0),))
+    for parts in ((), ((FinalNumber(), 1.0), (CountdownVerifier(), 1.0)), ((FinalNumber(), float("inf")),), ((nested, 1.0),)):
         with pytest.raises(UsageError):
-            Weighted(parts)
+            WeightedSum(parts)
 
 
 def test_all_are_scorers_and_comparable():
-    for scorer in (FinalNumber(), ThinkFormat(), Countdown(), Weighted(((FinalNumber(), 1.0),))):
+    for scorer in (FinalNumber(), ThinkFormat(), CountdownVerifier(), WeightedSum(((FinalNumber(), 1.0),))):
         assert isinstance(scorer, Scorer)
     assert FinalNumber() == FinalNumber() and len({FinalNumber(), FinalNumber()}) == 1
 
@@ -162,12 +162,12 @@ class Fixed:
 
 def test_weighted_takes_any_scorer():
     t = trace("42", "a")
-    assert asyncio.run(Weighted(((Fixed("prm", 0.25), 2.0), (Fixed("length", 1.0), -0.1)))(t, [1]))[0].value == 0.4
+    assert asyncio.run(WeightedSum(((Fixed("prm", 0.25), 2.0), (Fixed("length", 1.0), -0.1)))(t, [1]))[0].value == 0.4
 
 
 def test_votes_count_numbers_not_spellings() -> None:
     verifier = FinalNumber()
-    assert verifier.read("\\boxed{42}") == verifier.read("#### 42.0") == "42"
-    assert verifier.read("\\boxed{1/2}") == verifier.read("Answer: 0.5") == "1/2"
-    assert verifier.read("no idea") is None
-    assert verifier.read("\\boxed{41} \\boxed{42}") is None
+    assert verifier.extract_answer("\\boxed{42}") == verifier.extract_answer("#### 42.0") == "42"
+    assert verifier.extract_answer("\\boxed{1/2}") == verifier.extract_answer("Answer: 0.5") == "1/2"
+    assert verifier.extract_answer("no idea") is None
+    assert verifier.extract_answer("\\boxed{41} \\boxed{42}") is None

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from ponder.errors import UsageError
-from ponder.verify import FORMS, Choice, Countdown, FinalList, FinalNumber, FinalText, MathAnswer, extract
+from ponder.verify import ANSWER_FORMS, MultipleChoice, CountdownVerifier, FinalList, FinalNumber, FinalText, MathAnswer, extract
 
 READ = [
     ("15 * 3 + 9 = 45 + 9 = 54.", "54"),
@@ -68,28 +68,28 @@ REFUSED = [
 @pytest.mark.parametrize(("text", "answer"), READ)
 def test_last_stated_result_is_the_answer(text, answer):
     assert extract(text, ("sentence",)).answer == answer
-    assert extract(text, FORMS).answer == answer
-    assert FinalNumber(FORMS).judge(text, answer).value == 1.0
-    assert MathAnswer(("sentence",)).judge(text, answer).value == 1.0
+    assert extract(text, ANSWER_FORMS).answer == answer
+    assert FinalNumber(ANSWER_FORMS).grade(text, answer).value == 1.0
+    assert MathAnswer(("sentence",)).grade(text, answer).value == 1.0
 
 
 @pytest.mark.parametrize(("text", "reason"), REFUSED)
 def test_no_one_result_is_no_answer(text, reason):
     assert extract(text, ("sentence",)).answer is None
-    assert extract(text, FORMS).answer is None
-    assert FinalNumber(FORMS).judge(text, "77").value == 0.0
+    assert extract(text, ANSWER_FORMS).answer is None
+    assert FinalNumber(ANSWER_FORMS).grade(text, "77").value == 0.0
     if reason != "no answer" and "52" not in text and "75, 76" not in text:
         assert extract(text, ("sentence",)).reason == reason
 
 
 def test_explicit_forms_go_before_sentences():
-    assert extract("10 + 54 = 64\n\nThe answer is 10.", FORMS).answer == "10"
-    assert extract(r"10 + 54 = 64, so \boxed{10}", FORMS).answer == "10"
-    assert extract("The answer is 64. 10 + 54 = 65.", FORMS).answer is None
+    assert extract("10 + 54 = 64\n\nThe answer is 10.", ANSWER_FORMS).answer == "10"
+    assert extract(r"10 + 54 = 64, so \boxed{10}", ANSWER_FORMS).answer == "10"
+    assert extract("The answer is 64. 10 + 54 = 65.", ANSWER_FORMS).answer is None
     assert extract("you simply add them: 90 + 87 = 177.").answer is None  # it is a form that is asked for
 
 
-@pytest.mark.parametrize("scorer", [Choice, FinalText, FinalList, Countdown])
+@pytest.mark.parametrize("scorer", [MultipleChoice, FinalText, FinalList, CountdownVerifier])
 def test_scorers_that_read_no_numbers_refuse_the_form(scorer):
     with pytest.raises(UsageError, match="sentence"):
         scorer(forms=("sentence",))

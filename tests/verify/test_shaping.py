@@ -17,12 +17,12 @@ import bad_answers
 from ponder.errors import UnknownName, UsageError
 from ponder.jobs import decode, encode
 from ponder.protocols import Scorer
-from ponder.types import Problem, Step, Trace, ids, user
-from ponder.verify import CosineLength, FinalNumber, Language, Overlong, Repetition, StepArithmetic, evaluate, weighted
-from ponder.verify.form.language import consistency, detect
-from ponder.verify.form.length import overlong
+from ponder.types import Problem, Step, Trace, ids, user_messages
+from ponder.verify import CosineLength, FinalNumber, LanguageConsistency, Overlong, Repetition, StepArithmetic, evaluate_arithmetic, weighted_reward
+from ponder.verify.form.language import language_share, detect_language
+from ponder.verify.form.length import soft_overlong_penalty
 from ponder.verify.form.repetition import repeated_share
-from ponder.verify.form.steps import equations
+from ponder.verify.form.steps import check_equations
 from ponder.verify.form.tongues import LANGUAGES
 
 
@@ -32,7 +32,7 @@ def sampled(parent, text, tokens):
 
 def trace(*lengths, text="\\boxed{42}"):
     steps = [Step(None, "prompt", ids(range(100))), *(sampled(0, text, n) for n in lengths)]
-    return Trace(Problem("p", user("?"), "42"), steps)
+    return Trace(Problem("p", user_messages("?"), "42"), steps)
 
 
 def values(scorer, trace):
@@ -44,7 +44,7 @@ def values(scorer, trace):
 
 def test_overlong_is_daposs_equation():
     # Yu et al. 2025: L_max 20480 with a cache of 4096: no penalty up to 16384, -1 past 20480
-    assert [overlong(n, 20480, 4096) for n in (0, 16384, 18432, 20480, 30000)] == [0.0, 0.0, -0.5, -1.0, -1.0]
+    assert [soft_overlong_penalty(n, 20480, 4096) for n in (0, 16384, 18432, 20480, 30000)] == [0.0, 0.0, -0.5, -1.0, -1.0]
     assert values(Overlong(10, 4), trace(5, 6, 7, 8, 9, 10, 11)) == [0.0, 0.0, -0.25, -0.5, -0.75, -1.0, -1.0]
 
 
@@ -55,9 +55,9 @@ def test_tokens_of_others_do_not_count():
         Step(1, "tool", ids(range(50))),
         sampled(2, "b", 3),
     ]
-    whole = Trace(Problem("p", user("?"), "42"), steps)
+    whole = Trace(Problem("p", user_messages("?"), "42"), steps)
     assert asyncio.run(Overlong(10, 4)(whole, [3]))[0].value == -0.75
-    nobody = Trace(Problem("p", user("?"), "42"), [steps[0], Step(0, "a", ids([1]))])
+    nobody = Trace(Problem("p", user_messages("?"), "42"), [steps[0], Step(0, "a", ids([1]))])
     assert asyncio.run(Overlong(10, 4)(nobody, [1]))[0].value is None
 
 
@@ -82,7 +82,7 @@ def test_short_is_better_when_right_and_worse_when_wrong():
 
 def test_the_cosine_of_an_undecided_answer_is_undecided():
     t = trace(10, 100)
-    t.problem = Problem("p", user("?"), "not a number")
+    t.problem = Problem("p", user_messages("?"), "not a number")
     decided = asyncio.run(CosineLength(FinalNumber(), 100)(t, [1, 2]))
     assert decided[0].value is None and "accuracy is undecided" in decided[0].reason
     assert decided[1].value == -10.0  # too long whatever it says
@@ -93,7 +93,7 @@ def test_lengths_that_cannot_work_are_refused():
         lambda: Overlong(10, 0),
         lambda: Overlong(10, 11),
         lambda: CosineLength(FinalNumber(), 0),
-        lambda: CosineLength(FinalNumber(), 9, right=(1.0, math.nan)),
+        lambda: CosineLength(FinalNumber(), 9, right_rewards=(1.0, math.nan)),
         lambda: CosineLength(CosineLength(FinalNumber(), 9), 9),
     ):
         with pytest.raises(UsageError):
@@ -108,17 +108,17 @@ def test_repetition_by_hand():
     assert repeated_share("a b c A B C", 2) == pytest.approx(2 / 5)
     assert repeated_share("one two three four", 3) == 0.0
     assert repeated_share("", 3) == repeated_share("one two", 3) == 0.0
-    assert Repetition(2).judge("a b c a b c").value == pytest.approx(-0.4)
+    assert Repetition(2).grade("a b c a b c").value == pytest.approx(-0.4)
 
 
 @pytest.mark.parametrize("loop", ["wait " * 500, "哈" * 800, "ab" * 3000, "a" * 9000, "no\n" * 400, "xyz1234" * 900])
 def test_loops_are_caught_in_any_script(loop):
-    assert Repetition().judge(loop).value < -0.9
+    assert Repetition().grade(loop).value < -0.9
 
 
 def test_prose_is_left_alone():
     text = "Let us first find how many apples she has. There are three boxes, and each of them has twelve apples."
-    assert Repetition().judge(text).value == 0.0
+    assert Repetition().grade(text).value == 0.0
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=3, max_size=40))
@@ -158,41 +158,41 @@ SAME = {
 
 @pytest.mark.parametrize("code", SAME)
 def test_a_text_is_most_of_all_in_its_own_language(code):
-    share = {other: consistency(SAME[code], other)[0] for other in LANGUAGES}
-    assert detect(SAME[code]) == code
+    share = {other: language_share(SAME[code], other)[0] for other in LANGUAGES}
+    assert detect_language(SAME[code]) == code
     assert share[code] > 0.85 and max(v for k, v in share.items() if k != code) < 0.5
 
 
 def test_mixing_costs_its_share():
     english, chinese, german = SAME["en"], SAME["zh"], SAME["de"]
-    assert 0.3 < consistency(english + chinese, "en")[0] < 0.8
-    assert 0.3 < consistency(english + " " + german, "en")[0] < 0.8
-    assert consistency(english + " 所以答案是二十六。", "en")[0] < consistency(english, "en")[0]
+    assert 0.3 < language_share(english + chinese, "en")[0] < 0.8
+    assert 0.3 < language_share(english + " " + german, "en")[0] < 0.8
+    assert language_share(english + " 所以答案是二十六。", "en")[0] < language_share(english, "en")[0]
 
 
 @pytest.mark.parametrize(
     "text", ["$x^2 + y = 42$ \\frac{1}{2}", "42", "", "```python\nfor the in of: and is\n```", "x y z"]
 )
 def test_what_is_no_prose_is_in_no_language(text):
-    assert consistency(text, "zh")[0] == 1.0
+    assert language_share(text, "zh")[0] == 1.0
 
 
 def test_chinese_is_not_japanese():
-    assert consistency(SAME["zh"], "ja")[0] == 0.0 and detect("苹果三个") == "zh"
+    assert language_share(SAME["zh"], "ja")[0] == 0.0 and detect_language("苹果三个") == "zh"
 
 
 def test_the_language_of_the_question_is_kept():
-    problem = Problem("p", user(SAME["de"]), None)
+    problem = Problem("p", user_messages(SAME["de"]), None)
     t = Trace(problem, [Step(None, "", ids([])), Step(0, SAME["de"], ids([])), Step(0, SAME["en"], ids([]))])
-    german, english = values(Language(), t)
+    german, english = values(LanguageConsistency(), t)
     assert german > 0.9 and english < 0.4
-    t.problem = Problem("p", user("42?"), None, {"language": "en"})
-    assert values(Language(), t)[1] == 1.0
-    t.problem = Problem("p", user("42?"), None)
-    score = asyncio.run(Language()(t, [1]))[0]
+    t.problem = Problem("p", user_messages("42?"), None, {"language": "en"})
+    assert values(LanguageConsistency(), t)[1] == 1.0
+    t.problem = Problem("p", user_messages("42?"), None)
+    score = asyncio.run(LanguageConsistency()(t, [1]))[0]
     assert score.value is None and score.reason.startswith("bad data: the language of the question is unclear")
     with pytest.raises(UnknownName):
-        Language("english")
+        LanguageConsistency("english")
 
 
 @pytest.mark.parametrize(
@@ -207,14 +207,14 @@ def test_the_language_of_the_question_is_kept():
 )
 def test_reasoning_in_several_languages_is_worth_less(written, least, most):
     """As a reward beside the verifier's, for a question that is in no language."""
-    t = Trace(Problem("p", user("12*3-10="), "26"), [Step(None, "", ids([])), Step(0, written, ids([]))])
-    reward = weighted({"accuracy": 1.0, "language:en": 0.1}, FinalNumber())
+    t = Trace(Problem("p", user_messages("12*3-10="), "26"), [Step(None, "", ids([])), Step(0, written, ids([]))])
+    reward = weighted_reward({"accuracy": 1.0, "language:en": 0.1}, FinalNumber())
     (score,) = asyncio.run(reward(t, [1]))
     share = t.steps[1].scores["language"].value
     assert least <= share <= most
     assert score.value == pytest.approx(t.steps[1].scores["accuracy"].value + 0.1 * share)
     with pytest.raises(UnknownName):
-        weighted({"accuracy": 1.0, "language:klingon": 0.1}, FinalNumber())
+        weighted_reward({"accuracy": 1.0, "language:klingon": 0.1}, FinalNumber())
 
 
 # --- arithmetic in the working -------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ def test_reasoning_in_several_languages_is_worth_less(written, least, most):
     ],
 )
 def test_equations_are_found_and_worked_out(text, found):
-    assert [e.right for e in equations(text)] == found
+    assert [e.right for e in check_equations(text)] == found
 
 
 @pytest.mark.parametrize(
@@ -272,20 +272,20 @@ def test_equations_are_found_and_worked_out(text, found):
     ],
 )
 def test_what_cannot_be_read_is_passed_over(text):
-    assert list(equations(text)) == []
+    assert list(check_equations(text)) == []
 
 
 @given(st.integers(0, 999), st.sampled_from("+-*/"), st.integers(1, 999), st.integers(-3, 3))
 def test_integer_steps_by_fractions(a, sign, b, off):
     result = {"+": Fraction(a + b), "-": Fraction(a - b), "*": Fraction(a * b), "/": Fraction(a, b)}[sign] + off
-    (found,) = equations(f"so we have {a} {sign} {b} = {result} and go on")
+    (found,) = check_equations(f"so we have {a} {sign} {b} = {result} and go on")
     assert found.right is (off == 0)
 
 
 def test_the_share_of_steps_counts_each_once():
-    score = StepArithmetic().judge("1 + 1 = 2. " * 50 + "2 + 2 = 5. <answer>5</answer>")
+    score = StepArithmetic().grade("1 + 1 = 2. " * 50 + "2 + 2 = 5. <answer>5</answer>")
     assert score.value == 0.5 and "2 + 2 = 5" in score.reason
-    assert StepArithmetic().judge("I just know it is 5.").value == 0.0
+    assert StepArithmetic().grade("I just know it is 5.").value == 0.0
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_the_share_of_steps_counts_each_once():
 )
 def test_hostile_working_takes_no_time(text):
     begin = time.process_time()
-    assert StepArithmetic().judge(text).value is not None
+    assert StepArithmetic().grade(text).value is not None
     assert time.process_time() - begin < 2.0
 
 
@@ -303,26 +303,26 @@ def test_the_annotations_of_gsm8k_hold():
     if not folder or not path.exists():
         pytest.skip("PONDER_DATA names no folder with gsm8k/train.jsonl")
     texts = [json.loads(line)["answer"] for line in path.read_text().splitlines()[:1500]]
-    checked = [e.right for text in texts for e in equations(text)]
+    checked = [e.right for text in texts for e in check_equations(text)]
     assert len(checked) > 4000 and sum(checked) / len(checked) > 0.995  # a few of them are wrong indeed
 
 
 def test_decimals_are_read_only_where_they_are_asked_for():
-    assert evaluate("1.5 * 2", decimals=True).value == 3 and evaluate(".5 + .25", decimals=True).value == Fraction(3, 4)
-    assert evaluate("1.5 * 2").value is None
+    assert evaluate_arithmetic("1.5 * 2", allow_decimals=True).value == 3 and evaluate_arithmetic(".5 + .25", allow_decimals=True).value == Fraction(3, 4)
+    assert evaluate_arithmetic("1.5 * 2").value is None
     for text in ("1.5.2", "1.", ".", "1..5", "1.5 2"):
-        assert evaluate(text, decimals=True).value is None
+        assert evaluate_arithmetic(text, allow_decimals=True).value is None
 
 
 # --- all of them ---------------------------------------------------------------------------------------------------
 
 
 def test_all_are_scorers_that_live_in_a_job():
-    for scorer in (Overlong(9, 3), CosineLength(FinalNumber(), 9), Repetition(), Language("en"), StepArithmetic()):
+    for scorer in (Overlong(9, 3), CosineLength(FinalNumber(), 9), Repetition(), LanguageConsistency("en"), StepArithmetic()):
         assert isinstance(scorer, Scorer) and decode(encode(scorer)) == scorer
 
 
 def test_hostile_text_is_decided_in_time():
-    bad_answers.refused(Repetition().judge, None)
-    bad_answers.refused(StepArithmetic().judge, None)
-    bad_answers.refused(Language("en").judge, "en", below=1.1)
+    bad_answers.refused(Repetition().grade, None)
+    bad_answers.refused(StepArithmetic().grade, None)
+    bad_answers.refused(LanguageConsistency("en").grade, "en", below=1.1)

@@ -18,19 +18,19 @@ from ponder.verify import FinalList, FinalText
      ("<answer>red fox.</answer>", 1.0), ("<answer>red fox..</answer>", 0.0), ("<answer>**red** fox</answer>", 0.0)],
 )  # fmt: skip
 def test_final_text(said, value):
-    assert FinalText().judge(said, "red fox").value == value
+    assert FinalText().grade(said, "red fox").value == value
 
 
 def test_settings_of_final_text():
-    assert FinalText(ignore_case=True).judge("<answer>Yes</answer>", "yes").value == 1.0
-    assert FinalText(ignore_spaces=True).judge("<answer>]] )</answer>", "] ] )").value == 1.0
+    assert FinalText(ignore_case=True).grade("<answer>Yes</answer>", "yes").value == 1.0
+    assert FinalText(ignore_spaces=True).grade("<answer>]] )</answer>", "] ] )").value == 1.0
     line = FinalText(forms=("tag", "line"))
-    assert line.judge("A is 1.\nSo the answer is red fox.", "red fox").value == 1.0
+    assert line.grade("A is 1.\nSo the answer is red fox.", "red fox").value == 1.0
     for emphasised in ("**Answer:** red fox", "**Answer: red fox.**", "So the answer is **red fox**."):
-        assert line.judge(emphasised, "red fox").value == 1.0, emphasised
+        assert line.grade(emphasised, "red fox").value == 1.0, emphasised
     for bad in ("The answer is red fox. Or blue.", "The answer is red fox.\nThe answer is red fox.", "red fox"):
-        assert line.judge(bad, "red fox").value == 0.0, bad
-    assert FinalText(forms=("bare",)).judge("red fox", "red fox").value == 1.0
+        assert line.grade(bad, "red fox").value == 0.0, bad
+    assert FinalText(forms=("bare",)).grade("red fox", "red fox").value == 1.0
     with pytest.raises(UsageError):
         FinalText(forms=())
 
@@ -41,26 +41,26 @@ def test_settings_of_final_text():
      "1. a\n2. b\n3. c", "- a\n- b\n- c", r"\text{a, b, c}"],
 )  # fmt: skip
 def test_lists_as_people_write_them(said):
-    assert FinalList().judge(f"<answer>{said}</answer>", ["a", "b", "c"]).value == 1.0
-    assert FinalList().read(f"<answer>{said}</answer>") == "a, b, c"
+    assert FinalList().grade(f"<answer>{said}</answer>", ["a", "b", "c"]).value == 1.0
+    assert FinalList().extract_answer(f"<answer>{said}</answer>") == "a, b, c"
 
 
 @pytest.mark.parametrize(
     "said", ["a, c, b", "a, b", "a, b, c, c", "a b, c", "abc", "A, b, c", "a, b, or c", "1. a, b, c"]
 )
 def test_other_lists_are_wrong(said):
-    assert FinalList().judge(f"<answer>{said}</answer>", ["a", "b", "c"]).value == 0.0
+    assert FinalList().grade(f"<answer>{said}</answer>", ["a", "b", "c"]).value == 0.0
 
 
 @pytest.mark.parametrize("gold", [None, "", 3, [], ["x"]])
 def test_bad_gold_is_undecided(gold):
-    assert FinalText().judge("<answer>x</answer>", gold).value is None
+    assert FinalText().grade("<answer>x</answer>", gold).value is None
     if gold != ["x"]:
-        assert FinalList().judge("<answer>x</answer>", gold).value is None
+        assert FinalList().grade("<answer>x</answer>", gold).value is None
 
 
 @given(st.text(max_size=80), st.text(min_size=1, max_size=20))
 def test_any_text_is_judged(said, gold):
     for verifier in (FinalText(forms=("tag", "boxed", "line", "bare")), FinalList()):
-        verifier.read(said)
-        assert verifier.judge(said, gold if isinstance(verifier, FinalText) else [gold]).value in (0.0, 1.0, None)
+        verifier.extract_answer(said)
+        assert verifier.grade(said, gold if isinstance(verifier, FinalText) else [gold]).value in (0.0, 1.0, None)

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ponder.types import Score
-from ponder.verify import Tally, tally, too_many_undecided
+from ponder.verify import VerdictCounts, count_verdicts, too_many_undecided
 
 
 def step(decided, undecided=0, reason="crashed: ValueError"):
-    return tally([Score(1.0, "right")] * decided + [Score(None, reason)] * undecided)
+    return count_verdicts([Score(1.0, "right")] * decided + [Score(None, reason)] * undecided)
 
 
 def test_verdicts_are_counted_by_kind_of_reason():
@@ -22,9 +22,9 @@ def test_verdicts_are_counted_by_kind_of_reason():
         Score(None, "no package 'b'"),
         Score(None, ""),
     ]
-    counted = tally(scores)
-    assert counted == Tally(7, {"timed out after N s": 2, "no package '...'": 2, "no reason given": 1})
-    assert counted.undecided == 5 and tally([]) == Tally(0, {})
+    counted = count_verdicts(scores)
+    assert counted == VerdictCounts(7, {"timed out after N s": 2, "no package '...'": 2, "no reason given": 1})
+    assert counted.undecided == 5 and count_verdicts([]) == VerdictCounts(0, {})
 
 
 def test_a_run_goes_on_while_few_are_undecided():
@@ -32,7 +32,7 @@ def test_a_run_goes_on_while_few_are_undecided():
     assert too_many_undecided([step(90, 10)] * 5) is None
     assert too_many_undecided([step(40, 10)]) is None  # 20 % is not above 20 %
     assert too_many_undecided([step(30, 10)]) is None  # 25 %, of too few
-    assert too_many_undecided([Tally()] * 10) is None
+    assert too_many_undecided([VerdictCounts()] * 10) is None
 
 
 def test_a_run_stops_when_too_many_are():
@@ -40,7 +40,7 @@ def test_a_run_stops_when_too_many_are():
     assert message is not None and message.startswith("11 of the last 50 answers could not be judged: 11 x crashed")
     assert too_many_undecided([step(10, 3)] * 4) is not None  # four steps hold enough
     assert too_many_undecided([step(10, 30), step(50)]) is None  # it has healed
-    assert too_many_undecided([step(10, 30), step(50)], enough=51) is not None
+    assert too_many_undecided([step(10, 30), step(50)], min_verdicts=51) is not None
 
 
 def test_a_run_stops_early_when_nothing_at_all_is_judged():
@@ -66,7 +66,7 @@ def test_the_message_says_what_to_do(reason, advice):
 
 
 def test_the_commonest_reasons_come_first():
-    mixed = Tally(60, {"a": 5, "b": 20, "c": 10, "d": 1})
+    mixed = VerdictCounts(60, {"a": 5, "b": 20, "c": 10, "d": 1})
     assert "20 x b; 10 x c; 5 x a; 1 other reasons." in str(too_many_undecided([mixed]))
 
 

@@ -12,9 +12,9 @@ import bad_answers
 from ponder.errors import UsageError
 from ponder.jobs import decode, encode
 from ponder.protocols import Scorer
-from ponder.types import Problem, Step, Trace, ids, user
+from ponder.types import Problem, Step, Trace, ids, user_messages
 from ponder.verify import BoxOverlap, Detection, MaskOverlap, PointInMask
-from ponder.verify.geometry import average_precision, filled, giou, inside, iou, mask_iou, run_lengths
+from ponder.verify.geometry import average_precision, rasterize_polygon, giou, points_in_polygon, iou, mask_iou, run_lengths
 
 SIZE = [100, 80]
 BOX = {"box": [10, 10, 30, 30], "size": SIZE}
@@ -54,11 +54,11 @@ def test_overlaps_by_counting_cells(a, b):
 
 
 def test_the_reward_of_a_box():
-    assert BoxOverlap().judge(tag([10, 10, 30, 30]), BOX).value == 1.0
-    assert BoxOverlap().judge(tag([20, 10, 40, 30]), BOX).value == pytest.approx(1 / 3)
-    assert BoxOverlap(threshold=0.5).judge(tag([12, 10, 30, 30]), BOX).value == 1.0
-    assert BoxOverlap(threshold=0.5).judge(tag([20, 10, 40, 30]), BOX).value == 0.0
-    near, far = (BoxOverlap(generalised=True).judge(tag(b), BOX).value for b in ([32, 10, 52, 30], [79, 59, 99, 79]))
+    assert BoxOverlap().grade(tag([10, 10, 30, 30]), BOX).value == 1.0
+    assert BoxOverlap().grade(tag([20, 10, 40, 30]), BOX).value == pytest.approx(1 / 3)
+    assert BoxOverlap(threshold=0.5).grade(tag([12, 10, 30, 30]), BOX).value == 1.0
+    assert BoxOverlap(threshold=0.5).grade(tag([20, 10, 40, 30]), BOX).value == 0.0
+    near, far = (BoxOverlap(use_giou=True).grade(tag(b), BOX).value for b in ([32, 10, 52, 30], [79, 59, 99, 79]))
     assert 0 < far < near < 0.5
     for settings_ in ({"threshold": 0.0}, {"threshold": 1.5}, {"threshold": 0.5, "generalised": True}):
         with pytest.raises(UsageError):
@@ -88,7 +88,7 @@ def test_the_reward_of_a_box():
     ],
 )
 def test_what_is_no_box_earns_nothing(box):
-    score = BoxOverlap(generalised=True).judge(tag(box), BOX)
+    score = BoxOverlap(use_giou=True).grade(tag(box), BOX)
     assert score.value == 0.0 and score.reason.startswith("malformed"), score
 
 
@@ -107,7 +107,7 @@ POINTS = st.lists(st.tuples(st.floats(-4, 16), st.floats(-4, 12)), min_size=3, m
 def test_polygons_are_filled_where_their_points_are_inside(corners):
     polygon = np.array(corners)
     centres = np.stack(np.meshgrid(np.arange(12) + 0.5, np.arange(8) + 0.5), -1)
-    assert (filled(polygon, (12, 8)) == inside(centres, polygon)).all()
+    assert (rasterize_polygon(polygon, (12, 8)) == points_in_polygon(centres, polygon)).all()
 
 
 @given(POINTS, st.tuples(st.floats(-4, 16), st.floats(-4, 12)))
@@ -117,35 +117,35 @@ def test_inside_by_a_loop(corners, point):
     for (x1, y1), (x2, y2) in zip(corners, [*corners[1:], corners[0]], strict=True):
         if (y1 > y) != (y2 > y) and x < (x2 - x1) * (y - y1) / (y2 - y1) + x1:
             odd = not odd
-    assert bool(inside(np.array(point), np.array(corners))) is odd
+    assert bool(points_in_polygon(np.array(point), np.array(corners))) is odd
 
 
 def test_filled_shapes_have_their_area():
     square = np.array([[2, 1], [6, 1], [6, 5], [2, 5]], float)
-    assert filled(square, (10, 8)).sum() == 16 and filled(square + 100, (10, 8)).sum() == 0
+    assert rasterize_polygon(square, (10, 8)).sum() == 16 and rasterize_polygon(square + 100, (10, 8)).sum() == 0
     circle = np.array([[50 + 40 * np.cos(t), 50 + 40 * np.sin(t)] for t in np.linspace(0, 2 * np.pi, 400)[:-1]])
-    assert filled(circle, (100, 100)).sum() == pytest.approx(np.pi * 1600, rel=0.01)
+    assert rasterize_polygon(circle, (100, 100)).sum() == pytest.approx(np.pi * 1600, rel=0.01)
     star = np.array([[5, 0], [8, 10], [0, 3.5], [10, 3.5], [2, 10]])  # even-odd: its middle is a hole
-    assert not inside(np.array([5.0, 5.0]), star) and inside(np.array([5.0, 1.5]), star)
+    assert not points_in_polygon(np.array([5.0, 5.0]), star) and points_in_polygon(np.array([5.0, 1.5]), star)
 
 
 def test_points():
-    assert PointInMask().judge(tag([20, 20]), SQUARE).value == 1.0
-    assert PointInMask().judge(tag([5, 20]), SQUARE).value == 0.0
-    assert PointInMask().judge(tag([0.5, 1.5]), RUNS).value == 1.0
-    assert PointInMask().judge(tag([0.5, 0.5]), RUNS).value == 0.0
+    assert PointInMask().grade(tag([20, 20]), SQUARE).value == 1.0
+    assert PointInMask().grade(tag([5, 20]), SQUARE).value == 0.0
+    assert PointInMask().grade(tag([0.5, 1.5]), RUNS).value == 1.0
+    assert PointInMask().grade(tag([0.5, 0.5]), RUNS).value == 0.0
     for bad in ([100, 20], [-1, 20], [20], [20, 20, 20], "20, 20", "[[20, 20]]", {"x": 20, "y": 20}):
-        assert PointInMask().judge(tag(bad), SQUARE).reason.startswith("malformed")
+        assert PointInMask().grade(tag(bad), SQUARE).reason.startswith("malformed")
 
 
 def test_masks():
-    assert MaskOverlap().judge(tag(SQUARE["mask"]), SQUARE).value == 1.0
-    assert MaskOverlap().judge(tag([10, 10, 30, 10, 30, 30, 10, 30]), SQUARE).value == 1.0  # COCO's flat list
+    assert MaskOverlap().grade(tag(SQUARE["mask"]), SQUARE).value == 1.0
+    assert MaskOverlap().grade(tag([10, 10, 30, 10, 30, 30, 10, 30]), SQUARE).value == 1.0  # COCO's flat list
     half = [[20, 10], [40, 10], [40, 30], [20, 30]]
-    assert MaskOverlap().judge(tag(half), SQUARE).value == pytest.approx(1 / 3)
-    assert MaskOverlap().judge(tag(RUNS["mask"]), RUNS).value == 1.0
-    assert MaskOverlap().judge(tag({"size": [2, 3], "counts": [0, 6]}), RUNS).value == pytest.approx(2 / 6)
-    assert MaskOverlap().judge(tag([[200, 200], [300, 200], [300, 300]]), SQUARE).value == 0.0
+    assert MaskOverlap().grade(tag(half), SQUARE).value == pytest.approx(1 / 3)
+    assert MaskOverlap().grade(tag(RUNS["mask"]), RUNS).value == 1.0
+    assert MaskOverlap().grade(tag({"size": [2, 3], "counts": [0, 6]}), RUNS).value == pytest.approx(2 / 6)
+    assert MaskOverlap().grade(tag([[200, 200], [300, 200], [300, 300]]), SQUARE).value == 0.0
     assert mask_iou(np.zeros((2, 2), bool), np.zeros((2, 2), bool)) == 0.0
     bad = (
         [[1, 2], [3, 4]],
@@ -158,14 +158,14 @@ def test_masks():
         {"size": [10**9, 10**9], "counts": []},
     )
     for mask in bad:
-        assert MaskOverlap().judge(tag(mask), RUNS).reason.startswith("malformed"), mask
+        assert MaskOverlap().grade(tag(mask), RUNS).reason.startswith("malformed"), mask
 
 
 def test_a_large_polygon_takes_no_time():
     rng = np.random.default_rng(0)
     corners = rng.integers(0, 4000, (900, 2)).tolist()
     big = {"mask": [[0, 0], [4000, 0], [4000, 4000], [0, 4000]], "size": [4000, 4000]}
-    assert 0 < MaskOverlap().judge(tag(corners), big).value < 1
+    assert 0 < MaskOverlap().grade(tag(corners), big).value < 1
 
 
 # --- detection -----------------------------------------------------------------------------------------------------
@@ -213,22 +213,22 @@ def test_detection():
         {"box": [0, 0, 10, 10], "label": "Cat", "score": 0.9},
         {"box": [20, 20, 40, 40], "label": "cat", "score": 0.8},
     ]
-    assert Detection().judge(tag(right), CATS).value == 1.0
-    assert Detection().judge(tag(right[:1]), CATS).value == pytest.approx(51 / 101)
-    assert Detection().judge(tag([]), CATS).value == 0.0
+    assert Detection().grade(tag(right), CATS).value == 1.0
+    assert Detection().grade(tag(right[:1]), CATS).value == pytest.approx(51 / 101)
+    assert Detection().grade(tag([]), CATS).value == 0.0
     # IoU 0.8: right at 7 of the 10 thresholds
     near = [{"box": [0, 0, 10, 8], "label": "cat"}]
-    assert Detection().judge(tag(near), {"boxes": CATS["boxes"][:1]}).value == pytest.approx(0.7)
-    assert Detection(thresholds=(0.5,)).judge(tag(near), {"boxes": CATS["boxes"][:1]}).value == 1.0
+    assert Detection().grade(tag(near), {"boxes": CATS["boxes"][:1]}).value == pytest.approx(0.7)
+    assert Detection(thresholds=(0.5,)).grade(tag(near), {"boxes": CATS["boxes"][:1]}).value == 1.0
     # Without scores the order counts: a miss first halves the precision.
     order = [{"box": [50, 50, 60, 60], "label": "cat"}, {"box": [0, 0, 10, 10], "label": "cat"}]
-    assert Detection().judge(tag(order), {"boxes": CATS["boxes"][:1]}).value == pytest.approx(0.5)
-    assert Detection().judge(tag(order[::-1]), {"boxes": CATS["boxes"][:1]}).value == 1.0
+    assert Detection().grade(tag(order), {"boxes": CATS["boxes"][:1]}).value == pytest.approx(0.5)
+    assert Detection().grade(tag(order[::-1]), {"boxes": CATS["boxes"][:1]}).value == 1.0
     # Naming classes that are not there is not free, nor is flooding.
-    assert Detection().judge(tag([*right, {"box": [1, 1, 2, 2], "label": "dog", "score": 0.1}]), CATS).value == 0.5
-    assert "more than 3" in Detection(most=3).judge(tag(right * 2), CATS).reason
-    assert Detection().judge(tag([]), {"boxes": []}).value == 1.0
-    assert Detection().judge(tag(right), {"boxes": []}).value == 0.0
+    assert Detection().grade(tag([*right, {"box": [1, 1, 2, 2], "label": "dog", "score": 0.1}]), CATS).value == 0.5
+    assert "more than 3" in Detection(max_boxes=3).grade(tag(right * 2), CATS).reason
+    assert Detection().grade(tag([]), {"boxes": []}).value == 1.0
+    assert Detection().grade(tag(right), {"boxes": []}).value == 0.0
     for settings_ in ({"most": 0}, {"thresholds": ()}, {"thresholds": (1.5,)}):
         with pytest.raises(UsageError):
             Detection(**settings_)
@@ -251,7 +251,7 @@ def test_detection():
     ],
 )
 def test_malformed_detections_earn_nothing(found):
-    score = Detection().judge(tag(found), CATS)
+    score = Detection().grade(tag(found), CATS)
     assert score.value == 0.0 and score.reason.startswith("malformed"), score
 
 
@@ -267,7 +267,7 @@ EACH = [
 
 @pytest.mark.parametrize(("scorer", "answer", "right"), EACH, ids=lambda x: type(x).__name__)
 def test_gold_hostile_and_bad_data(scorer, answer, right):
-    trace = Trace(Problem("p", user("?"), answer), [Step(None, "", ids([])), Step(0, tag(right), ids([]))])
+    trace = Trace(Problem("p", user_messages("?"), answer), [Step(None, "", ids([])), Step(0, tag(right), ids([]))])
     assert isinstance(scorer, Scorer) and decode(encode(scorer)) == scorer
     assert asyncio.run(scorer(trace, [1]))[0].value == 1.0
     for text in (tag(right) * 2, f"<think>{tag(right)}</think>", json.dumps(right), tag(right) + " or not"):
@@ -298,4 +298,4 @@ def test_bad_masks_and_boxes_of_the_problem():
         (MaskOverlap(), {"mask": RUNS["mask"], "size": SIZE}),
         (Detection(), {"boxes": [{"box": [0, 0, 1, 1]}]}),
     ):
-        assert scorer.judge(tag([1, 1]), answer).reason.startswith("bad data: "), answer
+        assert scorer.grade(tag([1, 1]), answer).reason.startswith("bad data: "), answer

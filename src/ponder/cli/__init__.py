@@ -15,44 +15,44 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ponder.errors import Interrupted, PonderError, UnknownName
-from ponder.names import load
-from ponder.terminal import guarded
+from ponder.names import import_object
+from ponder.terminal import safe_std_streams
 
 _PLACED = warnings.formatwarning  # Python's own: with file and line
 
 
-class Command(NamedTuple):
-    at: str  # module:function
-    about: str
-    whole: bool = False  # takes the arguments as they are: its flags depend on them
+class CommandSpec(NamedTuple):
+    target: str  # module:function
+    summary: str
+    raw_args: bool = False  # takes the arguments as they are: its flags depend on them
 
 
 COMMANDS = {
-    "demo": Command("ponder.cli.demo:demo", "train a small model on this machine and see what it learned", whole=True),
-    "plan": Command("ponder.cli.plan:plan", "before a run: its cost, prompt, pass rate, and checks", whole=True),
-    "run": Command("ponder.cli.work:run", "run a recipe, or a run directory again", whole=True),
-    "train": Command("ponder.cli.work:train", "reinforcement learning on a task"),
-    "sft": Command("ponder.cli.work:sft", "supervised fine-tuning on a task or a file of conversations"),
-    "reward": Command("ponder.cli.reward:reward", "train a reward, process reward or value model"),
-    "label": Command("ponder.cli.reward:label", "label the steps of answers by completing them"),
-    "processbench": Command("ponder.cli.reward:processbench", "does a process reward model find the first wrong step"),
-    "solve": Command("ponder.cli.ask:solve", "ask a model a question, and think about it by a strategy"),
-    "eval": Command("ponder.cli.work:evaluate", "measure a model on a task's held-out problems"),
-    "harvest": Command("ponder.cli.harvest:harvest", "the traces of runs as data to learn from", whole=True),
-    "compare": Command("ponder.cli.compare:compare", "runs and logs side by side, with paired intervals"),
-    "plot": Command("ponder.cli.plot:plot", "pictures of runs and logs, with their numbers"),
-    "replay": Command("ponder.cli.replay:replay", "judge and decide stored traces again, another way"),
-    "contamination": Command("ponder.cli.contamination:contamination", "is an evaluation in the training data?"),
-    "problems": Command("ponder.cli.problems:problems", "make problems, and keep those of fitting difficulty"),
-    "reflect": Command("ponder.cli.reflect:reflect", "where a run's answers doubt themselves and take something back"),
-    "strategies": Command("ponder.cli.strategies:strategies", "the ways to think, presets, and efforts"),
-    "tasks": Command("ponder.cli.tasks:tasks", "which tasks there are, with a problem of each"),
-    "export": Command("ponder.cli.export:export", "write a model as a Hugging Face folder or a GGUF file"),
-    "doctor": Command("ponder.cli.doctor:doctor", "what this machine can do, and what is missing"),
+    "demo": CommandSpec("ponder.cli.demo:demo", "train a small model on this machine and see what it learned", raw_args=True),
+    "plan": CommandSpec("ponder.cli.plan:plan", "before a run: its cost, prompt, pass rate, and checks", raw_args=True),
+    "run": CommandSpec("ponder.cli.work:run", "run a recipe, or a run directory again", raw_args=True),
+    "train": CommandSpec("ponder.cli.work:train", "reinforcement learning on a task"),
+    "sft": CommandSpec("ponder.cli.work:sft", "supervised fine-tuning on a task or a file of conversations"),
+    "reward": CommandSpec("ponder.cli.reward:reward", "train a reward, process reward or value model"),
+    "label": CommandSpec("ponder.cli.reward:label", "label the steps of answers by completing them"),
+    "processbench": CommandSpec("ponder.cli.reward:processbench", "does a process reward model find the first wrong step"),
+    "solve": CommandSpec("ponder.cli.ask:solve", "ask a model a question, and think about it by a strategy"),
+    "eval": CommandSpec("ponder.cli.work:evaluate", "measure a model on a task's held-out problems"),
+    "harvest": CommandSpec("ponder.cli.harvest:harvest", "the traces of runs as data to learn from", raw_args=True),
+    "compare": CommandSpec("ponder.cli.compare:compare", "runs and logs side by side, with paired intervals"),
+    "plot": CommandSpec("ponder.cli.plot:plot", "pictures of runs and logs, with their numbers"),
+    "replay": CommandSpec("ponder.cli.replay:replay", "judge and decide stored traces again, another way"),
+    "contamination": CommandSpec("ponder.cli.contamination:contamination", "is an evaluation in the training data?"),
+    "problems": CommandSpec("ponder.cli.problems:problems", "make problems, and keep those of fitting difficulty"),
+    "reflect": CommandSpec("ponder.cli.reflect:reflect", "where a run's answers doubt themselves and take something back"),
+    "strategies": CommandSpec("ponder.cli.strategies:strategies", "the ways to think, presets, and efforts"),
+    "tasks": CommandSpec("ponder.cli.tasks:tasks", "which tasks there are, with a problem of each"),
+    "export": CommandSpec("ponder.cli.export:export", "write a model as a Hugging Face folder or a GGUF file"),
+    "doctor": CommandSpec("ponder.cli.doctor:doctor", "what this machine can do, and what is missing"),
 }
 
-UNSAFE = "--unsafe-sandbox"  # with any command: where no jail can be built, run a model's programs without one
-TRUST = "--trust"  # with commands that take run directories: load the code that these name, as their author's word
+UNSAFE_SANDBOX_FLAG = "--unsafe-sandbox"  # with any command: where no jail can be built, run a model's programs without one
+TRUST_FLAG = "--trust"  # with commands that take run directories: load the code that these name, as their author's word
 TRUSTING = ("run", "plan", "harvest", "compare", "plot", "replay", "contamination", "reflect")
 
 # What the user can put right: no space, no permission, a path that cannot be one.
@@ -68,37 +68,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character gets another
-    warnings.formatwarning = _warning
-    with guarded():
-        return _run(given)
+    warnings.formatwarning = _format_warning
+    with safe_std_streams():
+        return _run_guarded(given)
 
 
-def _run(given: list[str]) -> int:
+def _run_guarded(given: list[str]) -> int:
     try:
         code = contextvars.copy_context().run(_dispatch, given)  # what it trusts ends with it
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader of our output has gone
-        _silence()
+        _discard_stdout()
         return 1
     except KeyboardInterrupt:
-        return _end("stopped", 130, given)
+        return _report_exit("stopped", 130, given)
     except BaseException as error:
-        if _first(error, Interrupted) is None and type(error).__name__ == "CancelledError" and _stopped() > 0:
+        if _find_error(error, Interrupted) is None and type(error).__name__ == "CancelledError" and _signal_exit_code() > 0:
             error = Interrupted("stopped; what was done is saved, and the same command goes on")
-        said = _sentence(error)
+        said = _user_message(error)
         if said is None:
             raise
-        return _end(said, _stopped() or 130 if _first(error, Interrupted) else 2, given)
+        return _report_exit(said, _signal_exit_code() or 130 if _find_error(error, Interrupted) else 2, given)
 
 
-def _stopped() -> int:
+def _signal_exit_code() -> int:
     """The exit code by the signal that stopped the command; 0: none did."""
     stopping = sys.modules.get("ponder.cli.stopping")
     return stopping.code() if stopping is not None else 0
 
 
-def _warning(
+def _format_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
     """Our own in one line, without the place in our code that says it."""
@@ -110,14 +110,14 @@ def _warning(
 def _dispatch(argv: list[str]) -> int:
     from ponder import __version__
 
-    if UNSAFE in argv:
+    if UNSAFE_SANDBOX_FLAG in argv:
         from ponder.verify.sandbox import allow_unsafe
 
-        argv = [a for a in argv if a != UNSAFE]
+        argv = [a for a in argv if a != UNSAFE_SANDBOX_FLAG]
         allow_unsafe()
     name, *rest = argv or ["--help"]
     if name in ("-h", "--help", "help"):
-        print(overview())
+        print(commands_help())
         return 0
     if name == "--version":
         print(f"ponder {__version__}")
@@ -125,31 +125,31 @@ def _dispatch(argv: list[str]) -> int:
     if name not in COMMANDS:
         raise UnknownName("command", name, COMMANDS)
     command = COMMANDS[name]
-    if TRUST in rest and name in TRUSTING:
-        rest = [a for a in rest if a != TRUST]
-        _trust()
-    function = load(command.at)
-    if command.whole:
+    if TRUST_FLAG in rest and name in TRUSTING:
+        rest = [a for a in rest if a != TRUST_FLAG]
+        _trust_run_code()
+    function = import_object(command.target)
+    if command.raw_args:
         return int(function(rest))
     from ponder.cli import flags
-    from ponder.cli.start import Launch, start
+    from ponder.cli.start import Launch, run_job
 
-    made = flags.call(function, rest, f"ponder {name}")
-    return start(*made) if isinstance(made, Launch) else int(made)
+    made = flags.run_command(function, rest, f"ponder {name}")
+    return run_job(*made) if isinstance(made, Launch) else int(made)
 
 
-def _trust() -> None:
+def _trust_run_code() -> None:
     """Modules in the current folder are found too, as where the run was made."""
     from ponder.cli import recipes
     from ponder.trust import trust
 
     trust(True)
-    recipes.reach([Path.cwd()])
+    recipes.add_to_import_path([Path.cwd()])
 
 
-def overview() -> str:
+def commands_help() -> str:
     width = max(map(len, COMMANDS))
-    rows = "\n".join(f"  {name:<{width}} {command.about}" for name, command in COMMANDS.items())
+    rows = "\n".join(f"  {name:<{width}} {command.summary}" for name, command in COMMANDS.items())
     return f"""\
 ponder trains, runs and measures reasoning language models.
 
@@ -163,9 +163,9 @@ A run directory's own code, where it names any that is not ponder's, is loaded o
 A stopped run goes on when the same command is given again."""
 
 
-def _sentence(error: BaseException) -> str | None:
+def _user_message(error: BaseException) -> str | None:
     """What to tell the user; None where this is our own mistake."""
-    if (ours := _first(error, PonderError)) is not None:
+    if (ours := _find_error(error, PonderError)) is not None:
         return str(ours)
     if isinstance(error, OSError) and error.errno in THEIRS:
         return f"{error.filename or 'cannot write'}: {error.strerror}"
@@ -174,27 +174,27 @@ def _sentence(error: BaseException) -> str | None:
     return None
 
 
-def _first(error: BaseException, kind: type[BaseException]) -> BaseException | None:
+def _find_error(error: BaseException, kind: type[BaseException]) -> BaseException | None:
     """The first error of a kind: this one, or wherever it is nested in a group."""
     if isinstance(error, BaseExceptionGroup):
-        return next((found for inner in error.exceptions if (found := _first(inner, kind))), None)
+        return next((found for inner in error.exceptions if (found := _find_error(inner, kind))), None)
     return error if isinstance(error, kind) else None
 
 
-def _end(said: str, code: int, argv: list[str]) -> int:
+def _report_exit(said: str, code: int, argv: list[str]) -> int:
     stopped = code > 128
     try:
         print(said if stopped else f"error: {said}", file=sys.stderr)
         if "--json" in argv:
-            from ponder.cli.progress import emit
+            from ponder.cli.progress import print_json
 
-            emit({"event": "stopped" if stopped else "error", "message": said})
+            print_json({"event": "stopped" if stopped else "error", "message": said})
         sys.stdout.flush()
     except OSError:  # nobody reads it any more
-        _silence()
+        _discard_stdout()
     return code
 
 
-def _silence() -> None:
+def _discard_stdout() -> None:
     """What cannot be written shall not be tried again when Python ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

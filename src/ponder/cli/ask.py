@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ponder import event_loop
 from ponder.cli import options as opt
-from ponder.cli.progress import emit, watching
-from ponder.cli.stopping import Stop
+from ponder.cli.progress import print_json, watching
+from ponder.cli.stopping import GracefulStop
 from ponder.errors import UsageError
-from ponder.terminal import visible
+from ponder.terminal import escape_controls
 
 if TYPE_CHECKING:
     from ponder.pipelines.ask import Answer
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Question:
+class QuestionJob:
     """What a run directory of one question is of. Its budget is not part of it: more may be spent later."""
 
     question: str
@@ -44,8 +44,8 @@ def solve(
     max_tokens: Annotated[int | None, "longest answer (256)"] = None,
     temperature: Annotated[float | None, "0: greedy, which a chain is; a vote samples at 0.7"] = None,
     guide: opt.Guide = "",
-    budget: opt.Tokens = None,
-    seconds: opt.Seconds = None,
+    budget: opt.TokenBudget = None,
+    seconds: opt.SecondsBudget = None,
     prices: opt.Prices = None,
     set: Annotated[list[str], "a setting of the strategy, as key=value; may be given again"] = [],  # noqa: B006
     show: Annotated[Literal["answer", "thought", "tree"], "how much of it"] = "thought",
@@ -59,7 +59,7 @@ def solve(
     """Ask a model a question, and think about it by a strategy."""
     if not question.strip():
         raise UsageError("the question is empty")
-    from ponder.cli.served import served
+    from ponder.cli.served import resolve_remote_model
     from ponder.cli.start import say_futile
     from ponder.cli.thinking import budget_of, check_guide, strategy_named
     from ponder.pipelines.guides import default_guide
@@ -70,39 +70,39 @@ def solve(
     if strategy in (None, "vote", "ensemble") and effort not in ("none", "minimal", "low"):
         usual["temperature"] = 0.7
     way, own, level = strategy_named(
-        strategy, effort, n=n, max_tokens=max_tokens, temperature=temperature, settings=set, default="vote", usual=usual
+        strategy, effort, n=n, max_tokens=max_tokens, temperature=temperature, settings=set, default_name="vote", sampling_defaults=usual
     )
     check_guide(way, guide)
     allowed = budget_of(level, budget, seconds, prices, model)
-    model = served(model, effort, template, device, dtype, guide)
+    model = resolve_remote_model(model, effort, template, device, dtype, guide)
     named = guide or own
     guide = named or default_guide(way)
     say_futile(way, allowed)
-    asked = Question(question, model, template, strategy or effort or "vote", guide, seed)
-    from ponder.pipelines.stored import Stored
+    asked = QuestionJob(question, model, template, strategy or effort or "vote", guide, seed)
+    from ponder.pipelines.stored import PriorResults
 
-    before = None if run is None else Stored.look(run)
-    with Stop(saves=run is not None) as stop, watching(f"solve · {model}", stop, unit="answer", json=json) as seen:
+    before = None if run is None else PriorResults.read(run)
+    with GracefulStop(resumable=run is not None) as stop, watching(f"solve · {model}", stop, unit="answer", json=json) as seen:
         from ponder.models.load import load_any
         from ponder.pipelines.ask import decide
         from ponder.pipelines.guides import guide_named
 
         seen.phase("load")
         policy = load_any(model, template=template, device=device, dtype=dtype)
-        policy.watch = seen.tokens
-        policy.stream(seed)
+        policy.on_tokens = seen.tokens
+        policy.reseed(seed)
         judge = guide_named(guide, policy, None, device, dtype)
         seen.phase("sample")
-        trace = think(asked, way, policy, judge, allowed, run)
+        trace = solve_question(asked, way, policy, judge, allowed, run)
     found = decide(trace)
     if json:
         trees = {"trace": trace.to_json()} if show == "tree" else {}
-        said = told(found)
+        said = answer_json(found)
         if show == "answer":
             said = {k: v for k, v in said.items() if k not in ("text", "ballots")}
-        emit({"event": "done", **asdict(asked), **said, **trees, **(before.plain() if before else {})})
+        print_json({"event": "done", **asdict(asked), **said, **trees, **(before.to_json() if before else {})})
     else:
-        print("\n".join(lines(found, show)))
+        print("\n".join(answer_lines(found, show)))
         if before is not None:
             for line in before.lines():
                 print(line, file=sys.stderr if show == "answer" else sys.stdout)
@@ -111,8 +111,8 @@ def solve(
     return 0
 
 
-def think(
-    asked: Question, way: Strategy, policy: Policy, guide: Scorer | None, budget: Budget | None, folder: Path | None
+def solve_question(
+    job: QuestionJob, strategy: Strategy, policy: Policy, guide: Scorer | None, budget: Budget | None, folder: Path | None
 ) -> Trace:
     """A trace about the question: a new one, or the one that is kept in the folder, gone on with."""
     from ponder.pipelines.asked import question_in_style
@@ -121,60 +121,60 @@ def think(
     from ponder.runs import Run, read_traces
     from ponder.types import prompt_trace
 
-    problem = question_in_style(asked.question, way, asked.template)
+    problem = question_in_style(job.question, strategy, job.template)
     trace = prompt_trace(problem, policy.encode(problem.messages))
     if folder is None:
-        return event_loop.run(solve(problem, way, policy, guide=guide, budget=budget, trace=trace))
-    with Run(folder, asked, inputs_of(asked)) as run:
+        return event_loop.run(solve(problem, strategy, policy, guide=guide, budget=budget, trace=trace))
+    with Run(folder, job, inputs_of(job)) as run:
         kept = list(read_traces(folder))
         if kept:
             trace = kept[-1][1]
         held = trace.to_json() if kept else {}
         try:
-            event_loop.run(solve(problem, way, policy, guide=guide, budget=budget, trace=trace))
+            event_loop.run(solve(problem, strategy, policy, guide=guide, budget=budget, trace=trace))
         except BaseException:  # what was thought is paid for
             if len(trace.steps) > 1:
-                run.traces(len(kept), [trace])
+                run.write_traces(len(kept), [trace])
             raise
         if trace.to_json() != held:
-            run.traces(len(kept), [trace])
+            run.write_traces(len(kept), [trace])
     return trace
 
 
-def told(found: Answer) -> dict[str, Any]:
+def answer_json(found: Answer) -> dict[str, Any]:
     """For programs."""
     trace = found.trace
     said = {k: getattr(found, k) for k in ("answer", "votes", "n", "text", "ballots")}
-    return {**said, "cost": asdict(trace.cost), "spent": trace.spent, "failed": trace.failed}
+    return {**said, "cost": asdict(trace.cost), "spent": trace.budget_exhausted, "failed": trace.failed}
 
 
-def lines(found: Answer, show: str = "thought") -> list[str]:
+def answer_lines(found: Answer, show: str = "thought") -> list[str]:
     """The answer first, then how it was decided, then the thought that gave it, or the tree; then the bill."""
     trace = found.trace
     if found.answer is None:
-        why = f"; {visible(trace.failed)}" if trace.failed else "; its budget is used up" if trace.spent else ""
+        why = f"; {escape_controls(trace.failed)}" if trace.failed else "; its budget is used up" if trace.budget_exhausted else ""
         head = [f"no answer: none of {found.n} completions states one" if found.n != 1 else "no answer is stated"]
         head[0] += why
     else:
-        head = [visible(found.answer)]
+        head = [escape_controls(found.answer)]
         if found.n > 1:
-            others = [f"{visible(a)} ({c})" for a, c in found.ballots.items() if a != found.answer and len(a) <= 40]
+            others = [f"{escape_controls(a)} ({c})" for a, c in found.ballots.items() if a != found.answer and len(a) <= 40]
             also = f"; also {', '.join(others[:4])}" if others else ""
             head.append(f"{found.votes} of {found.n} answers say so{also}")
     if show == "answer":
         return head[:1]
-    text = visible(found.text.strip())
+    text = escape_controls(found.text.strip())
     out = head if text == found.answer or not text else [*head, "", text]
     if show == "tree":
-        from ponder.cli.tree_view import tree
+        from ponder.cli.tree_view import tree_lines
 
-        out = [*out, "", *tree(trace)]
+        out = [*out, "", *tree_lines(trace)]
     if trace.failed and found.answer is not None:
-        out = [*out, "", f"it did not come to its end: {visible(trace.failed)}"]
-    return [*out, "", bill(trace)]
+        out = [*out, "", f"it did not come to its end: {escape_controls(trace.failed)}"]
+    return [*out, "", cost_line(trace)]
 
 
-def bill(trace: Trace) -> str:
+def cost_line(trace: Trace) -> str:
     """What it cost."""
     c = trace.cost
     parts = [f"{c.generated_tokens:,} tokens written", f"{c.prompt_tokens:,} read, {c.cached_tokens:,} from the cache"]

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ponder.cli.flags import When
-from ponder.cli.progress import emit
-from ponder.terminal import visible
+from ponder.cli.progress import print_json
+from ponder.terminal import escape_controls
 
 if TYPE_CHECKING:
-    from ponder.measure.compare import Comparison, Line
+    from ponder.measure.compare import Comparison, SystemResult
     from ponder.measure.readers import Attempts
 
 Source = Annotated[
@@ -25,114 +25,114 @@ Select = Annotated[
     Literal["mean", "first", "majority", "weighted", "best", "logprob", "any", "chosen"] | None,
     "how attempts become one answer; chosen where every system chose, else mean",
 ]
-By = Annotated[
+ScorerName = Annotated[
     str | None, "whose scores weighted and best go by, where there are several", When("select", "weighted", "best")
 ]
 
-WIDE = 44  # characters of a system's name
+MAX_NAME_CHARS = 44  # characters of a system's name
 
 
 def compare(
     *runs: Source,
     select: Select = None,
-    by: By = None,
-    common: Annotated[bool, "where the problems differ, compare on those that all have"] = False,
-    pairs: Annotated[bool, "compare every two, not each with the first"] = False,
+    scorer: ScorerName = None,
+    common_problems: Annotated[bool, "where the problems differ, compare on those that all have"] = False,
+    all_pairs: Annotated[bool, "compare every two, not each with the first"] = False,
     prices: Annotated[Path | None, 'JSON: dollars per million tokens by system, {"NAME": {"generated": 2.5}}'] = None,
     column: Column = [],  # noqa: B006 (never changed)
     json: Annotated[bool, "one JSON object"] = False,
 ) -> int:
     """Accuracy with its interval, cost per problem, and paired differences from the first system."""
-    from ponder.measure.compare import compare as against
+    from ponder.measure.compare import compare_systems as against
     from ponder.measure.price import read_prices
-    from ponder.measure.readers import Columns, labels, read_all
+    from ponder.measure.readers import ColumnMap, short_labels, read_logs
 
-    systems = read_all(runs, Columns.of(column))
-    systems = [replace(s, name=label) for s, label in zip(systems, labels([s.name for s in systems]), strict=True)]
-    found = against(systems, select, common, by, pairs, None if prices is None else read_prices(prices))
+    systems = read_logs(runs, ColumnMap.from_flags(column))
+    systems = [replace(s, name=label) for s, label in zip(systems, short_labels([s.name for s in systems]), strict=True)]
+    found = against(systems, select, common_problems, scorer, all_pairs, None if prices is None else read_prices(prices))
     if json:
-        emit(plain(found, systems))
+        print_json(comparison_json(found, systems))
     else:
-        print("\n".join(lines(found, systems)))
+        print("\n".join(comparison_lines(found, systems)))
     return 0
 
 
-def plain(found: Comparison, systems: Sequence[Attempts]) -> dict[str, Any]:
+def comparison_json(found: Comparison, systems: Sequence[Attempts]) -> dict[str, Any]:
     out = asdict(found)
     for line, system in zip(out["lines"], systems, strict=True):
         del line["worths"]
-        line["accuracy"] |= {"mean": next(x.accuracy.mean for x in found.lines if x.name == line["name"])}
-        line["how"] = list(system.how)
+        line["accuracy"] |= {"mean": next(x.accuracy.mean for x in found.systems if x.name == line["name"])}
+        line["how"] = list(system.reading_notes)
     return {"select": out.pop("method"), **out}
 
 
-def lines(found: Comparison, systems: Sequence[Attempts]) -> list[str]:
-    from ponder.measure.decide import ABOUT
+def comparison_lines(found: Comparison, systems: Sequence[Attempts]) -> list[str]:
+    from ponder.measure.decide import RULE_DESCRIPTIONS
 
-    head = f"{found.problems} problems, {found.method}: {ABOUT[found.method]}; 95 % intervals"
-    out = [head, "", *table(_accuracies(found.lines))]
+    head = f"{found.problems} problems, {found.rule}: {RULE_DESCRIPTIONS[found.rule]}; 95 % intervals"
+    out = [head, "", *format_table(_accuracy_rows(found.systems))]
     if found.pairs:
-        out += ["", f"difference from {named(found.pairs[0].second)}" if _one_base(found) else "differences", ""]
-        out += table(_differences(found))
-    notes = [*found.notes, *_readings(systems)]
+        out += ["", f"difference from {shorten_name(found.pairs[0].second)}" if _has_one_baseline(found) else "differences", ""]
+        out += format_table(_difference_rows(found))
+    notes = [*found.notes, *_reading_notes(systems)]
     return out + (["", *notes] if notes else [])
 
 
-def _one_base(found: Comparison) -> bool:
+def _has_one_baseline(found: Comparison) -> bool:
     return len({p.second for p in found.pairs}) == 1
 
 
-def _accuracies(systems: Sequence[Line]) -> list[list[str]]:
+def _accuracy_rows(systems: Sequence[SystemResult]) -> list[list[str]]:
     rows = [["system", "samples", "accuracy, %", "", "undecided", "tokens", "TFLOP", "seconds", "dollars"]]
     for s in systems:
         few, most = s.samples
         a = s.accuracy
         rows.append([
-            named(s.name), f"{few}" if few == most else f"{few}-{most}", f"{100 * a.mean:.1f}",
+            shorten_name(s.name), f"{few}" if few == most else f"{few}-{most}", f"{100 * a.mean:.1f}",
             f"[{100 * a.low:.1f}, {100 * a.high:.1f}]", str(s.undecided) if s.undecided else "",
-            _amount(s.tokens, 1, ",.0f"), _amount(s.flops, 1e-12, ".3g"), _amount(s.seconds, 1, ".3g"),
-            _amount(s.dollars, 1, ".3g"),
+            _format_amount(s.tokens_per_problem, 1, ",.0f"), _format_amount(s.flops_per_problem, 1e-12, ".3g"), _format_amount(s.seconds_per_problem, 1, ".3g"),
+            _format_amount(s.dollars_per_problem, 1, ".3g"),
         ])  # fmt: skip
     kept = [i for i in range(len(rows[0])) if i < 4 or any(row[i] for row in rows[1:])]
     return [[row[i] or ("" if i < 5 else "-") for i in kept] for row in rows]
 
 
-def _differences(found: Comparison) -> list[list[str]]:
+def _difference_rows(found: Comparison) -> list[list[str]]:
     several = len(found.pairs) > 1
     rows = [["system", "points", "", "won", "lost", "p", *(["p (Holm)"] if several else []), "test"]]
     for p in found.pairs:
-        name = named(p.first) if _one_base(found) else f"{named(p.first, 28)} - {named(p.second, 28)}"
+        name = shorten_name(p.first) if _has_one_baseline(found) else f"{shorten_name(p.first, 28)} - {shorten_name(p.second, 28)}"
         interval = f"[{100 * p.low:+.1f}, {100 * p.high:+.1f}]"
-        adjusted = [_chance(p.adjusted)] if several else []
+        adjusted = [_format_p_value(p.adjusted_p_value)] if several else []
         test = p.test if p.total == found.problems else f"{p.test}; {p.total} problems"
-        rows.append([name, f"{100 * p.difference:+.1f}", interval, str(p.won), str(p.lost), _chance(p.p_value)])
+        rows.append([name, f"{100 * p.difference:+.1f}", interval, str(p.wins), str(p.losses), _format_p_value(p.p_value)])
         rows[-1] += [*adjusted, test]
     return rows
 
 
-def _readings(systems: Sequence[Attempts]) -> list[str]:
+def _reading_notes(systems: Sequence[Attempts]) -> list[str]:
     """What was read as what; once, where all were read alike."""
-    ways = {s.how for s in systems}
+    ways = {s.reading_notes for s in systems}
     if len(ways) == 1:
         return [f"read: {line}" for line in ways.pop()]
-    return [f"read {named(s.name)}: {line}" for s in systems for line in s.how]
+    return [f"read {shorten_name(s.name)}: {line}" for s in systems for line in s.reading_notes]
 
 
-def _amount(value: float | None, scale: float, form: str) -> str:
+def _format_amount(value: float | None, scale: float, form: str) -> str:
     return "" if value is None else f"{value * scale:{form}}"
 
 
-def _chance(p: float) -> str:
+def _format_p_value(p: float) -> str:
     return f"{p:.3f}" if p >= 0.001 else f"{p:.0e}"
 
 
-def named(name: str, wide: int = WIDE) -> str:
+def shorten_name(name: str, wide: int = MAX_NAME_CHARS) -> str:
     """The end of a name tells more than its beginning."""
-    line = visible(" ".join(name.split()))
+    line = escape_controls(" ".join(name.split()))
     return line if len(line) <= wide else f"...{line[3 - wide :]}"
 
 
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
+def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Words to the left, numbers to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     words = {0, *(i for i, head in enumerate(rows[0]) if head == "test")}

@@ -8,14 +8,14 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from ponder.terminal import raw, visible
+from ponder.terminal import raw_stream, escape_controls
 
 
 class SafeConsole(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=visible(segment.text))
+            yield segment if segment.control else segment._replace(text=escape_controls(segment.text))
 
 
 def console_on(stream: Any, **how: Any) -> SafeConsole:
-    return SafeConsole(file=raw(stream), **how)
+    return SafeConsole(file=raw_stream(stream), **how)

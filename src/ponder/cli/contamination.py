@@ -7,16 +7,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ponder.cli.compare import named
-from ponder.cli.progress import emit
+from ponder.cli.compare import shorten_name
+from ponder.cli.progress import print_json
 from ponder.errors import UsageError
-from ponder.terminal import visible
+from ponder.terminal import escape_controls
 
 if TYPE_CHECKING:
-    from ponder.measure.contamination import Contamination, Text
+    from ponder.measure.contamination import ContaminationReport, TrainingText
     from ponder.types import Problem
 
-SHOWN = 5
+MAX_LISTED_PROBLEMS = 5
 LINEAGE = "from"  # the column in which a harvested row says where it came from
 
 
@@ -25,24 +25,24 @@ def contamination(
     eval: Annotated[str, "the evaluation: a file or a task; TASK:train and TASK:test name a side"],
     /,
     *,
-    n: Annotated[int, "words in a run that counts as seen"] = 13,
-    common: Annotated[int, "a run in more training texts than this is boilerplate"] = 10,
+    ngram: Annotated[int, "words in a run that counts as seen"] = 13,
+    boilerplate_texts: Annotated[int, "a run in more training texts than this is boilerplate"] = 10,
     column: Annotated[str | None, "the column of the evaluation file that is compared; default: the question's"] = None,
     json: Annotated[bool, "one JSON object, with every problem that is flagged"] = False,
 ) -> int:
     """Which evaluation problems share a run of n words with the training data (GPT-3's rule). A problem of fewer words
     is flagged where all of it stands in a training text, and one of fewer than 5 where a message, line or sentence is
     the same. Case and punctuation do not count; every message of a conversation is looked at."""
-    from ponder.measure.contamination import contamination as look
+    from ponder.measure.contamination import find_contamination as look
 
     if column is not None and not _has_columns(Path(eval)):
         raise UsageError(f"--column names a column of the evaluation's file, and {eval} has none: leave it out")
-    found = look(training(train), list(asked(eval, column)), n, common)
+    found = look(training_texts(train), list(evaluation_questions(eval, column)), ngram, boilerplate_texts)
     if json:
         told = {"share": asdict(found.share) | {"mean": found.share.mean}, "exact": found.exact, "whole": found.whole}
-        emit(asdict(found) | told)
+        print_json(asdict(found) | told)
     else:
-        print("\n".join(lines(found)))
+        print("\n".join(contamination_lines(found)))
     return 0
 
 
@@ -50,108 +50,108 @@ def _has_columns(path: Path) -> bool:
     return path.is_file() and path.suffix != ".txt"
 
 
-def lines(found: Contamination) -> list[str]:
+def contamination_lines(found: ContaminationReport) -> list[str]:
     out = [
         f"flagged   {found.share}",
         f"the same  {found.exact} from first to last word, {found.whole - found.exact} more inside a training text;"
         f" the others share runs of {found.n} words",
-        f"compared  {found.problems:,} problems with {found.training:,} training texts",
+        f"compared  {found.problems:,} problems with {found.training_texts:,} training texts",
     ]
-    if found.short or found.tiny:
-        out.append(f"short     {found.short} problems have fewer than {found.n} words and were looked for as a whole")
-    if found.tiny:
-        out.append(f"tiny      {found.tiny} have so few words that only an equal message, line or sentence counts")
-    if found.common:
-        out.append(f"common    {found.common} runs stand in so many training texts that they were left out")
-    worst = sorted(found.flagged, key=lambda o: (-o.exact, -o.share))[:SHOWN]
+    if found.short_problems or found.tiny_problems:
+        out.append(f"short     {found.short_problems} problems have fewer than {found.n} words and were looked for as a whole")
+    if found.tiny_problems:
+        out.append(f"tiny      {found.tiny_problems} have so few words that only an equal message, line or sentence counts")
+    if found.common_ngrams:
+        out.append(f"common    {found.common_ngrams} runs stand in so many training texts that they were left out")
+    worst = sorted(found.flagged, key=lambda o: (-o.exact, -o.share))[:MAX_LISTED_PROBLEMS]
     if worst:
         out += ["", "the most alike:"]
     for o in worst:
         how = "the same" if o.exact else "all of it" if o.whole else f"{100 * o.share:.0f} % of it"
-        out.append(f"  {named(o.problem, 32)}, {how}, in {named(o.seen_in, 32)}: {visible(o.run[:60])}")
+        out.append(f"  {shorten_name(o.problem, 32)}, {how}, in {shorten_name(o.seen_in, 32)}: {escape_controls(o.first_ngram[:60])}")
     return out
 
 
-def training(source: str) -> Iterator[Text]:
+def training_texts(source: str) -> Iterator[TrainingText]:
     """The texts of a file, a run or a task's training side. Every text of a row counts, each message by itself."""
-    from ponder.measure.contamination import Text
+    from ponder.measure.contamination import TrainingText
 
     path = Path(source)
     if path.suffix == ".txt" and path.is_file():
         parts = path.read_text(encoding="utf-8", errors="replace").split("\n\n")
-        yield from (Text(f"{path.name}, part {i}", (part,)) for i, part in enumerate(parts, 1) if part.strip())
+        yield from (TrainingText(f"{path.name}, part {i}", (part,)) for i, part in enumerate(parts, 1) if part.strip())
     elif (path / "job.json").is_file():
-        yield from _of_run(path)
+        yield from _texts_of_run(path)
     elif path.exists():
-        yield from _of_file(path)
+        yield from _texts_of_file(path)
     else:
-        yield from (Text(p.id, [str(m["content"]) for m in p.messages]) for p in _problems(source, "train"))
+        yield from (TrainingText(p.id, [str(m["content"]) for m in p.messages]) for p in _problems_of_task(source, "train"))
 
 
-def asked(source: str, column: str | None = None) -> Iterator[tuple[str, str]]:
+def evaluation_questions(source: str, column: str | None = None) -> Iterator[tuple[str, str]]:
     """Ids and questions of an evaluation: a file, a run directory or a task's test side."""
     path = Path(source)
     if (path / "job.json").is_file():
         from ponder.runs import read_traces
 
-        plain = _plain_questions(path)
+        plain = _questions_without_style(path)
         yield from {t.problem.id: plain.get(t.problem.id, t.problem.question) for _, t in read_traces(path)}.items()
     elif path.exists():
-        yield from _questions(path, column)
+        yield from _questions_of_file(path, column)
     else:
-        yield from ((p.id, p.question) for p in _problems(source, "test"))
+        yield from ((p.id, p.question) for p in _problems_of_task(source, "test"))
 
 
-def _of_run(path: Path) -> Iterator[Text]:
+def _texts_of_run(path: Path) -> Iterator[TrainingText]:
     """What was asked and written in a run, and the files of data that it made."""
-    from ponder.measure.contamination import Text
+    from ponder.measure.contamination import TrainingText
     from ponder.runs import read_traces
 
     for step, trace in read_traces(path):
         said = [str(m["content"]) for m in trace.problem.messages]
-        yield Text(f"{trace.problem.id}, step {step}", [*said, *(s.text for s in trace.steps[1:])], str(said))
+        yield TrainingText(f"{trace.problem.id}, step {step}", [*said, *(s.text for s in trace.steps[1:])], str(said))
     for made in ("data.jsonl", "problems.jsonl"):
         if (path / made).is_file():
-            yield from _of_file(path / made)
+            yield from _texts_of_file(path / made)
 
 
-def _plain_questions(path: Path) -> dict[str, str]:
+def _questions_without_style(path: Path) -> dict[str, str]:
     """The questions of a run's task without how to answer them, by id; none where the task cannot be made here."""
     from ponder.errors import PonderError
     from ponder.measure.readers.runs import run_task
-    from ponder.names import limited
-    from ponder.pipelines.sieve import plain
-    from ponder.trust import allowed
+    from ponder.names import only_allowed
+    from ponder.pipelines.sieve import without_instruction
+    from ponder.trust import allowed_names
 
     try:
         task = run_task(path)
-        with limited(allowed()):
-            return {} if task is None else {p.id: p.question for p in plain(task).test}
+        with only_allowed(allowed_names()):
+            return {} if task is None else {p.id: p.question for p in without_instruction(task).test}
     except PonderError:
         return {}
 
 
-def _of_file(path: Path) -> Iterator[Text]:
-    from ponder.measure.contamination import Text
+def _texts_of_file(path: Path) -> Iterator[TrainingText]:
+    from ponder.measure.contamination import TrainingText
 
     for i, (row, _) in enumerate(_rows(path), 1):
         texts = {name: list(_texts(value)) for name, value in row.items() if name != LINEAGE}
         parts = [text for several in texts.values() for text in several if text.strip()]
-        yield Text(f"{path.name}, row {i}", parts, str(_prompt(row) or parts))
+        yield TrainingText(f"{path.name}, row {i}", parts, str(_prompt_of_row(row) or parts))
 
 
-def _questions(path: Path, column: str | None) -> Iterator[tuple[str, str]]:
-    from ponder.measure.readers.columns import NAMES
-    from ponder.measure.readers.shapes import name
+def _questions_of_file(path: Path, column: str | None) -> Iterator[tuple[str, str]]:
+    from ponder.measure.readers.columns import COLUMN_ALIASES
+    from ponder.measure.readers.shapes import normalized_name
 
     for i, (row, flat) in enumerate(_rows(path), 1):
-        known = [c for q in NAMES["question"] for c in flat if name(c) == q]
+        known = [c for q in COLUMN_ALIASES["question"] for c in flat if normalized_name(c) == q]
         if column is not None:
             found = "\n".join(_texts(flat[column])) if column in flat else None
         elif isinstance(tags := row.get("tags"), Mapping) and isinstance(tags.get("question"), str):
             found = tags["question"]  # a problem that ponder made, without how to answer it
         elif known or "messages" in row:
-            found = _said(row.get(known[0], flat[known[0]]) if known else row["messages"])
+            found = _question_text(row.get(known[0], flat[known[0]]) if known else row["messages"])
         else:
             found = None
         if found is None:
@@ -161,12 +161,12 @@ def _questions(path: Path, column: str | None) -> Iterator[tuple[str, str]]:
 
 def _rows(path: Path) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
     """Each row as it stands, and with columns in place of nested objects."""
-    from ponder.measure.readers.columns import COLUMNS
-    from ponder.measure.readers.files import load
-    from ponder.measure.readers.shapes import rows
+    from ponder.measure.readers.columns import ALL_ALIASES
+    from ponder.measure.readers.files import load_data
+    from ponder.measure.readers.shapes import to_rows
 
-    data = load(path)
-    flat = rows(data, COLUMNS)
+    data = load_data(path)
+    flat = to_rows(data, ALL_ALIASES)
     whole = data if isinstance(data, list) and all(isinstance(row, Mapping) for row in data) else flat
     return list(zip(whole, flat, strict=True))
 
@@ -182,7 +182,7 @@ def _texts(value: Any) -> Iterator[str]:
         yield from (t for v in value for t in _texts(v))
 
 
-def _said(value: Any) -> str:
+def _question_text(value: Any) -> str:
     """A question: a text, or the last thing that a user said."""
     messages = (
         [m for m in value if isinstance(m, Mapping) and m.get("role") == "user"] if isinstance(value, list) else []
@@ -190,18 +190,18 @@ def _said(value: Any) -> str:
     return "\n".join(_texts(messages[-1] if messages else value))
 
 
-def _prompt(row: Mapping[str, Any]) -> Any:
+def _prompt_of_row(row: Mapping[str, Any]) -> Any:
     """What a row of training data answers, so that several answers to it are known as such."""
     if isinstance(said := row.get("messages"), list):
         return [m.get("content") for m in said if isinstance(m, Mapping) and m.get("role") != "assistant"]
     return next((row[name] for name in ("prompt", "question", "problem", "input") if row.get(name)), None)
 
 
-def _problems(source: str, side: str) -> Iterator[Problem]:
-    from ponder.cli.work import find_task
-    from ponder.pipelines.sieve import plain
+def _problems_of_task(source: str, side: str) -> Iterator[Problem]:
+    from ponder.cli.work import build_task
+    from ponder.pipelines.sieve import without_instruction
 
     task, _, named = source.partition(":")
     known = named if named in ("train", "test") else side
-    found = plain(find_task(source if named and named not in ("train", "test") else task, []))  # not how to answer
+    found = without_instruction(build_task(source if named and named not in ("train", "test") else task, []))  # not how to answer
     yield from found.train if known == "train" else found.test

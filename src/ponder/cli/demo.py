@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ponder.cli import ask, export
-from ponder.cli.progress import emit, shown
-from ponder.cli.start import solve_hint, tidy, watch
-from ponder.cli.stopping import Stop
+from ponder.cli.progress import print_json, one_line
+from ponder.cli.start import solve_hint, remove_if_empty, job_progress
+from ponder.cli.stopping import GracefulStop
 from ponder.cli.work import recipe_job
 from ponder.errors import UsageError
 
 if TYPE_CHECKING:
     from ponder.measure import Accuracy, Difference
     from ponder.pipelines.ask import Answer
-    from ponder.pipelines.report import Report
+    from ponder.pipelines.report import EvaluationReport
     from ponder.pipelines.rl import RL
 
 RECIPE = "addition"
@@ -41,13 +41,13 @@ def demo(argv: Sequence[str]) -> int:
     folder = folder or Path("runs") / "demo"
     if fresh and folder.exists():
         raise UsageError(f"{folder} exists already, which --fresh leaves alone: give another --run, or remove it")
-    with Stop() as stop:
-        show(job, folder, stop, json)
+    with GracefulStop() as stop:
+        run_demo(job, folder, stop, json)
     return 0
 
 
 @dataclass
-class Clock:
+class PhaseTimer:
     """Seconds of each part, in order."""
 
     began: float
@@ -57,73 +57,73 @@ class Clock:
         self.parts[name] = self.parts.get(name, 0.0) + seconds
 
 
-def show(job: RL, folder: Path, stop: Stop, json: bool = False) -> None:
+def run_demo(job: RL, folder: Path, stop: GracefulStop, json: bool = False) -> None:
     """Before, training, after, and what changed. Every part is a run directory, so each resumes."""
     from ponder.measure import Accuracy
-    from ponder.pipelines.finished import finished
-    from ponder.pipelines.stored import Stored
+    from ponder.pipelines.finished import finished_model
+    from ponder.pipelines.stored import PriorResults
 
-    stored = Stored.look(folder)
-    clock = Clock(time.perf_counter(), {"load": 0.0})
-    say = (lambda *lines: None) if json else _say
-    say(f"1/4  {job.model} on {_count(job)} held-out problems of {job.task.name}, before training")
-    before = _measure(job, str(job.model), job.template, folder / "before", stop, json, clock)
-    say(f"     {before.single}", "", f"2/4  training {job.steps} steps, each {job.prompts} problems")
-    with watch(job, folder / "train", stop, json, "train" if json else "") as seen:
+    stored = PriorResults.read(folder)
+    clock = PhaseTimer(time.perf_counter(), {"load": 0.0})
+    say = (lambda *lines: None) if json else _print_lines
+    say(f"1/4  {job.model} on {_held_out_count(job)} held-out problems of {job.task.name}, before training")
+    before = _evaluate(job, str(job.model), job.template, folder / "before", stop, json, clock)
+    say(f"     {before.accuracy}", "", f"2/4  training {job.steps} steps, each {job.problems_per_step} problems")
+    with job_progress(job, folder / "train", stop, json, "train" if json else "") as seen:
         began = time.perf_counter()
-        with tidy(folder / "train"):
-            if finished(job, folder / "train") is None:
+        with remove_if_empty(folder / "train"):
+            if finished_model(job, folder / "train") is None:
                 job(folder / "train", seen)
         clock.add("train", time.perf_counter() - began)
     stop.check()
     say("", "3/4  the same problems, after training")
-    after = _measure(job, str(folder / "train"), None, folder / "after", stop, json, clock)
-    say(f"     {after.single}", "")
-    assert isinstance(before.single, Accuracy) and isinstance(after.single, Accuracy)
-    found = Outcome(job, folder, before.single, after.single)
-    found.draw()
+    after = _evaluate(job, str(folder / "train"), None, folder / "after", stop, json, clock)
+    say(f"     {after.accuracy}", "")
+    assert isinstance(before.accuracy, Accuracy) and isinstance(after.accuracy, Accuracy)
+    found = DemoResult(job, folder, before.accuracy, after.accuracy)
+    found.save_curve()
     stop.check()
     say("4/4  what it learned", "", *stored.lines(), *found.lines(), "")
 
-    _export(folder)
-    answer = _answer(folder / "model", job, stop)
+    _export_model(folder)
+    answer = _ask_trained_model(folder / "model", job, stop)
     whole = time.perf_counter() - clock.began
-    said = shown(answer.answer or "(nothing)", 80)
+    said = one_line(answer.answer or "(nothing)", 80)
     say(f"asked     {QUESTION}", f"answered  {said} (vote: {answer.votes} of {answer.n})", "")
-    say(*_timing(clock, whole), "", f"model     {folder / 'model'}")
+    say(*_timing_lines(clock, whole), "", f"model     {folder / 'model'}")
     say(f"try it    {solve_hint('What is 31 + 46?', folder / 'model', job)}")
     if json:
         spent = {**clock.parts, "whole": whole}
-        emit({"event": "done", "run": str(folder), **found.plain(), "answer": ask.told(answer), "seconds": spent,
-              "peak_memory_bytes": peak_memory(), **stored.plain()})  # fmt: skip
+        print_json({"event": "done", "run": str(folder), **found.to_json(), "answer": ask.answer_json(answer), "seconds": spent,
+              "peak_memory_bytes": peak_memory(), **stored.to_json()})  # fmt: skip
 
 
-def _export(folder: Path) -> None:
+def _export_model(folder: Path) -> None:
     """The model as a folder, unless it was written after the last checkpoint."""
-    from ponder.models.load import find
+    from ponder.models.load import find_model
 
-    made, config = find(str(folder / "train")) / "config.json", folder / "model" / "config.json"
+    made, config = find_model(str(folder / "train")) / "config.json", folder / "model" / "config.json"
     if config.is_file() and config.stat().st_mtime_ns > made.stat().st_mtime_ns:
         return
     if config.is_file():
         shutil.rmtree(config.parent)
-    export.write(str(folder / "train"), config.parent)
+    export.write_model(str(folder / "train"), config.parent)
 
 
-def _measure(job: RL, model: str, template: str | None, folder: Path, stop: Stop, json: bool, clock: Clock) -> Report:
+def _evaluate(job: RL, model: str, template: str | None, folder: Path, stop: GracefulStop, json: bool, clock: PhaseTimer) -> EvaluationReport:
     from ponder.pipelines.evaluate import Evaluate
     from ponder.reason.strategies import Chain
     from ponder.types import Sampling
 
     greedy = Chain(Sampling(temperature=0.0, max_tokens=32))
     evaluation = Evaluate(
-        job.task, model, template, greedy, batch=512, seed=job.seed, device=job.device, dtype=job.dtype
+        job.task, model, template, greedy, max_concurrency=512, seed=job.seed, device=job.device, dtype=job.dtype
     )
     title = folder.name if json else f"{folder.name} · {model}"
     began = time.perf_counter()
-    with watch(evaluation, folder, stop, json, title) as seen, tidy(folder):
+    with job_progress(evaluation, folder, stop, json, title) as seen, remove_if_empty(folder):
         report = evaluation(folder, seen)
-    loading = seen.spent.get("load", 0.0)
+    loading = seen.phase_seconds.get("load", 0.0)
     if not clock.parts["load"]:
         clock.add("load", loading)
         began += loading
@@ -132,7 +132,7 @@ def _measure(job: RL, model: str, template: str | None, folder: Path, stop: Stop
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DemoResult:
     """What changed, read from the run directories."""
 
     job: RL
@@ -143,10 +143,10 @@ class Outcome:
     def difference(self) -> Difference:
         from ponder.measure import paired_difference
 
-        old, new = self._scores("before"), self._scores("after")
+        old, new = self._scored_answers("before"), self._scored_answers("after")
         return paired_difference([new[i][0] for i in old], [old[i][0] for i in old])
 
-    def _scores(self, part: str) -> dict[str, tuple[float | None, str, str]]:
+    def _scored_answers(self, part: str) -> dict[str, tuple[float | None, str, str]]:
         """By problem: score, question, completion."""
         from ponder.runs import read_traces
 
@@ -162,7 +162,7 @@ class Outcome:
 
         return [row["reward"] for row in read_metrics(self.folder / "train")]
 
-    def draw(self) -> None:
+    def save_curve(self) -> None:
         from ponder.measure import reward_curve
 
         rewards = self.rewards()
@@ -173,7 +173,7 @@ class Outcome:
 
     def example(self) -> tuple[str, str, str]:
         """A question with its completions before and after: the first that was learned, else the first."""
-        old, new = self._scores("before"), self._scores("after")
+        old, new = self._scored_answers("before"), self._scored_answers("after")
         learned = [i for i in old if old[i][0] == 0 and new[i][0] == 1]
         chosen = next(iter(learned or old))
         return old[chosen][1], old[chosen][2], new[chosen][2]
@@ -191,11 +191,11 @@ class Outcome:
             f"curve     {self.folder / 'curve.png'}",
             "",
             f"asked     {question}",
-            f"before    {shown(old, 100) or '(nothing)'}",
-            f"after     {shown(new, 100) or '(nothing)'}",
+            f"before    {one_line(old, 100) or '(nothing)'}",
+            f"after     {one_line(new, 100) or '(nothing)'}",
         ]
 
-    def plain(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         question, old, new = self.example()
         return {
             "before": {**asdict(self.before), "mean": self.before.mean},
@@ -208,18 +208,18 @@ class Outcome:
         }
 
 
-def _answer(model: Path, job: RL, stop: Stop) -> Answer:
+def _ask_trained_model(model: Path, job: RL, stop: GracefulStop) -> Answer:
     from ponder.models.load import load_policy
     from ponder.pipelines.ask import decide
     from ponder.reason.strategies import Vote
     from ponder.types import Sampling
 
     policy = load_policy(str(model), device=job.device, dtype=job.dtype)
-    policy.watch = lambda tokens: stop.check()
-    policy.stream(job.seed)
-    asked = ask.Question(QUESTION, str(model), None, "vote", "", job.seed)
+    policy.on_tokens = lambda tokens: stop.check()
+    policy.reseed(job.seed)
+    asked = ask.QuestionJob(QUESTION, str(model), None, "vote", "", job.seed)
     way = Vote(8, sampling=Sampling(temperature=job.temperature, max_tokens=32))
-    return decide(ask.think(asked, way, policy, None, None, None))
+    return decide(ask.solve_question(asked, way, policy, None, None, None))
 
 
 def peak_memory() -> int:
@@ -227,14 +227,14 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _timing(clock: Clock, whole: float) -> list[str]:
+def _timing_lines(clock: PhaseTimer, whole: float) -> list[str]:
     rows = [f"{name:<9} {seconds:7.1f} s" for name, seconds in [*clock.parts.items(), ("whole", whole)]]
     return ["time", *(f"  {row}" for row in rows), f"memory    {peak_memory() / 2**30:.2f} GiB at most"]
 
 
-def _count(job: RL) -> int:
+def _held_out_count(job: RL) -> int:
     return len(job.task.test)
 
 
-def _say(*lines: str) -> None:
+def _print_lines(*lines: str) -> None:
     print("\n".join(lines), flush=True)

@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
-from ponder.cli.progress import emit
+from ponder.cli.progress import print_json
 
 # What pyproject.toml names, and the name each is imported by where that differs.
 CORE = (
@@ -35,7 +35,7 @@ LEAST_DISK = 3e9  # bytes: the demo's model, its checkpoints and its optimiser's
 
 
 @dataclass(frozen=True)
-class Finding:
+class DoctorCheck:
     """One thing that was looked at. `fix`: the command that would put it right; `core`: nothing works without it."""
 
     name: str
@@ -47,16 +47,16 @@ class Finding:
 
 def doctor(*, json: Annotated[bool, "the findings as one JSON object"] = False) -> int:
     """What is installed, what this machine can do, and what to do about the rest."""
-    findings = [*software(), *machine(), *jail(), *storage(), *models(), *data()]
+    findings = [*software_checks(), *machine_checks(), *sandbox_check(), *disk_checks(), *model_checks(), *data_checks()]
     healthy = all(f.ok for f in findings if f.core)
     if json:
-        emit({"ok": healthy, "findings": [asdict(f) for f in findings]})
+        print_json({"ok": healthy, "findings": [asdict(f) for f in findings]})
     else:
-        print("\n".join(lines(findings)))
+        print("\n".join(doctor_lines(findings)))
     return 0 if healthy else 2
 
 
-def lines(findings: list[Finding]) -> list[str]:
+def doctor_lines(findings: list[DoctorCheck]) -> list[str]:
     width = max(len(f.name) for f in findings)
     out = [f"{'ok' if f.ok else '!!' if f.core else '--'}  {f.name:<{width}}  {f.value}" for f in findings]
     missing = [f for f in findings if f.fix]
@@ -66,23 +66,23 @@ def lines(findings: list[Finding]) -> list[str]:
     return out
 
 
-def software() -> Iterator[Finding]:
+def software_checks() -> Iterator[DoctorCheck]:
     from ponder import __version__
 
     new = sys.version_info >= (3, 11)
     fix = "" if new else "make PYTHON=/path/to/python3.11"
-    yield Finding("python", f"{platform.python_version()}, {platform.platform()}", new, fix, core=True)
-    yield Finding("ponder", f"{__version__}, {Path(__file__).parents[1]}")
+    yield DoctorCheck("python", f"{platform.python_version()}, {platform.platform()}", new, fix, core=True)
+    yield DoctorCheck("ponder", f"{__version__}, {Path(__file__).parents[1]}")
     for name in CORE:
         found = version(name)
         works = found is not None and importable(name)
         value = found if works else "not installed" if found is None else f"{found}, but it cannot be imported"
-        yield Finding(name, value or "", works, "" if works else f"pip install --force-reinstall {name}", core=True)
+        yield DoctorCheck(name, value or "", works, "" if works else f"pip install --force-reinstall {name}", core=True)
     for extra, names in EXTRAS.items():
         have = {name: found for name in names if (found := version(name))}
         whole = len(have) == len(names)
         value = ", ".join(f"{name} {have.get(name, 'not installed')}" for name in names)
-        yield Finding(f"[{extra}]", value, whole, "" if whole else f"pip install 'ponder[{extra}]'")
+        yield DoctorCheck(f"[{extra}]", value, whole, "" if whole else f"pip install 'ponder[{extra}]'")
 
 
 def version(package: str) -> str | None:
@@ -100,12 +100,12 @@ def importable(package: str) -> bool:
     return True
 
 
-def machine() -> Iterator[Finding]:
+def machine_checks() -> Iterator[DoctorCheck]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    yield Finding("cores", f"{cores} of {os.cpu_count()}, {platform.machine()}")
-    if (size := memory()) is not None:
+    yield DoctorCheck("cores", f"{cores} of {os.cpu_count()}, {platform.machine()}")
+    if (size := memory_bytes()) is not None:
         roomy = size > 6e9
-        yield Finding("memory", f"{size / 2**30:.1f} GiB" + ("" if roomy else "; the demo needs about 6"), roomy)
+        yield DoctorCheck("memory", f"{size / 2**30:.1f} GiB" + ("" if roomy else "; the demo needs about 6"), roomy)
     if not importable("torch"):
         return
     import torch
@@ -114,45 +114,45 @@ def machine() -> Iterator[Finding]:
 
     threads = compute.set_threads()
     told = "OMP_NUM_THREADS" if "OMP_NUM_THREADS" in os.environ else "the fastest that was tried"
-    yield Finding("threads", f"{threads} ({told})")
+    yield DoctorCheck("threads", f"{threads} ({told})")
     plain = compute.matmul_rate(torch.float32, 0.2)
-    yield Finding("float32", f"{plain / 1e9:.0f} GFLOP/s")
+    yield DoctorCheck("float32", f"{plain / 1e9:.0f} GFLOP/s")
     if torch.ops.mkldnn._is_mkldnn_bf16_supported():
         brain = compute.matmul_rate(torch.bfloat16, 0.2)
-        yield Finding("bfloat16", f"{brain / 1e9:.0f} GFLOP/s, {brain / plain:.1f} times float32")
+        yield DoctorCheck("bfloat16", f"{brain / 1e9:.0f} GFLOP/s, {brain / plain:.1f} times float32")
     else:
-        yield Finding("bfloat16", "this processor only emulates it, slowly; float32 is used")
-    yield accelerator(torch)
+        yield DoctorCheck("bfloat16", "this processor only emulates it, slowly; float32 is used")
+    yield accelerator_check(torch)
 
 
-def accelerator(torch: Any) -> Finding:
+def accelerator_check(torch: Any) -> DoctorCheck:
     if torch.cuda.is_available():
         card = torch.cuda.get_device_properties(0)
         brain = "" if torch.cuda.is_bf16_supported() else ", no bfloat16"
-        return Finding("gpu", f"{torch.cuda.device_count()} x {card.name}, {card.total_memory / 2**30:.0f} GiB{brain}")
+        return DoctorCheck("gpu", f"{torch.cuda.device_count()} x {card.name}, {card.total_memory / 2**30:.0f} GiB{brain}")
     if torch.backends.mps.is_available():
-        return Finding("gpu", "Apple MPS, used where --device mps asks for it")
+        return DoctorCheck("gpu", "Apple MPS, used where --device mps asks for it")
     if shutil.which("nvidia-smi"):
         fix = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu128"
-        return Finding("gpu", "an NVIDIA driver is here, but this torch was built without CUDA", False, fix)
-    return Finding("gpu", "none; everything runs on the processor")
+        return DoctorCheck("gpu", "an NVIDIA driver is here, but this torch was built without CUDA", False, fix)
+    return DoctorCheck("gpu", "none; everything runs on the processor")
 
 
-def jail() -> Iterator[Finding]:
-    from ponder.verify.sandbox import level
+def sandbox_check() -> Iterator[DoctorCheck]:
+    from ponder.verify.sandbox import detect_isolation
 
-    found = level()
-    yield Finding("sandbox", str(found), found.rung is not None)
+    found = detect_isolation()
+    yield DoctorCheck("sandbox", str(found), found.rung is not None)
 
 
-def memory() -> int | None:
+def memory_bytes() -> int | None:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
         return None
 
 
-def storage() -> Iterator[Finding]:
+def disk_checks() -> Iterator[DoctorCheck]:
     here = Path.cwd()
     free = shutil.disk_usage(here).free
     writable = os.access(here, os.W_OK)
@@ -160,48 +160,48 @@ def storage() -> Iterator[Finding]:
     fix = "" if writable else "cd ~  # or give --run"
     if writable and free < LEAST_DISK:
         fix = "rm -r runs/...  # runs that are no longer needed"
-    yield Finding("disk", value, writable and free >= LEAST_DISK, fix, core=not writable)
+    yield DoctorCheck("disk", value, writable and free >= LEAST_DISK, fix, core=not writable)
     if not importable("torch"):
         return
-    from ponder.models.smollm2 import cache
+    from ponder.models.smollm2 import cache_folder
 
-    folder = cache()
+    folder = cache_folder()
     nearest = next((p for p in (folder, *folder.parents) if p.exists()), Path("/"))
     writable = nearest.is_dir() and os.access(nearest, os.W_OK)
     fix = "" if writable else "export PONDER_CACHE=/some/folder"
-    yield Finding("cache", f"{folder}" + ("" if writable else ", which cannot be written"), writable, fix)
+    yield DoctorCheck("cache", f"{folder}" + ("" if writable else ", which cannot be written"), writable, fix)
 
 
-def models() -> Iterator[Finding]:
+def model_checks() -> Iterator[DoctorCheck]:
     if not importable("torch"):
         return
     from ponder.errors import ModelError
     from ponder.models import smollm2
 
-    if (smollm2.converted() / "config.json").is_file():
-        yield Finding("smollm2", "ready")
+    if (smollm2.converted_folder() / "config.json").is_file():
+        yield DoctorCheck("smollm2", "ready")
         return
     try:
-        smollm2.packaged()
+        smollm2.packaged_gguf()
     except ModelError as why:
         said, _, fix = str(why).partition(": ")
-        yield Finding("smollm2", said, False, fix)
+        yield DoctorCheck("smollm2", said, False, fix)
     else:
-        yield Finding("smollm2", "installed; converted when it is first used, in about ten seconds")
+        yield DoctorCheck("smollm2", "installed; converted when it is first used, in about ten seconds")
 
 
-def data() -> Iterator[Finding]:
+def data_checks() -> Iterator[DoctorCheck]:
     from ponder.errors import TaskError
     from ponder.tasks import GSM8K, MAWPS, SVAMP
 
     folder = os.environ.get("PONDER_DATA")
     if not folder:
         fix = "export PONDER_DATA=/folder/with/gsm8k/and/others"
-        yield Finding("PONDER_DATA", "not set: gsm8k, svamp and mawps need it", False, fix)
+        yield DoctorCheck("PONDER_DATA", "not set: gsm8k, svamp and mawps need it", False, fix)
         return
-    yield Finding("PONDER_DATA", folder, Path(folder).is_dir())
+    yield DoctorCheck("PONDER_DATA", folder, Path(folder).is_dir())
     for task in (GSM8K(), SVAMP(), MAWPS()):
         try:
-            yield Finding(task.name, f"{len(task.train):,} training and {len(task.test):,} test problems")
+            yield DoctorCheck(task.name, f"{len(task.train):,} training and {len(task.test):,} test problems")
         except TaskError as why:
-            yield Finding(task.name, str(why), False)
+            yield DoctorCheck(task.name, str(why), False)

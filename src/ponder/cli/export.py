@@ -24,21 +24,21 @@ def export(
         raise UsageError(f"a GGUF file's name ends in .gguf, unlike {out}")
     if out.exists() and (gguf is not None or not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} exists and is not overwritten: name another")
-    write(model, out, gguf)
+    write_model(model, out, gguf)
     size = sum(f.stat().st_size for f in ([out] if out.is_file() else out.iterdir()))
     print(f"wrote {out} ({size / 1e6:,.0f} MB)")
     return 0
 
 
-def write(model: str, out: Path, kind: str | None = None) -> None:
+def write_model(model: str, out: Path, kind: str | None = None) -> None:
     """Whole or not at all, and in the weights' own type."""
-    from ponder.models.load import find
+    from ponder.models.load import find_model
     from ponder.models.tokenizer import Tokenizer
     from ponder.nets import gguf, hf
 
-    path = find(model)
+    path = find_model(model)
     if path.is_file():
-        file = gguf.read(path)
+        file = gguf.open_gguf(path)
         net, tokenizer = gguf.load(file), Tokenizer.from_gguf(file)
     else:
         judge = hf.holds_numbers(path)  # one number per token, not a language model
@@ -46,11 +46,11 @@ def write(model: str, out: Path, kind: str | None = None) -> None:
         tokenizer = Tokenizer.from_folder(path)
         if judge and kind is not None:
             raise UsageError("a GGUF file has no place for a judge's head: write a Hugging Face folder")
-    tokenizer.fits(net.config)
+    tokenizer.check_fits(net.config)
     if kind is not None:
         gguf.save(net, tokenizer, out, kind.upper())
         return
-    with scratch.beside(out) as work:
+    with scratch.staging_folder(out) as work:
         hf.save(net, work / "model")
         tokenizer.save(work / "model")
         manifest.write(work / "model")

@@ -28,8 +28,8 @@ from ponder.errors import UnknownName, UsageError
 
 T = TypeVar("T")
 
-_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
-_PLAIN: dict[Any, str] = {int: "a whole number", float: "a number"}
+_TRUE_WORDS, _FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+_NUMBER_TYPES: dict[Any, str] = {int: "a whole number", float: "a number"}
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ class When:
     def names(self) -> tuple[str, ...]:
         return (self.parameter,) if isinstance(self.parameter, str) else self.parameter
 
-    def holds(self, value: Any) -> bool:
+    def is_met(self, value: Any) -> bool:
         if self.values:
             return value in self.values
         return value not in self.other_than if self.other_than else value not in (None, "", [], (), False)
 
 
 @dataclass(frozen=True)
-class Above:
+class GreaterThan:
     """A parameter that must be larger than this, where one is given."""
 
     bound: float
@@ -67,23 +67,23 @@ class Parser(argparse.ArgumentParser):
     """argparse, but what is wrong is raised as one sentence, with the nearest names."""
 
     def __init__(self, prog: str, description: str = "") -> None:
-        super().__init__(prog=prog, description=description, allow_abbrev=False, formatter_class=_Help)
+        super().__init__(prog=prog, description=description, allow_abbrev=False, formatter_class=_HelpFormatter)
 
     def error(self, message: str) -> NoReturn:
         said = message.removeprefix("argument ")
         raise UsageError(f"{said}{' ' if said.endswith('?') else '; '}see `{self.prog} --help`")
 
-    def add(self, function: Callable[..., Any]) -> Parser:
+    def add_parameters_of(self, function: Callable[..., Any]) -> Parser:
         """Every parameter of this function, too."""
         hints = get_type_hints(function, include_extras=True)
         for name, parameter in inspect.signature(function).parameters.items():
             try:
-                self._parameter(name, parameter, hints.get(name, _guess(parameter.default)))
+                self._parameter(name, parameter, hints.get(name, _type_of_default(parameter.default)))
             except argparse.ArgumentError:
                 raise UsageError(f"a recipe cannot have the parameter {name!r}: `{self.prog}` has that flag") from None
         return self
 
-    def parse(self, argv: Sequence[str]) -> dict[str, Any]:
+    def parse_given(self, argv: Sequence[str]) -> dict[str, Any]:
         """What was given, by parameter name; what was not given is left to the function's defaults."""
         given, extra = self.parse_known_args(list(argv))
         if extra:
@@ -99,14 +99,14 @@ class Parser(argparse.ArgumentParser):
         return f"no flag {given}" + (f", did you mean --{' or --'.join(close)}?" if close else "")
 
     def _parameter(self, name: str, parameter: inspect.Parameter, hint: Any) -> None:
-        kind, text = _annotated(hint)
+        kind, text = _split_annotated(hint)
         default, required = parameter.default, parameter.default is inspect.Parameter.empty
         if parameter.kind is parameter.POSITIONAL_ONLY:
             more: dict[str, Any] = {} if required else {"nargs": "?", "default": default}
-            self.add_argument(name, type=_reader(name, kind), help=text, metavar=name.upper(), **more)
+            self.add_argument(name, type=_argparse_type(name, kind), help=text, metavar=name.upper(), **more)
             return
         if parameter.kind is parameter.VAR_POSITIONAL:
-            self.add_argument(name, type=_reader(name, kind), help=text, metavar=name.upper().rstrip("S"), nargs="+")
+            self.add_argument(name, type=_argparse_type(name, kind), help=text, metavar=name.upper().rstrip("S"), nargs="+")
             return
         flag = name.replace("_", "-")
         common: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "required": required}
@@ -119,59 +119,59 @@ class Parser(argparse.ArgumentParser):
         if get_origin(kind) is list:
             common["action"] = "append"
             (kind,) = get_args(kind)
-        note = "required" if required else "" if default is None or default == [] else f"default {_shown(default)}"
+        note = "required" if required else "" if default is None or default == [] else f"default {_format_default(default)}"
         text = " ".join(filter(None, [text, f"({note})" if note else ""])).replace("%", "%%")
-        self.add_argument(f"--{flag}", type=_reader(name, kind), metavar=_metavar(kind), help=text or " ", **common)
+        self.add_argument(f"--{flag}", type=_argparse_type(name, kind), metavar=_metavar(kind), help=text or " ", **common)
 
 
-class _Help(argparse.RawDescriptionHelpFormatter):
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=28)
 
 
-def call(function: Callable[..., T], argv: Sequence[str], prog: str) -> T:
+def run_command(function: Callable[..., T], argv: Sequence[str], prog: str) -> T:
     """Run a function with the arguments that a command line gives it."""
-    given = Parser(prog, inspect.getdoc(function) or "").add(function).parse(argv)
-    return apply(function, given)
+    given = Parser(prog, inspect.getdoc(function) or "").add_parameters_of(function).parse_given(argv)
+    return call_with_flags(function, given)
 
 
-def check(function: Callable[..., Any], given: dict[str, Any]) -> None:
+def check_conditions(function: Callable[..., Any], given: dict[str, Any]) -> None:
     """Refuse what was given and cannot be, or means nothing beside the rest."""
     parameters = inspect.signature(function).parameters
     for name, hint in get_type_hints(function, include_extras=True).items():
         if name not in given:
             continue
         for condition in get_args(hint)[1:] if get_origin(hint) is Annotated else ():
-            if isinstance(condition, Above) and given[name] is not None and not given[name] > condition.bound:
-                said = _flag(parameters, name)
+            if isinstance(condition, GreaterThan) and given[name] is not None and not given[name] > condition.bound:
+                said = _flag_name(parameters, name)
                 raise UsageError(f"{said} is {given[name]}; it must be above {condition.bound:g}")
             if isinstance(condition, When):
                 values = {n: given.get(n, parameters[n].default) for n in condition.names}
-                if not any(map(condition.holds, values.values())):
-                    raise UsageError(_refusal(parameters, name, condition, values))
+                if not any(map(condition.is_met, values.values())):
+                    raise UsageError(_condition_message(parameters, name, condition, values))
 
 
-def _refusal(parameters: Mapping[str, inspect.Parameter], name: str, condition: When, values: Mapping[str, Any]) -> str:
+def _condition_message(parameters: Mapping[str, inspect.Parameter], name: str, condition: When, values: Mapping[str, Any]) -> str:
     """Which flag means nothing, beside what it would, and what to do."""
     first, value = next(iter(values.items()))
     if not condition.values and not condition.other_than:
-        others = " or ".join(_flag(parameters, n) for n in values)
-        return f"{_flag(parameters, name)} means nothing without {others}: give that too, or leave it out"
+        others = " or ".join(_flag_name(parameters, n) for n in values)
+        return f"{_flag_name(parameters, name)} means nothing without {others}: give that too, or leave it out"
     if condition.values:
-        wanted = f"is for {_flag(parameters, first)} {' or '.join(map(str, condition.values))}"
+        wanted = f"is for {_flag_name(parameters, first)} {' or '.join(map(str, condition.values))}"
     else:
         wanted = "means nothing"
-    return f"{_flag(parameters, name)} {wanted}: leave it out with {_flag(parameters, first)} {value}"
+    return f"{_flag_name(parameters, name)} {wanted}: leave it out with {_flag_name(parameters, first)} {value}"
 
 
-def _flag(parameters: Mapping[str, inspect.Parameter], name: str) -> str:
+def _flag_name(parameters: Mapping[str, inspect.Parameter], name: str) -> str:
     placed = parameters[name].kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
     return name.upper() if placed else f"--{name.replace('_', '-')}"
 
 
-def apply(function: Callable[..., T], given: dict[str, Any]) -> T:
+def call_with_flags(function: Callable[..., T], given: dict[str, Any]) -> T:
     """Call a function with those of the given arguments that it has."""
-    check(function, given)
+    check_conditions(function, given)
     parameters = inspect.signature(function).parameters
     placed = [n for n, p in parameters.items() if p.kind is p.POSITIONAL_ONLY and n in given]
     several = [n for n, p in parameters.items() if p.kind is p.VAR_POSITIONAL and n in given]
@@ -179,15 +179,15 @@ def apply(function: Callable[..., T], given: dict[str, Any]) -> T:
     return function(*(given[n] for n in placed), *(v for n in several for v in given[n]), **named)
 
 
-def read(hint: Any, text: str) -> Any:
+def parse_value(hint: Any, text: str) -> Any:
     """The value that this text is, for a parameter or field of this type; ValueError says why it is none."""
-    kind, _ = _annotated(hint)
+    kind, _ = _split_annotated(hint)
     origin, inside = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         own = next(k for k in inside if k is not type(None))
         if type(None) in inside and text.lower() == "none" and text not in get_args(own):
             return None
-        return read(own, text)
+        return parse_value(own, text)
     if origin is Literal:
         known = {str(value): value for value in inside}
         if text not in known:
@@ -198,22 +198,22 @@ def read(hint: Any, text: str) -> Any:
         each = [inside[0]] * len(parts) if inside[1:] == (...,) else list(inside)
         if len(each) != len(parts):
             raise ValueError(f"{text!r} has {len(parts)} values, not {len(each)}")
-        return tuple(read(k, part) for k, part in zip(each, parts, strict=True))
+        return tuple(parse_value(k, part) for k, part in zip(each, parts, strict=True))
     if kind is bool:
-        if text.lower() not in _TRUE + _FALSE:
+        if text.lower() not in _TRUE_WORDS + _FALSE_WORDS:
             raise ValueError(f"{text!r} is neither true nor false")
-        return text.lower() in _TRUE
-    if kind in _PLAIN:
+        return text.lower() in _TRUE_WORDS
+    if kind in _NUMBER_TYPES:
         try:
             return kind(text)
         except ValueError:
-            raise ValueError(f"{text!r} is not {_PLAIN[kind]}") from None
+            raise ValueError(f"{text!r} is not {_NUMBER_TYPES[kind]}") from None
     if kind in (str, Path, Any):
         return text if kind is Any else kind(text)
     raise ValueError(f"a value of type {getattr(kind, '__name__', kind)} cannot be given as text")
 
 
-def build(kind: str, thing: Any, settings: Sequence[str], flag: str = "--set") -> Any:
+def build_with_settings(kind: str, thing: Any, settings: Sequence[str], flag: str = "--set") -> Any:
     """A dataclass (or an object of one) with `key=value` settings, each read by its field's type.
 
     `flag`: where the user gave them.
@@ -232,7 +232,7 @@ def build(kind: str, thing: Any, settings: Sequence[str], flag: str = "--set") -
         if key not in known:
             raise UnknownName(f"{kind} setting", key, known)
         try:
-            given[key] = read(hints[key], text)
+            given[key] = parse_value(hints[key], text)
         except ValueError as why:
             raise UsageError(f"{flag} {key}: {why}") from None
     if isinstance(thing, type):
@@ -246,22 +246,22 @@ def build(kind: str, thing: Any, settings: Sequence[str], flag: str = "--set") -
     return made
 
 
-def _guess(default: Any) -> Any:
+def _type_of_default(default: Any) -> Any:
     """The type of a parameter that names none."""
     return str if default is None or default is inspect.Parameter.empty else type(default)
 
 
-def _annotated(hint: Any) -> tuple[Any, str]:
+def _split_annotated(hint: Any) -> tuple[Any, str]:
     if get_origin(hint) is not Annotated:
         return hint, ""
     kind, *notes = get_args(hint)
     return kind, " ".join(n for n in notes if isinstance(n, str))
 
 
-def _reader(name: str, kind: Any) -> Callable[[str], Any]:
+def _argparse_type(name: str, kind: Any) -> Callable[[str], Any]:
     def convert(text: str) -> Any:
         try:
-            return read(kind, text)
+            return parse_value(kind, text)
         except ValueError as why:
             raise argparse.ArgumentTypeError(str(why)) from None
 
@@ -279,7 +279,7 @@ def _metavar(kind: Any) -> str:
     return {int: "N", float: "X", Path: "PATH"}.get(kind, "TEXT")
 
 
-def _shown(default: Any) -> str:
+def _format_default(default: Any) -> str:
     if isinstance(default, tuple):
-        return ",".join(map(_shown, default)) or "none"
+        return ",".join(map(_format_default, default)) or "none"
     return repr(default) if isinstance(default, str) and (not default or " " in default) else str(default)

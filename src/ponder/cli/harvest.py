@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from ponder.cli import flags
 from ponder.cli import options as opt
-from ponder.cli.progress import emit
+from ponder.cli.progress import print_json
 from ponder.errors import UsageError
 
 USED_BY = {
@@ -26,14 +26,14 @@ USED_BY = {
 def harvest(argv: Sequence[str]) -> int:
     """ponder harvest RUN [RUN ...] --out FILE [flags]"""
     parser = flags.Parser("ponder harvest", "Traces of run directories become data.")
-    given = parser.add(_flags).parse(argv)
-    return _harvest(given.pop("runs"), **given)
+    given = parser.add_parameters_of(harvest_flags).parse_given(argv)
+    return write_harvest(given.pop("runs"), **given)
 
 
-def _flags(
+def harvest_flags(
     *runs: Annotated[str, "run directories whose traces are taken, one after another"],
     out: Annotated[Path, "the JSONL file to write"],
-    what: Annotated[
+    kind: Annotated[
         Literal["chains", "journeys", "pairs", "siblings", "labels", "values", "verdicts", "rationales", "operators"],
         "right answers; right answers with wrong turns; better and worse answers; better and worse steps;"
         " labelled steps; values of prefixes; whether answers are right, for a generative judge; the same after a"
@@ -45,39 +45,39 @@ def _flags(
     scorer: Annotated[
         str, "by whose scores; default: the only one there is, or the run's verifier; for labels, those of ponder label"
     ] = "",
-    bar: Annotated[float, "the score from which an answer is right"] = 1.0,
-    each: Annotated[int | None, "rows of a problem, at most (default 4 chains, journeys or pairs, else all)"] = None,
-    by: Annotated[Literal["shortest", "diverse", "first"], "which of a problem's are kept"] = "shortest",
-    longest: Annotated[int | None, "leave out answers of more tokens"] = None,
-    margin: Annotated[float, "least difference between the scores of a pair"] = 0.5,
-    turns: Annotated[int, "wrong turns in a journey, at most"] = 2,
-    depth: Annotated[int, "steps into a wrong turn, at most"] = 4,
-    least: Annotated[int, "visits of a prefix with a value, at least"] = 1,
-    oracle: Annotated[bool, "labels and values also from searches that the gold answer guided"] = False,
+    min_score: Annotated[float, "the score from which an answer is right"] = 1.0,
+    max_per_problem: Annotated[int | None, "rows of a problem, at most (default 4 chains, journeys or pairs, else all)"] = None,
+    keep: Annotated[Literal["shortest", "diverse", "first"], "which of a problem's are kept"] = "shortest",
+    max_tokens: Annotated[int | None, "leave out answers of more tokens"] = None,
+    min_margin: Annotated[float, "least difference between the scores of a pair"] = 0.5,
+    max_wrong_turns: Annotated[int, "wrong turns in a journey, at most"] = 2,
+    max_wrong_turn_steps: Annotated[int, "steps into a wrong turn, at most"] = 4,
+    min_visits: Annotated[int, "visits of a prefix with a value, at least"] = 1,
+    include_oracle: Annotated[bool, "labels and values also from searches that the gold answer guided"] = False,
     include_held_out: Annotated[bool, "also an evaluation's problems; rows made of them say so"] = False,
     task: Annotated[str | None, "whose verifier judges journeys again, once they are told (default: the run's)"] = None,
-    set: opt.Settings = [],  # noqa: B006 (never changed)
-    tokens: Annotated[str | None, "also write the token ids, checked by this model's tokenizer"] = None,
+    set: opt.TaskSettings = [],  # noqa: B006 (never changed)
+    tokenizer: Annotated[str | None, "also write the token ids, checked by this model's tokenizer"] = None,
     json: Annotated[bool, "one JSON object"] = False,
 ) -> None:
     """The flags of the command."""
 
 
-def _harvest(
+def write_harvest(
     runs: Sequence[str],
     *,
     out: Path,
     task: str | None = None,
     set: Sequence[str] = (),
-    tokens: str | None = None,
+    tokenizer: str | None = None,
     json: bool = False,
     **settings: object,
 ) -> int:
-    from ponder.cli.work import find_task
+    from ponder.cli.work import build_task
     from ponder.funnel import Funnel
     from ponder.pipelines.harvest import Harvest
     from ponder.pipelines.held_out import from_held_out
-    from ponder.pipelines.rows import write_rows
+    from ponder.pipelines.rows import write_jsonl
 
     if out.exists():
         raise UsageError(f"{out} is already there: remove it, or give another --out")
@@ -85,23 +85,23 @@ def _harvest(
         raise UsageError(f"there is no folder {out.parent} to write {out.name} in: make it, or give another --out")
     if set and task is None:
         raise UsageError("--set changes a task's settings: name it with --task")
-    judge = None if task is None else find_task(task, set)
-    job = Harvest(tuple(runs), task=judge, model=tokens, **settings)  # type: ignore[arg-type]
+    judge = None if task is None else build_task(task, set)
+    job = Harvest(tuple(runs), task=judge, tokens_model=tokenizer, **settings)  # type: ignore[arg-type]
     funnel = Funnel()
     rows = job.rows(funnel)
-    write_rows(out, rows)
+    write_jsonl(out, rows)
     if json:
         held = sum(map(from_held_out, rows))
-        emit({"out": str(out), "what": job.what, "rows": len(rows), "held_out": held, "funnel": funnel.to_json()})
+        print_json({"out": str(out), "what": job.kind, "rows": len(rows), "held_out": held, "funnel": funnel.to_json()})
         return 0
     problems = len({row["from"]["problem"] for row in rows})
-    things = f"rows of {job.what}" if job.what == "labels" else job.what
+    things = f"rows of {job.kind}" if job.kind == "labels" else job.kind
     print("\n".join([*funnel.lines(), "", f"{len(rows):,} {things} of {problems:,} problems in {out}"]))
     if unsure := sum(not row.get("verified", True) for row in rows):
         whose = "--task NAME does that, or --trust where the run's task is code of your own"
         print(f"{unsure:,} could not be judged again as whole answers: {whose}")
     if held := sum(map(from_held_out, rows)):
         print(f"{held:,} are of held-out problems: a model that learns from them cannot be measured on those any more")
-    if job.what in USED_BY:
-        print(f"learn from them: {USED_BY[job.what].format(out=out)}")
+    if job.kind in USED_BY:
+        print(f"learn from them: {USED_BY[job.kind].format(out=out)}")
     return 0

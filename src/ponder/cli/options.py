@@ -6,29 +6,29 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 # The names in ponder.train.algorithms, which imports torch; a test holds them equal.
-ONLINE = (
+ONLINE_ALGORITHMS = (
     "reinforce", "rloo", "reinforce++", "grpo", "dr-grpo", "dapo", "gspo", "cispo", "ppo", "tree", "rejection",
 )  # fmt: skip
-OFFLINE = ("sft", "dpo", "distill")
+OFFLINE_ALGORITHMS = ("sft", "dpo", "distill")
 
 Model = Annotated[str, "smollm2, a Hugging Face folder, a .gguf file, a run directory, or openai:URL for a server"]
 TaskName = Annotated[str, "addition, countdown, gsm8k ... (ponder tasks lists them) or module:object"]
-Settings = Annotated[list[str], "a setting of the task, as key=value; may be given again"]
+TaskSettings = Annotated[list[str], "a setting of the task, as key=value; may be given again"]
 Template = Annotated[str | None, "plain, qa, r1 or jinja2 text, in place of the model's own chat template"]
 MaxTokens = Annotated[int, "longest completion"]
-Rate = Annotated[float, "learning rate"]
-Frozen = Annotated[int, "the lowest so many layers stay as they are"]
+LearningRate = Annotated[float, "learning rate"]
+FrozenLayers = Annotated[int, "the lowest so many layers stay as they are"]
 SaveEvery = Annotated[int, "steps between checkpoints"]
-MicroTokens = Annotated[int, "tokens per forward pass: memory only, not the result; 0: as many as suit the device"]
+MaxTokensPerMicrobatch = Annotated[int, "tokens per forward pass: memory only, not the result; 0: as many as suit the device"]
 Device = Annotated[str, "auto, cpu, cuda or mps"]
 Dtype = Annotated[str, "auto, float32, bfloat16 or float16"]
-Folder = Annotated[Path | None, "the run directory; the same command goes on where it stopped"]
+RunDirectory = Annotated[Path | None, "the run directory; the same command goes on where it stopped"]
 Json = Annotated[bool, "one JSON object per line on stdout, nothing else"]
-New = Annotated[bool, "refuse to go on with a run that is already there"]
-Rank = Annotated[int, "train LoRA adapters of this rank instead of the weights"]
-Keep = Annotated[int, "checkpoints to keep, besides the best"]
-Recompute = Annotated[bool, "keep no activations inside layers: less memory, a third more time"]
-States = Annotated[Literal["float32", "int8", "cpu"], "how the optimiser's states are kept"]
+NoResume = Annotated[bool, "refuse to go on with a run that is already there"]
+LoraRank = Annotated[int, "train LoRA adapters of this rank instead of the weights"]
+KeepCheckpoints = Annotated[int, "checkpoints to keep, besides the best"]
+GradientCheckpointing = Annotated[bool, "keep no activations inside layers: less memory, a third more time"]
+OptimizerStates = Annotated[Literal["float32", "int8", "cpu"], "how the optimiser's states are kept"]
 Strategy = Annotated[str | None, "chain, vote, best-of, beam, mcts ... or a preset (ponder strategies lists them)"]
 Effort = Annotated[
     Literal["none", "minimal", "low", "medium", "high", "max"] | None,
@@ -37,6 +37,6 @@ Effort = Annotated[
 Guide = Annotated[
     str, "what guides a search: likelihood, p_true, reward:FOLDER, genrm:MODEL, module:object; oracle (eval only)"
 ]
-Tokens = Annotated[int | None, "tokens to write at most, for each problem"]
+TokenBudget = Annotated[int | None, "tokens to write at most, for each problem"]
 Prices = Annotated[Path | None, "a JSON table of dollars per million tokens; the row with the model's name counts"]
-Seconds = Annotated[float | None, "seconds after which nothing new is begun, for each problem"]
+SecondsBudget = Annotated[float | None, "seconds after which nothing new is begun, for each problem"]

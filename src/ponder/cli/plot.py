@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from ponder.cli.compare import Column, Select, Source
 from ponder.cli.flags import When
-from ponder.cli.progress import emit
+from ponder.cli.progress import print_json
 
-_PARETO = When("kind", "pareto")
+_PARETO_ONLY = When("kind", "pareto")
 
 
 def plot(
@@ -21,12 +21,12 @@ def plot(
     *runs: Source,
     out: Annotated[Path | None, "where to write: PATH.png, PATH.svg and PATH.csv; default plots/KIND"] = None,
     title: str = "",
-    select: Annotated[Select, _PARETO] = None,
-    cost: Annotated[Literal["tokens", "flops", "seconds", "dollars"] | None, "what pareto pays in", _PARETO] = None,
+    select: Annotated[Select, _PARETO_ONLY] = None,
+    cost: Annotated[Literal["tokens", "flops", "seconds", "dollars"] | None, "what pareto pays in", _PARETO_ONLY] = None,
     metric: Annotated[
         list[str], "a metric for training, in place of the usual ones; may be given again", When("kind", "training")
     ] = [],  # noqa: B006
-    common: Annotated[bool, "pareto: where the problems differ, take those that all have", _PARETO] = False,
+    common_problems: Annotated[bool, "pareto: where the problems differ, take those that all have", _PARETO_ONLY] = False,
     column: Annotated[Column, When("kind", other_than=("training", "length"))] = [],  # noqa: B006 (never changed)
     json: Annotated[bool, "one JSON object"] = False,
 ) -> int:
@@ -40,14 +40,14 @@ def plot(
     training   reward, length, entropy ... of a training
     length     how answers grow, right and wrong ones
     """
-    from ponder.measure.figures import draw
-    from ponder.measure.readers import Columns
+    from ponder.measure.figures import draw_figure
+    from ponder.measure.readers import ColumnMap
 
-    drawn, systems = draw(kind, runs, title, Columns.of(column), select, cost, common, metric)
+    drawn, systems = draw_figure(kind, runs, title, ColumnMap.from_flags(column), select, cost, common_problems, metric)
     files = drawn.save(out or Path("plots") / kind)
-    read = list(dict.fromkeys(line for s in systems for line in s.how))
+    read = list(dict.fromkeys(line for s in systems for line in s.reading_notes))
     if json:
-        emit({"files": [str(f) for f in files], "notes": list(drawn.notes), "read": read})
+        print_json({"files": [str(f) for f in files], "notes": list(drawn.notes), "read": read})
     else:
         print("\n".join([f"wrote {', '.join(map(str, files))}", *drawn.notes, *(f"read: {line}" for line in read)]))
     return 0

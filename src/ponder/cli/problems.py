@@ -8,14 +8,14 @@ from typing import Annotated, Any, Literal
 
 from ponder.cli import options as opt
 from ponder.cli.flags import When
-from ponder.cli.progress import emit
-from ponder.cli.served import served
+from ponder.cli.progress import print_json
+from ponder.cli.served import resolve_remote_model
 from ponder.errors import UsageError
 
-_ASKED = When(("model", "solver"))
-_SOLVED = (_ASKED, When("samples", other_than=(0,)))
-_FROM = When(("file", "task"))  # there are problems to start from
-_ROWS = (When("file"), When("source", other_than=("templates",)))
+_WITH_MODEL = When(("model", "solver"))
+_WITH_SOLVER = (_WITH_MODEL, When("samples", other_than=(0,)))
+_WITH_SOURCE = When(("file", "task"))  # there are problems to start from
+_FROM_ROWS = (When("file"), When("source", other_than=("templates",)))
 
 
 def problems(
@@ -28,48 +28,48 @@ def problems(
     out: Annotated[Path, "the JSONL file to write"],
     file: Annotated[Path | None, "templates as JSON, or problems as JSONL to start from"] = None,
     task: Annotated[str | None, "whose training problems to start from"] = None,
-    set: Annotated[opt.Settings, When("task")] = [],  # noqa: B006 (never changed)
+    set: Annotated[opt.TaskSettings, When("task")] = [],  # noqa: B006 (never changed)
     operator: Annotated[list[str], "evolve: constraint, steps, combine; mutate: numbers, names, units; all"] = [],  # noqa: B006
     count: Annotated[int | None, "problems to make, or to take of a task (100)"] = None,
-    examples: Annotated[int, "write: problems shown to the model", When("source", "write"), _FROM] = 3,
+    examples: Annotated[int, "write: problems shown to the model", When("source", "write"), _WITH_SOURCE] = 3,
     prompt: Annotated[str | None, "how a question is put, as {question}; default: asks for \\boxed{}"] = None,
-    question: Annotated[str, "the file's column with the question", *_ROWS] = "prompt",
-    answer: Annotated[str, "the file's column with the answer", *_ROWS] = "answer",
+    question_column: Annotated[str, "the file's column with the question", *_FROM_ROWS] = "prompt",
+    answer_column: Annotated[str, "the file's column with the answer", *_FROM_ROWS] = "answer",
     model: Annotated[str | None, "writes, and solves where no --solver is named"] = None,
     solver: Annotated[list[str], "a model that must agree on the answers; may be given again"] = [],  # noqa: B006
-    samples: Annotated[int, "attempts of each solver; 0: solve nothing", _ASKED] = 8,
-    solver_tokens: Annotated[int | None, "tokens of an attempt; default: --max-tokens", *_SOLVED] = None,
-    votes: Annotated[
+    samples_per_solver: Annotated[int, "attempts of each solver; 0: solve nothing", _WITH_MODEL] = 8,
+    solver_max_tokens: Annotated[int | None, "tokens of an attempt; default: --max-tokens", *_WITH_SOLVER] = None,
+    min_votes: Annotated[
         int,
         "attempts that must give the answer, at least",
-        *_SOLVED,
+        *_WITH_SOLVER,
         When("source", other_than=("templates", "filter")),
     ] = 2,
-    exact: Annotated[str | None, "module:function from a question to all its answers: there must be one"] = None,
-    hardest: Annotated[float, "lowest pass rate", *_SOLVED] = 0.01,
-    easiest: Annotated[float, "highest pass rate", *_SOLVED] = 0.95,
-    shortest: Annotated[int, "characters of a question, at least"] = 10,
-    longest: Annotated[int, "characters of a question, at most"] = 4_000,
+    exact_solver: Annotated[str | None, "module:function from a question to all its answers: there must be one"] = None,
+    min_pass_rate: Annotated[float, "lowest pass rate", *_WITH_SOLVER] = 0.01,
+    max_pass_rate: Annotated[float, "highest pass rate", *_WITH_SOLVER] = 0.95,
+    min_chars: Annotated[int, "characters of a question, at least"] = 10,
+    max_chars: Annotated[int, "characters of a question, at most"] = 4_000,
     language: Annotated[str | None, "en, de, zh ...: leave out what is in another"] = None,
-    near: Annotated[float, "similarity from which two are one (0 to 1); 0: only word for word"] = 0.8,
-    embed: Annotated[
+    dedup_threshold: Annotated[float, "similarity from which two are one (0 to 1); 0: only word for word"] = 0.8,
+    embedder: Annotated[
         str | None, "module:function from texts to vectors, in place of MinHash", When("near", other_than=(0.0,))
     ] = None,
-    against: Annotated[list[str], "a task whose held-out problems must not come back; may be given again"] = [],  # noqa: B006
+    decontaminate_against: Annotated[list[str], "a task whose held-out problems must not come back; may be given again"] = [],  # noqa: B006
     ngram: Annotated[int, "words in a row that give a held-out problem away", When("against")] = 8,
-    keep: Annotated[int | None, "at most so many, spread over domains and leaning to long reasoning (as s1K)"] = None,
-    max_tokens: Annotated[opt.MaxTokens, _ASKED] = 1024,
-    temperature: Annotated[float, _ASKED] = 1.0,
-    template: Annotated[opt.Template, _ASKED] = None,
+    max_kept: Annotated[int | None, "at most so many, spread over domains and leaning to long reasoning (as s1K)"] = None,
+    max_tokens: Annotated[opt.MaxTokens, _WITH_MODEL] = 1024,
+    temperature: Annotated[float, _WITH_MODEL] = 1.0,
+    template: Annotated[opt.Template, _WITH_MODEL] = None,
     seed: int = 0,
-    device: Annotated[opt.Device, _ASKED] = "auto",
-    dtype: Annotated[opt.Dtype, _ASKED] = "auto",
-    run: opt.Folder = None,
+    device: Annotated[opt.Device, _WITH_MODEL] = "auto",
+    dtype: Annotated[opt.Dtype, _WITH_MODEL] = "auto",
+    run: opt.RunDirectory = None,
     json: opt.Json = False,
 ) -> int:
     """New problems with known answers, filtered: of fitting length, and new. With solvers (--model, --solver) also
     agreed on, and neither too easy nor too hard."""
-    from ponder.cli.work import find_task
+    from ponder.cli.work import build_task
     from ponder.pipelines.problems import MakeProblems
     from ponder.pipelines.sieve import Sieve
     from ponder.types import Sampling
@@ -82,65 +82,65 @@ def problems(
         raise UsageError(
             "--count means nothing for a file, of which all rows are filtered: leave it out, or give --keep"
         )
-    if not samples and (solver or (model and source not in ("write", "evolve", "backward"))):
+    if not samples_per_solver and (solver or (model and source not in ("write", "evolve", "backward"))):
         raise UsageError("--samples 0 solves nothing: leave out --solver and --model, or give at least 1")
     for name in (model, *solver):
-        served(name or "", device=device, dtype=dtype)
+        resolve_remote_model(name or "", device=device, dtype=dtype)
     sampling = Sampling(temperature=temperature, max_tokens=max_tokens)
     job = MakeProblems(
         source=source,
         file=None if file is None else str(file),
-        task=None if task is None else find_task(task, set),
+        task=None if task is None else build_task(task, set),
         operators=tuple(operator),
         count=100 if count is None else count,
         examples=examples,
         prompt=prompt,
-        question=question,
-        answer=answer,
+        question_column=question_column,
+        answer_column=answer_column,
         model=model,
         template=template,
-        writing=sampling,
+        writer_sampling=sampling,
         solvers=tuple(solver),
-        samples=samples,
-        solving=sampling if solver_tokens is None else replace(sampling, max_tokens=solver_tokens),
-        votes=votes,
-        exact=exact,
-        hardest=hardest,
-        easiest=easiest,
-        sieve=Sieve(
-            shortest=shortest, longest=longest, language=language, near=near, embed=embed,
-            against=tuple(find_task(name, []) for name in against), ngram=ngram,
+        samples_per_solver=samples_per_solver,
+        solver_sampling=sampling if solver_max_tokens is None else replace(sampling, max_tokens=solver_max_tokens),
+        min_votes=min_votes,
+        exact_solver=exact_solver,
+        min_pass_rate=min_pass_rate,
+        max_pass_rate=max_pass_rate,
+        filters=Sieve(
+            min_chars=min_chars, max_chars=max_chars, language=language, dedup_threshold=dedup_threshold, embedder=embedder,
+            decontaminate_against=tuple(build_task(name, []) for name in decontaminate_against), ngram=ngram,
         ),
-        keep=keep,
+        max_kept=max_kept,
         seed=seed,
         device=device,
         dtype=dtype,
     )  # fmt: skip
-    return _start(job, run or Path("runs") / f"problems-{out.stem}", out, json)
+    return _run_and_write(job, run or Path("runs") / f"problems-{out.stem}", out, json)
 
 
-def _start(job: Any, folder: Path, out: Path, json: bool) -> int:
-    from ponder.cli.start import tidy, watch
-    from ponder.cli.stopping import Stop
-    from ponder.pipelines.rows import write_rows
-    from ponder.pipelines.stored import Stored
+def _run_and_write(job: Any, folder: Path, out: Path, json: bool) -> int:
+    from ponder.cli.start import remove_if_empty, job_progress
+    from ponder.cli.stopping import GracefulStop
+    from ponder.pipelines.rows import write_jsonl
+    from ponder.pipelines.stored import PriorResults
 
-    before = Stored.look(folder)
-    with Stop() as stop:
-        with watch(job, folder, stop, json, "" if json else f"problems · {job.source}") as seen:
-            with tidy(folder):
+    before = PriorResults.read(folder)
+    with GracefulStop() as stop:
+        with job_progress(job, folder, stop, json, "" if json else f"problems · {job.source}") as seen:
+            with remove_if_empty(folder):
                 made = job(folder, seen)
-    write_rows(out, made.rows)
+    write_jsonl(out, made.rows)
     if json:
-        told = {"out": str(out), "problems": len(made.rows), "solved": job._solved, "funnel": made.funnel.to_json()}
-        emit({"event": "done", **told, **before.plain()})
+        told = {"out": str(out), "problems": len(made.rows), "solved": job._uses_solvers, "funnel": made.funnel.to_json()}
+        print_json({"event": "done", **told, **before.to_json()})
         return 0
     settings = f"--set data={out} --set rewards=ponder.tasks.made.rows:accuracy --set gold_column=gold"
     print("\n".join([*before.lines(), *made.funnel.lines(), "", f"{len(made.rows):,} problems in {out}"]))
     solved = any(row.get("attempts") for row in made.rows)
     if not solved:
         print("difficulty not known: nothing was solved; --solver MODEL leaves out what is too easy or too hard")
-    if not job.sieve.against and job.task is None:
+    if not job.filters.decontaminate_against and job.task is None:
         print("held out   compared with no evaluation; --against TASK leaves out what its test problems give away")
     print(f"the run    {folder}" + (f" (its solutions: ponder harvest {folder})" if solved else ""))
     print(f"train on   ponder train --task columns {settings}")

@@ -13,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ponder.cli.stopping import Stop
-from ponder.measure.diagnose import BEGIN, REACH, Finding, diagnose
-from ponder.terminal import visible
+from ponder.cli.stopping import GracefulStop
+from ponder.measure.diagnose import BEGIN, REACH, TrainingFinding, diagnose
+from ponder.terminal import escape_controls
 from ponder.types import Score, Trace
 
 # The one number that a job is about, the first of these that it reports.
@@ -38,64 +38,64 @@ DOING = {
     "solve": "solving",
 }
 HEARTBEAT = 15.0  # seconds
-SHOWN = 3  # findings at most
+MAX_FINDINGS = 3  # findings at most
 REMIND = 10  # steps until a finding that lasts is said again
 
 
-class Progress:
+class ProgressTracker:
     """A `Watch` that keeps count. Safe to call from several threads; asks `stop` whether to go on.
 
     `unit`: what a step of the job counts, "step" or "problem".
     """
 
-    def __init__(self, title: str, stop: Stop, folder: Path | None = None, unit: str = "step") -> None:
+    def __init__(self, title: str, stop: GracefulStop, folder: Path | None = None, unit: str = "step") -> None:
         self.title, self.stop, self.folder, self.unit = title, stop, folder, unit
         self.lock = threading.RLock()
-        self.now = ""  # the phase
+        self.phase_name = ""  # the phase
         self.done, self.total = 0, 0
-        self.written, self.rate, self.part = 0, 0.0, 0.0  # tokens and their rate in this phase, its share that is done
+        self.phase_tokens, self.tokens_per_second, self.phase_share = 0, 0.0, 0.0  # tokens and their rate in this phase, its share that is done
         self.metrics: dict[str, float] = {}
         self.rows: list[dict[str, float]] = []  # the metrics of each step, as far as a diagnosis reads them
-        self.findings: list[Finding] = []  # what ails the run, worst first
+        self.findings: list[TrainingFinding] = []  # what ails the run, worst first
         self.curve: dict[int, float] = {}  # the headline by step
         self.examples: list[tuple[str, Score, str]] = []  # best and worst of the last step: question, score, text
-        self.spent: dict[str, float] = {}  # seconds by phase
-        self.began = self.phase_began = self.step_ended = time.monotonic()
-        self._first: tuple[int, float] | None = None  # where and when this process began its work
+        self.phase_seconds: dict[str, float] = {}  # seconds by phase
+        self.started_at = self.phase_started_at = self.step_ended_at = time.monotonic()
+        self._first_step: tuple[int, float] | None = None  # where and when this process began its work
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressTracker:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         with self.lock:
-            self._leave()
+            self._end_phase()
 
     def phase(self, name: str) -> None:
         with self.lock:
-            self._leave()
-            if name == "load" and self.now:  # the next of several jobs
-                self.unit, self.done, self.total, self.rate, self._first = "step", 0, 0, 0.0, None
+            self._end_phase()
+            if name == "load" and self.phase_name:  # the next of several jobs
+                self.unit, self.done, self.total, self.tokens_per_second, self._first_step = "step", 0, 0, 0.0, None
                 self.metrics, self.curve, self.examples, self.rows, self.findings = {}, {}, [], [], []
-            self.now, self.written, self.part = name, 0, 0.0
+            self.phase_name, self.phase_tokens, self.phase_share = name, 0, 0.0
             self.stop.critical = name in ("learn", "save")
-            if self._first is None and name != "load":
-                self._first = (-1, time.monotonic())
-                self.step_ended = time.monotonic()
-            self.changed("phase")
+            if self._first_step is None and name != "load":
+                self._first_step = (-1, time.monotonic())
+                self.step_ended_at = time.monotonic()
+            self.on_change("phase")
         if name != "save":  # what is about to be saved must be
             self.stop.check()
 
     def tokens(self, count: int) -> None:
         with self.lock:
-            self.written += count
-            self.rate = self.written / max(1e-6, time.monotonic() - self.phase_began)
-            self.changed("tokens")
+            self.phase_tokens += count
+            self.tokens_per_second = self.phase_tokens / max(1e-6, time.monotonic() - self.phase_started_at)
+            self.on_change("tokens")
         self.stop.check()
 
     def share(self, done: float) -> None:
         with self.lock:
-            self.part = done
-            self.changed("share")
+            self.phase_share = done
+            self.on_change("share")
         self.stop.check()
 
     def step(self, done: int, total: int, metrics: Mapping[str, float], traces: Sequence[Trace]) -> None:
@@ -103,129 +103,129 @@ class Progress:
         with self.lock:
             if "accuracy" in metrics and "reward" not in metrics:  # an evaluation counts problems
                 self.unit = "problem"
-            first, when = self._first or (-1, self.began)
+            first, when = self._first_step or (-1, self.started_at)
             if first < 0:  # a resumed job tells where it began with its first step
-                self._first = (done - (len(traces) if self.unit == "problem" else 1), when)
+                self._first_step = (done - (len(traces) if self.unit == "problem" else 1), when)
             self.done, self.total, self.metrics = done, total, dict(metrics)
-            self.step_ended = time.monotonic()
+            self.step_ended_at = time.monotonic()
             if (name := self.headline) is not None:
                 self.curve = {s: v for s, v in self.curve.items() if s < done} | {done: metrics[name]}
-            self.examples = examples(traces)
-            self.keep(metrics)
-            self.changed("step")
+            self.examples = best_and_worst(traces)
+            self.add_metrics(metrics)
+            self.on_change("step")
 
-    def keep(self, metrics: Mapping[str, float]) -> None:
+    def add_metrics(self, metrics: Mapping[str, float]) -> None:
         """One more step's metrics to diagnose."""
         self.rows.append(dict(metrics))
         del self.rows[BEGIN:-REACH]
-        self.findings = diagnose(self.rows)[:SHOWN]
+        self.findings = diagnose(self.rows)[:MAX_FINDINGS]
 
-    def changed(self, what: str) -> None:
+    def on_change(self, what: str) -> None:
         """For those who show it; the lock is held."""
 
     @property
     def headline(self) -> str | None:
         return next((name for name in HEADLINES if name in self.metrics), None)
 
-    def left(self) -> float | None:
+    def seconds_left(self) -> float | None:
         """Seconds until the job is done, by the pace of this process; None before its first step."""
-        if self._first is None or not 0 <= self._first[0] < self.done:
+        if self._first_step is None or not 0 <= self._first_step[0] < self.done:
             return None
-        pace = (self.step_ended - self._first[1]) / (self.done - self._first[0])
-        return max(0.0, (self.total - self.done) * pace - (time.monotonic() - self.step_ended))
+        pace = (self.step_ended_at - self._first_step[1]) / (self.done - self._first_step[0])
+        return max(0.0, (self.total - self.done) * pace - (time.monotonic() - self.step_ended_at))
 
-    def doing(self) -> str:
+    def phase_line(self) -> str:
         """The phase in a few words."""
-        out = DOING.get(self.now, self.now)
-        if self.written:
-            out += f" {self.written:,} tokens, {self.rate:,.0f} tok/s"
-        if self.part:
-            out += f" {100 * self.part:.0f} %"
+        out = DOING.get(self.phase_name, self.phase_name)
+        if self.phase_tokens:
+            out += f" {self.phase_tokens:,} tokens, {self.tokens_per_second:,.0f} tok/s"
+        if self.phase_share:
+            out += f" {100 * self.phase_share:.0f} %"
         return out
 
-    def _leave(self) -> None:
-        if self.now:
-            self.spent[self.now] = self.spent.get(self.now, 0.0) + time.monotonic() - self.phase_began
-        self.phase_began = time.monotonic()
+    def _end_phase(self) -> None:
+        if self.phase_name:
+            self.phase_seconds[self.phase_name] = self.phase_seconds.get(self.phase_name, 0.0) + time.monotonic() - self.phase_started_at
+        self.phase_started_at = time.monotonic()
 
 
-class Lines(Progress):
+class ProgressLines(ProgressTracker):
     """One line per step, what ails the run now and then, and a sign of life within long phases."""
 
-    heard = 0.0
+    last_line_at = 0.0
 
-    def __init__(self, title: str, stop: Stop, folder: Path | None = None, unit: str = "step") -> None:
+    def __init__(self, title: str, stop: GracefulStop, folder: Path | None = None, unit: str = "step") -> None:
         super().__init__(title, stop, folder, unit)
-        self.said: dict[str, int] = {}  # findings, by name: the step that said them last
+        self.reported_at_step: dict[str, int] = {}  # findings, by name: the step that said them last
 
-    def changed(self, what: str) -> None:
+    def on_change(self, what: str) -> None:
         if what == "step":
-            self._say([self.place(), *self.numbers(), f"{self.rate:,.0f} tok/s" if self.rate else ""])
+            self._print_line([self.position(), *self.metric_texts(), f"{self.tokens_per_second:,.0f} tok/s" if self.tokens_per_second else ""])
             for finding in self.findings:
-                if self.done - self.said.get(finding.name, -REMIND) >= REMIND:
-                    self.said[finding.name] = self.done
+                if self.done - self.reported_at_step.get(finding.name, -REMIND) >= REMIND:
+                    self.reported_at_step[finding.name] = self.done
                     print(f"  ! {finding.text}", file=sys.stderr, flush=True)
-        elif what == "phase" and self.now == "load":
-            self.said.clear()
-            self._say([self.title, DOING["load"]])
-        elif what != "phase" and time.monotonic() - self.heard > HEARTBEAT:
-            self._say([self.place(next_one=True), self.doing()])
+        elif what == "phase" and self.phase_name == "load":
+            self.reported_at_step.clear()
+            self._print_line([self.title, DOING["load"]])
+        elif what != "phase" and time.monotonic() - self.last_line_at > HEARTBEAT:
+            self._print_line([self.position(next_one=True), self.phase_line()])
 
-    def place(self, next_one: bool = False) -> str:
+    def position(self, next_one: bool = False) -> str:
         if not self.total:
             return self.title
         going = min(self.total, self.done + 1) if next_one and self.unit == "step" else self.done
         return f"{self.unit} {going}/{self.total}"
 
-    def numbers(self) -> list[str]:
+    def metric_texts(self) -> list[str]:
         name = self.headline
         head = [f"{name} {self.metrics[name]:.3f}"] if name is not None else []
         return head + [f"{short} {self.metrics[key]:{form}}" for key, short, form in DETAILS if key in self.metrics]
 
-    def _say(self, parts: list[str]) -> None:
-        self.heard = time.monotonic()
-        left = self.left()
-        parts = [*parts, f"about {duration(left)} left" if left else ""]
+    def _print_line(self, parts: list[str]) -> None:
+        self.last_line_at = time.monotonic()
+        left = self.seconds_left()
+        parts = [*parts, f"about {format_duration(left)} left" if left else ""]
         print("  ".join(p for p in parts if p), file=sys.stderr, flush=True)
 
 
-class JsonLines(Progress):
+class JsonLines(ProgressTracker):
     """One JSON object per step on stdout."""
 
-    def changed(self, what: str) -> None:
+    def on_change(self, what: str) -> None:
         if what == "step":
             part = {"part": self.title} if self.title else {}
             event = {"event": "step", **part, self.unit: self.done, "total": self.total, **self.metrics}
             if self.unit == "step":
                 event["findings"] = [asdict(f) for f in self.findings]
-            emit(event)
+            print_json(event)
 
 
-def emit(event: Mapping[str, Any]) -> None:
+def print_json(event: Mapping[str, Any]) -> None:
     """One line of JSON; a number that is not finite is null."""
-    print(json.dumps(_finite(event)), flush=True)
+    print(json.dumps(_nan_to_none(event)), flush=True)
 
 
-def _finite(value: Any) -> Any:
+def _nan_to_none(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
-        return {k: _finite(v) for k, v in value.items()}
-    return [_finite(v) for v in value] if isinstance(value, list | tuple) else value
+        return {k: _nan_to_none(v) for k, v in value.items()}
+    return [_nan_to_none(v) for v in value] if isinstance(value, list | tuple) else value
 
 
-def watching(title: str, stop: Stop, folder: Path | None = None, unit: str = "step", json: bool = False) -> Progress:
+def watching(title: str, stop: GracefulStop, folder: Path | None = None, unit: str = "step", json: bool = False) -> ProgressTracker:
     """The way to show progress that fits: JSON where asked for, a panel on a terminal, else lines."""
     if json:
         return JsonLines(title, stop, folder, unit)
     if sys.stderr.isatty():
-        from ponder.cli.panel import Panel
+        from ponder.cli.panel import LivePanel
 
-        return Panel(title, stop, folder, unit)
-    return Lines(title, stop, folder, unit)
+        return LivePanel(title, stop, folder, unit)
+    return ProgressLines(title, stop, folder, unit)
 
 
-def examples(traces: Sequence[Trace]) -> list[tuple[str, Score, str]]:
+def best_and_worst(traces: Sequence[Trace]) -> list[tuple[str, Score, str]]:
     """The best and the worst answer, the first of equals; one of them where all are alike."""
     found: list[tuple[float, str, Score, str]] = []
     for trace in traces:
@@ -239,7 +239,7 @@ def examples(traces: Sequence[Trace]) -> list[tuple[str, Score, str]]:
     return [f[1:] for f in ([best, worst] if best[0] > worst[0] else [best])]
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """For people: 8 s, 6 min, 1 h 20 min."""
     if seconds < 90:
         return f"{seconds:.0f} s"
@@ -247,7 +247,7 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def shown(text: str, width: int) -> str:
+def one_line(text: str, width: int) -> str:
     """Text on one line for a terminal: no line breaks, no control codes, not too long."""
-    line = visible(" ".join(text.split()))
+    line = escape_controls(" ".join(text.split()))
     return line if len(line) <= width else line[: max(0, width - 1)] + "…"

@@ -15,49 +15,49 @@ from ponder.errors import UnknownName, UsageError
 Recipe = Callable[..., Any]
 
 
-def folders() -> list[Path]:
+def recipe_folders() -> list[Path]:
     """Where shipped recipes lie: inside an installed package, or at the root of a checkout."""
     package = Path(ponder.__file__).parent
     return [f for f in (package / "recipes", package.parents[1] / "recipes") if f.is_dir()]
 
 
-def shipped() -> dict[str, Path]:
+def shipped_recipes() -> dict[str, Path]:
     found: dict[str, Path] = {}
-    for folder in folders():
+    for folder in recipe_folders():
         for path in sorted(folder.glob("*.py")):
             if not path.name.startswith("_"):
                 found.setdefault(path.stem, path)
     return found
 
 
-def find(name: str) -> Path:
+def find_recipe(name: str) -> Path:
     """The file of a recipe."""
     path = Path(name).expanduser()
     if path.suffix == ".py" and path.is_file():
         return path
-    known = shipped()
+    known = shipped_recipes()
     if name in known:
         return known[name]
     hint = "Or give a .py file with a function recipe(...), or a run directory."
     raise UnknownName("recipe", name, known, hint)
 
 
-def load(path: Path) -> Recipe:
+def load_recipe(path: Path) -> Recipe:
     """The function `recipe` of a file. The file's folder is importable, so that recipes may share code."""
-    recipe = getattr(_module(path), "recipe", None)
+    recipe = getattr(_import_recipe_file(path), "recipe", None)
     if not callable(recipe):
         raise UsageError(f"{path} has no function recipe(...): write one that returns a job")
     return recipe
 
 
-def about(recipe: Recipe) -> str:
+def recipe_description(recipe: Recipe) -> str:
     """What the file and the function say of themselves."""
     module = sys.modules.get(recipe.__module__)
     said = [text.strip() for text in ((module and module.__doc__) or "", recipe.__doc__ or "") if text.strip()]
     return "\n\n".join(dict.fromkeys(said))
 
 
-def job(recipe: Recipe, given: dict[str, Any]) -> Any:
+def build_job(recipe: Recipe, given: dict[str, Any]) -> Any:
     from dataclasses import is_dataclass
 
     made = recipe(**given)
@@ -66,7 +66,7 @@ def job(recipe: Recipe, given: dict[str, Any]) -> Any:
     return made
 
 
-def _module(path: Path) -> ModuleType:
+def _import_recipe_file(path: Path) -> ModuleType:
     name = path.stem
     if name in sys.stdlib_module_names or name == "ponder" or not name.isidentifier():
         raise UsageError(f"{path} would hide the module {name!r}: give the recipe another name (letters, digits and _)")
@@ -74,7 +74,7 @@ def _module(path: Path) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and job.json look their module up by name
-    reach([path.resolve().parent])
+    add_to_import_path([path.resolve().parent])
     try:
         spec.loader.exec_module(module)
     except SyntaxError as why:
@@ -84,6 +84,6 @@ def _module(path: Path) -> ModuleType:
     return module
 
 
-def reach(more: list[Path]) -> None:
+def add_to_import_path(more: list[Path]) -> None:
     """Make modules in these folders importable."""
     sys.path += [str(f) for f in more if str(f) not in sys.path]

@@ -8,9 +8,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
-from ponder.cli.progress import emit
+from ponder.cli.progress import print_json
 from ponder.errors import RunError, UnknownName, UsageError
-from ponder.terminal import visible
+from ponder.terminal import escape_controls
 
 
 def reflect(
@@ -22,35 +22,35 @@ def reflect(
     json: Annotated[bool, "one JSON object"] = False,
 ) -> int:
     """Words of doubt by training step, and the first right answers in which an earlier one is taken back."""
-    from ponder.measure.reflection import corrections, reflections
-    from ponder.pipelines.harvest import has_traces, only_scorer, scorers
-    from ponder.reason.reading import read
+    from ponder.measure.reflection import find_corrections, find_reflections
+    from ponder.pipelines.harvest import has_traces, only_scorer, count_scorers
+    from ponder.reason.reading import extract_answer
     from ponder.runs import read_traces
 
     if show < 0:
         raise UsageError(f"--show is {show}; it is a number of corrections, 0 or more")
     has_traces(str(run))
     name = scorer or only_scorer((str(run),))
-    if name not in (known := scorers((str(run),))):
+    if name not in (known := count_scorers((str(run),))):
         raise UnknownName("scorer of these answers", name, known)
     answers: Counter[int] = Counter()
     doubting: Counter[int] = Counter()
     words: Counter[str] = Counter()
     for step, trace in read_traces(run):
         for i in trace.answers():
-            found = reflections(trace.text(i))
+            found = find_reflections(trace.text(i))
             answers[step] += 1
             doubting[step] += bool(found)
             words.update(found)
     if not answers:
         raise RunError(f"{run} holds no answers yet")
-    first = list(islice(corrections(read_traces(run), name, read), show))
+    first = list(islice(find_corrections(read_traces(run), name, extract_answer), show))
     shares = {step: doubting[step] / answers[step] for step in sorted(answers)}
     if json:
         told = {"shares": shares, "words": dict(words.most_common(20)), "corrections": [asdict(c) for c in first]}
-        emit(told)
+        print_json(told)
         return 0
-    early, late = _means(list(shares.values()))
+    early, late = _first_and_last_tenth(list(shares.values()))
     print(f"answers that doubt   {100 * early:.1f} % in the first tenth of the steps, {100 * late:.1f} % in the last")
     print(f"words                {', '.join(f'{w} ({c})' for w, c in words.most_common(8)) or 'none'}")
     if show:
@@ -59,10 +59,10 @@ def reflect(
         )
     for one in first:
         print(f"\nstep {one.step}, {one.problem}: {one.before}, then {one.word!r}, then {one.after}\n")
-        print(visible(one.text.strip()))
+        print(escape_controls(one.text.strip()))
     return 0
 
 
-def _means(shares: list[float]) -> tuple[float, float]:
+def _first_and_last_tenth(shares: list[float]) -> tuple[float, float]:
     tenth = max(1, len(shares) // 10)
     return sum(shares[:tenth]) / tenth, sum(shares[-tenth:]) / tenth

@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from ponder.cli.compare import By, Column, named, table
+from ponder.cli.compare import ScorerName, Column, shorten_name, format_table
 from ponder.cli.flags import When
-from ponder.cli.options import Settings
-from ponder.cli.progress import emit
+from ponder.cli.options import TaskSettings
+from ponder.cli.progress import print_json
 from ponder.errors import UsageError
-from ponder.terminal import visible
+from ponder.terminal import escape_controls
 
 if TYPE_CHECKING:
-    from ponder.pipelines.replay import Groups, Replayed
+    from ponder.pipelines.replay import GroupStatistics, Replayed
 
 
 def replay(
@@ -30,52 +30,52 @@ def replay(
         Literal["mean", "first", "majority", "weighted", "best", "logprob", "any", "chosen"],
         "how attempts become one answer",
     ] = "mean",
-    by: By = None,
+    scorer: ScorerName = None,
     truth: Annotated[
         Literal["stored", "new"] | None,
         "whose verdicts are right; new where --score names a verifier, else stored",
         When("score"),
     ] = None,
-    sizes: Annotated[tuple[int, ...], "group sizes to show, up to the stored one"] = (),
+    group_sizes: Annotated[tuple[int, ...], "group sizes to show, up to the stored one"] = (),
     advantage: Annotated[Literal["grpo", "dr-grpo", "rloo"] | None, "whose advantages (grpo)"] = None,
-    set: Annotated[Settings, When("score")] = [],  # noqa: B006 (never changed)
+    set: Annotated[TaskSettings, When("score")] = [],  # noqa: B006 (never changed)
     column: Column = [],  # noqa: B006 (never changed)
     json: Annotated[bool, "one JSON object"] = False,
 ) -> int:
     """Judge and decide stored attempts again, offline; show what changes, and what training would have seen."""
-    from ponder.measure.readers import Columns
-    from ponder.pipelines.replay import Stored, find_scorer
+    from ponder.measure.readers import ColumnMap
+    from ponder.pipelines.replay import StoredAttempts, find_scorer
     from ponder.pipelines.replay import replay as again
 
-    stored = Stored.of(run, Columns.of(column))
+    stored = StoredAttempts.read(run, ColumnMap.from_flags(column))
     made: list[Any] = []
-    scorer, verifies = (None, False) if score is None else find_scorer(score, stored, _task(set, made))
+    scorer, verifies = (None, False) if score is None else find_scorer(score, stored, _task_builder(set, made))
     if set and not made:
         raise UsageError(f"--set changes a task's settings, and --score {score} is no task: leave it out")
     whose = truth or ("new" if verifies else "stored")
-    found = again(stored, scorer, score or "", select, by, whose, sizes, advantage or "grpo")
-    if not found.groups and (advantage or sizes):
+    found = again(stored, scorer, score or "", select, scorer, whose, group_sizes, advantage or "grpo")
+    if not found.groups and (advantage or group_sizes):
         raise UsageError("a group needs two attempts at a problem, and here is one: leave out --sizes and --advantage")
     if json:
-        emit(plain(found))
+        print_json(replay_json(found))
     else:
-        print("\n".join(lines(found, advantage or "grpo")))
+        print("\n".join(replay_lines(found, advantage or "grpo")))
     return 0
 
 
-def _task(settings: Sequence[str], made: list[Any]) -> Callable[[str], Any]:
+def _task_builder(settings: Sequence[str], made: list[Any]) -> Callable[[str], Any]:
     """A maker of tasks with these settings; `made` then has them."""
 
     def make(name: str) -> Any:
-        from ponder.cli.work import find_task
+        from ponder.cli.work import build_task
 
-        made.append(find_task(name, settings))
+        made.append(build_task(name, settings))
         return made[-1]
 
     return make
 
 
-def plain(found: Replayed) -> dict[str, Any]:
+def replay_json(found: Replayed) -> dict[str, Any]:
     out = asdict(found)
     for side in ("before", "after"):
         out[side] |= {"mean": getattr(found, side).mean}
@@ -83,27 +83,27 @@ def plain(found: Replayed) -> dict[str, Any]:
     return out
 
 
-def lines(found: Replayed, advantage: str) -> list[str]:
+def replay_lines(found: Replayed, advantage: str) -> list[str]:
     p = found.pair
     by = f" by {found.by}" if found.by else ""
     out = [f"{found.source}: {found.method}{by}; right by {found.truth}", ""]
     if found.score or found.by:
         out += [f"before      {found.before}", f"now         {found.after}"]
         points = f"{100 * p.difference:+.1f} points [{100 * p.low:+.1f}, {100 * p.high:+.1f}]"
-        out += [f"difference  {points} ({p.won} won, {p.lost} lost of {p.total}; {p.test}, p = {p.p_value:.3g})"]
+        out += [f"difference  {points} ({p.wins} won, {p.losses} lost of {p.total}; {p.test}, p = {p.p_value:.3g})"]
     else:
         out += [f"accuracy    {found.after}"]
     if found.score:
-        out += _changes(found)
+        out += _verdict_change_lines(found)
     if found.groups:
         out += ["", f"groups ({advantage}): shares without a gradient, and the mean size of an advantage", ""]
-        out += table(_groups(found))
+        out += format_table(_group_rows(found))
         if found.agreement is not None:
             out.append(f"correlation of old and new advantages: {found.agreement:.3f}")
     return [*out, "", *(f"read: {note}" for note in found.notes)]
 
 
-def _changes(found: Replayed) -> list[str]:
+def _verdict_change_lines(found: Replayed) -> list[str]:
     c = found.change
     parts = {
         "the same": c.same, "wrong -> right": c.to_right, "right -> wrong": c.to_wrong, "others": c.other,
@@ -113,25 +113,25 @@ def _changes(found: Replayed) -> list[str]:
         f"verdicts by {found.score}" if found.truth == found.score else f"scores by {found.score} beside the verdicts"
     )
     out = ["", f"{head}: " + ", ".join(f"{n:,} {what}" for what, n in parts.items() if n)]
-    out += [f"  undecided, {count} times: {visible(why)}" for why, count in list(c.reasons.items())[:3]]
+    out += [f"  undecided, {count} times: {escape_controls(why)}" for why, count in list(c.reasons.items())[:3]]
     for problem, text, was, now, reason in c.examples:
         ending = " ".join(text.split())[-70:]
-        out.append(f"  {_shown(was)} -> {_shown(now)} ({visible(reason)})  {named(problem, 30)}: {visible(ending)}")
+        out.append(f"  {_format_score(was)} -> {_format_score(now)} ({escape_controls(reason)})  {shorten_name(problem, 30)}: {escape_controls(ending)}")
     return out
 
 
-def _shown(value: float | None) -> str:
+def _format_score(value: float | None) -> str:
     return "?" if value is None else f"{value:g}"
 
 
-def _groups(found: Replayed) -> list[list[str]]:
+def _group_rows(found: Replayed) -> list[list[str]]:
     both = found.groups[0][1] is not None
     head = ["size", "problems", "dead", "failed", "solved", "advantage"]
     rows = [head + (["", *(f"{h}, new" for h in head[2:])] if both else [])]
     for old, new in found.groups:
-        rows.append([str(old.size), str(old.problems), *_shares(old), *(["", *_shares(new)] if new else [])])
+        rows.append([str(old.size), str(old.problems), *_group_cells(old), *(["", *_group_cells(new)] if new else [])])
     return rows
 
 
-def _shares(g: Groups) -> list[str]:
-    return [f"{100 * x:.1f} %" for x in (g.dead, g.failed, g.solved)] + [f"{g.advantage:.3f}"]
+def _group_cells(g: GroupStatistics) -> list[str]:
+    return [f"{100 * x:.1f} %" for x in (g.dead_share, g.failed_share, g.solved_share)] + [f"{g.mean_advantage:.3f}"]

@@ -7,10 +7,10 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from ponder.errors import UsageError
 
-SERVED, FAST = "openai:", "vllm:"  # as models.load has them, which imports torch; a test holds them equal
+OPENAI_PREFIX, VLLM_PREFIX = "openai:", "vllm:"  # as models.load has them, which imports torch; a test holds them equal
 
 
-def served(
+def resolve_remote_model(
     model: str,
     effort: str | None = None,
     template: str | None = None,
@@ -23,16 +23,16 @@ def served(
     A device and a number type are refused where nothing in this process would take them; a learned `guide` does.
     """
     learned = guide.removeprefix("oracle+").startswith(("reward:", "genrm"))
-    if model.startswith(FAST) and device not in ("auto", "cuda") and not learned:
+    if model.startswith(VLLM_PREFIX) and device not in ("auto", "cuda") and not learned:
         raise UsageError(f"vLLM runs on the GPU that it finds: leave out --device {device}, or give the folder alone")
-    if not model.startswith(SERVED):
+    if not model.startswith(OPENAI_PREFIX):
         return model
     for flag, value in (("device", device), ("dtype", dtype)):
         if value != "auto" and not learned:
             raise UsageError(f"a server chose its own {flag} when it was started: leave out --{flag} {value}")
     if effort is None:
         return model
-    parts = urlsplit(model.removeprefix(SERVED))
+    parts = urlsplit(model.removeprefix(OPENAI_PREFIX))
     asked = dict(parse_qsl(parts.query))
     if template is not None or "tokenizer" in asked:
         warnings.warn(
@@ -43,4 +43,4 @@ def served(
         return model
     if asked.setdefault("effort", effort) != effort:
         raise UsageError(f"the address asks for effort {asked['effort']} and --effort for {effort}: give one of them")
-    return SERVED + urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(asked), parts.fragment))
+    return OPENAI_PREFIX + urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(asked), parts.fragment))

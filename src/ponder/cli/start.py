@@ -9,13 +9,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ponder.cli.progress import HEADLINES, Progress, duration, emit, watching
-from ponder.cli.stopping import Stop
+from ponder.cli.progress import HEADLINES, ProgressTracker, format_duration, print_json, watching
+from ponder.cli.stopping import GracefulStop
 from ponder.errors import Interrupted, RunError
 
 if TYPE_CHECKING:
     from ponder.pipelines.evaluate import Evaluate
-    from ponder.pipelines.report import Report
+    from ponder.pipelines.report import EvaluationReport
     from ponder.pipelines.stages import Stages
     from ponder.reason.budget import Budget
 
@@ -29,32 +29,32 @@ class Launch(NamedTuple):
     job: Any
     folder: Path
     json: bool
-    fresh: bool = False
+    no_resume: bool = False
 
 
-def start(job: Any, folder: Path, json: bool, fresh: bool = False) -> int:
-    if fresh and (folder / "job.json").exists():
+def run_job(job: Any, folder: Path, json: bool, no_resume: bool = False) -> int:
+    if no_resume and (folder / "job.json").exists():
         raise RunError(f"{folder} holds a run already, which --fresh leaves alone: give another --run, or remove it")
-    from ponder.pipelines.finished import finished
-    from ponder.pipelines.stored import Stored
+    from ponder.pipelines.finished import finished_model
+    from ponder.pipelines.stored import PriorResults
 
     tell_futile(job)
-    before = Stored.look(folder)
-    with Stop() as stop:
-        with watch(job, folder, stop, json) as seen:
-            with tidy(folder):
-                result = finished(job, folder) or job(folder, seen)
+    before = PriorResults.read(folder)
+    with GracefulStop() as stop:
+        with job_progress(job, folder, stop, json) as seen:
+            with remove_if_empty(folder):
+                result = finished_model(job, folder) or job(folder, seen)
     if json:
-        emit({"event": "done", "run": str(folder), **numbers(job, folder, result), **before.plain()})
+        print_json({"event": "done", "run": str(folder), **result_json(job, folder, result), **before.to_json()})
     else:
-        print("\n".join([*before.lines(), *report(job, folder, result)]))
-    return UNMEASURED if unmeasured(result) else 0
+        print("\n".join([*before.lines(), *result_lines(job, folder, result)]))
+    return UNMEASURED if is_unmeasured(result) else 0
 
 
-def unmeasured(result: Any) -> bool:
+def is_unmeasured(result: Any) -> bool:
     """Whether an evaluation, or one among stages, left so many problems without a verdict that it measured nothing."""
     if isinstance(result, dict):
-        return any(map(unmeasured, result.values()))
+        return any(map(is_unmeasured, result.values()))
     return bool(getattr(result, "unmeasured", ""))
 
 
@@ -75,9 +75,9 @@ def say_futile(strategy: Any, budget: Budget | None) -> None:
 
 
 @contextmanager
-def tidy(folder: Path) -> Iterator[None]:
+def remove_if_empty(folder: Path) -> Iterator[None]:
     """A job that fails before its first step leaves no run directory behind that would refuse the corrected one."""
-    from ponder.pipelines.begun import bare, clear
+    from ponder.pipelines.begun import has_no_output, remove_empty_run
 
     new = not (folder / "job.json").exists()
     try:
@@ -85,18 +85,18 @@ def tidy(folder: Path) -> Iterator[None]:
     except Interrupted:
         raise
     except Exception:
-        if new and folder.is_dir() and bare(folder):
-            clear(folder)
+        if new and folder.is_dir() and has_no_output(folder):
+            remove_empty_run(folder)
         raise
 
 
-def watch(job: Any, folder: Path, stop: Stop, json: bool, title: str = "") -> Progress:
+def job_progress(job: Any, folder: Path, stop: GracefulStop, json: bool, title: str = "") -> ProgressTracker:
     """Progress of a job; a run that goes on shows its earlier steps too."""
     from ponder.pipelines.evaluate import Evaluate
     from ponder.runs import newest_checkpoint, read_metrics
 
     measuring = isinstance(job, Evaluate)
-    seen = watching(title or ("" if json else _title(job)), stop, folder, "problem" if measuring else "step", json)
+    seen = watching(title or ("" if json else _progress_title(job)), stop, folder, "problem" if measuring else "step", json)
     seen.total = len(job.task.test[: job.limit]) if measuring else getattr(job, "steps", 0)
     if (newest := newest_checkpoint(folder)) is not None:
         seen.done = int(newest.name.removeprefix("step-"))
@@ -104,22 +104,22 @@ def watch(job: Any, folder: Path, stop: Stop, json: bool, title: str = "") -> Pr
         head = next((row[name] for name in HEADLINES if name in row), None)
         if head is not None and row["step"] < seen.done:
             seen.curve[int(row["step"]) + 1] = head
-            seen.keep(row)
+            seen.add_metrics(row)
     return seen
 
 
-def _title(job: Any) -> str:
+def _progress_title(job: Any) -> str:
     """What is done with which model: `RL · addition · smollm2`."""
     model = getattr(job, "model", "")
     named = model if isinstance(model, str) else type(model).__name__.lower()
-    return " · ".join(filter(None, [type(job).__name__, getattr(_task(job), "name", ""), named]))
+    return " · ".join(filter(None, [type(job).__name__, getattr(_task_of(job), "name", ""), named]))
 
 
-def _task(job: Any) -> Any:
+def _task_of(job: Any) -> Any:
     return getattr(job, "task", getattr(job, "data", None))
 
 
-def _parts(stages: Stages, folder: Path) -> list[tuple[str, tuple[Any, Path]]]:
+def _stage_runs(stages: Stages, folder: Path) -> list[tuple[str, tuple[Any, Path]]]:
     """Name, job and run directory of each stage, as they were run."""
     from ponder import jobs
     from ponder.runs import read_job
@@ -129,26 +129,26 @@ def _parts(stages: Stages, folder: Path) -> list[tuple[str, tuple[Any, Path]]]:
     return [(name, (jobs.decode(read_job(run), trust), run)) for name, run in where.items()]
 
 
-def report(job: Any, folder: Path, result: Any) -> list[str]:
+def result_lines(job: Any, folder: Path, result: Any) -> list[str]:
     """For people."""
     from ponder.pipelines.evaluate import Evaluate
-    from ponder.pipelines.report import Report
+    from ponder.pipelines.report import EvaluationReport
     from ponder.pipelines.stages import Stages
     from ponder.runs import checkpoints, read_metrics
 
-    if isinstance(job, Evaluate) and isinstance(result, Report):
-        return evaluation(job, folder, result)
+    if isinstance(job, Evaluate) and isinstance(result, EvaluationReport):
+        return evaluation_lines(job, folder, result)
     if isinstance(job, Stages):
-        return [line for name, part in _parts(job, folder) for line in (f"== {name}", *report(*part, result[name]), "")]
+        return [line for name, part in _stage_runs(job, folder) for line in (f"== {name}", *result_lines(*part, result[name]), "")]
     if hasattr(job, "closing"):  # what to say of a job whose model does not answer questions
-        return [*job.closing(folder), f"run       {folder}"]
+        return [*job.summary_lines(folder), f"run       {folder}"]
     out = [f"run       {folder}"]
     rows = read_metrics(folder)
     if (name := next((h for h in HEADLINES if rows and h in rows[0]), None)) is not None:
-        took = duration(sum(row.get("step_time", 0.0) for row in rows))
+        took = format_duration(sum(row.get("step_time", 0.0) for row in rows))
         out.insert(0, f"{name:<9} {rows[0][name]:.3f} -> {rows[-1][name]:.3f} after {len(rows)} steps, {took}")
     if checkpoints(folder):
-        test = getattr(_task(job), "test", None)
+        test = getattr(_task_of(job), "test", None)
         question = test[0].question if test else "..."
         out.append(f"try it    {solve_hint(question, folder, job)}")
     return out
@@ -163,18 +163,18 @@ def solve_hint(question: str, model: Path, job: Any) -> str:
     return f"ponder solve {shlex.quote(question)} --model {shlex.quote(str(model))}{more}"
 
 
-def evaluation(job: Evaluate, folder: Path, result: Report) -> list[str]:
+def evaluation_lines(job: Evaluate, folder: Path, result: EvaluationReport) -> list[str]:
     """What was measured, and on what: the very prompt that the model saw."""
     return [
-        f"task          {job.task.name}, {result.problems} held-out problems",
+        f"task          {job.task.name}, {result.num_problems} held-out problems",
         f"model         {job.model}",
         *result.lines(),
-        f"prompt        {prompt(job, folder)!r}",
+        f"prompt        {first_prompt(job, folder)!r}",
         f"run           {folder}",
     ]
 
 
-def prompt(job: Evaluate, folder: Path) -> str:
+def first_prompt(job: Evaluate, folder: Path) -> str:
     """The first prompt of a run that was answered, from its tokens."""
     from ponder.models.load import tokenizer_of
     from ponder.runs import read_traces
@@ -184,18 +184,18 @@ def prompt(job: Evaluate, folder: Path) -> str:
     return tokenizer_of(job.model).decode(sent.token_ids, keep_special=True)
 
 
-def numbers(job: Any, folder: Path, result: Any) -> dict[str, Any]:
+def result_json(job: Any, folder: Path, result: Any) -> dict[str, Any]:
     """For programs."""
     from ponder.pipelines.evaluate import Evaluate
-    from ponder.pipelines.report import Report
+    from ponder.pipelines.report import EvaluationReport
     from ponder.pipelines.stages import Stages
     from ponder.runs import read_metrics
 
-    if isinstance(job, Evaluate) and isinstance(result, Report):
+    if isinstance(job, Evaluate) and isinstance(result, EvaluationReport):
         told = {name: value for name, value in asdict(result).items() if value is not None}
-        told["single"]["mean"] = result.single.mean
-        return {"task": job.task.name, "model": job.model, **told, "prompt": prompt(job, folder)}
+        told["single"]["mean"] = result.accuracy.mean
+        return {"task": job.task.name, "model": job.model, **told, "prompt": first_prompt(job, folder)}
     if isinstance(job, Stages):
-        return {"stages": {name: numbers(*part, result[name]) for name, part in _parts(job, folder)}}
+        return {"stages": {name: result_json(*part, result[name]) for name, part in _stage_runs(job, folder)}}
     steps = read_metrics(folder)
     return {"steps": len(steps), **({"last": steps[-1]} if steps else {})}

@@ -12,19 +12,19 @@ from typing import Any
 from ponder import signals
 from ponder.cli.watchman import Watchman
 from ponder.errors import Interrupted
-from ponder.foreign import Call
+from ponder.foreign import UserCall
 
-AGAIN = "(again to quit at once)"
+SECOND_SIGNAL_HINT = "(again to quit at once)"
 
-_last = 0  # the signal that was heard last
+_last_signal = 0  # the signal that was heard last
 
 
-def code() -> int:
+def signal_exit_code() -> int:
     """The exit code of a command that was stopped; 0: none was."""
-    return 128 + _last if _last else 0
+    return 128 + _last_signal if _last_signal else 0
 
 
-class Stop:
+class GracefulStop:
     """A context in which stop signals ask the job to stop. `saves`: it is one that goes on when run again.
 
     A job looks at `check` between two pieces of work. One that does not come to it, since a reward function hangs or
@@ -32,71 +32,71 @@ class Stop:
     """
 
     def __init__(self, saves: bool = True) -> None:
-        self.asked = 0
-        self.number = 0
-        self.when = 0.0
-        self.saves = saves
+        self.signal_count = 0
+        self.signal_number = 0
+        self.requested_at = 0.0
+        self.resumable = saves
         self.quiet = False  # a live panel tells the user instead
-        self.heeded = False  # somebody was told to stop
+        self.acknowledged = False  # somebody was told to stop
         self.critical = False  # learning or saving: never broken off in the middle
-        self.breaking: Call | bool = False  # the next signal is the watchman's, who breaks off this call, or whatever
-        self._before: dict[int, Any] = {}
-        self._watchman = Watchman(self)
+        self.interrupting: UserCall | bool = False  # the next signal is the watchman's, who breaks off this call, or whatever
+        self._previous_handlers: dict[int, Any] = {}
+        self._watchdog = Watchman(self)
 
-    def __enter__(self) -> Stop:
-        self._before = signals.install(self._heard)
-        signals.heed(self._requested)
-        self._watchman.start()
+    def __enter__(self) -> GracefulStop:
+        self._previous_handlers = signals.install(self._on_signal)
+        signals.heed(self._is_requested)
+        self._watchdog.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._watchman.leave()
-        signals.unheed(self._requested)
-        for number, handler in self._before.items():
+        self._watchdog.close()
+        signals.unheed(self._is_requested)
+        for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 
     def check(self) -> None:
         """Called between two pieces of work, from any thread."""
-        if self.asked:
-            self.heeded = True
+        if self.signal_count:
+            self.acknowledged = True
             raise self._interrupted()
 
-    def _requested(self) -> bool:
-        return self.asked > 0
+    def _is_requested(self) -> bool:
+        return self.signal_count > 0
 
     @property
     def message(self) -> str:
-        return f"stopping: saving ... {AGAIN}" if self.saves else f"stopping ... {AGAIN}"
+        return f"stopping: saving ... {SECOND_SIGNAL_HINT}" if self.resumable else f"stopping ... {SECOND_SIGNAL_HINT}"
 
     def _interrupted(self) -> Interrupted:
-        more = "; what was done is saved, and the same command goes on" if self.saves else ""
+        more = "; what was done is saved, and the same command goes on" if self.resumable else ""
         return Interrupted(f"stopped{more}")
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         global _last
-        if self.breaking:
-            self._break()
+        if self.interrupting:
+            self._interrupt()
             return
-        self.asked += 1
-        self.number = _last = number
-        if self.asked > 1:
-            signals.end(number)
-        self.when = time.monotonic()
+        self.signal_count += 1
+        self.signal_number = _last_signal = number
+        if self.signal_count > 1:
+            signals.exit_on_signal(number)
+        self.requested_at = time.monotonic()
         if number == getattr(signal, "SIGHUP", None):
-            _leave_terminal()
+            _detach_terminal()
         if not self.quiet:
-            signals.write(2, f"\n{self.message}\n")
+            signals.write_fd(2, f"\n{self.message}\n")
 
-    def _break(self) -> None:
+    def _interrupt(self) -> None:
         """Raise into what the main thread does, if that is still what was to be broken off."""
-        what, self.breaking = self.breaking, False
-        if isinstance(what, Call):
-            if what.alive and what.blocks:
+        what, self.interrupting = self.interrupting, False
+        if isinstance(what, UserCall):
+            if what.alive and what.blocks_event_loop:
                 raise self._interrupted()
             return
-        if self.heeded or self.critical:
+        if self.acknowledged or self.critical:
             return
-        self.heeded = True
+        self.acknowledged = True
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -107,7 +107,7 @@ class Stop:
             loop.call_soon_threadsafe(task.cancel)
 
 
-def _leave_terminal() -> None:
+def _detach_terminal() -> None:
     """It is gone, and writing to it would fail in the middle of the work."""
     null = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):

@@ -6,7 +6,7 @@ import textwrap
 from dataclasses import fields, is_dataclass
 from typing import Annotated, Any
 
-from ponder.cli.progress import emit
+from ponder.cli.progress import print_json
 
 
 def strategies(
@@ -19,20 +19,20 @@ def strategies(
     from ponder.reason.strategies import STRATEGIES
 
     if name:
-        found = names.find("strategy", name, {**STRATEGIES, **PRESETS})
-        said = {"strategy": name, **one(found)}
-        emit(said) if json else print("\n".join(_lines(said)))
+        found = names.lookup("strategy", name, {**STRATEGIES, **PRESETS})
+        said = {"strategy": name, **describe(found)}
+        print_json(said) if json else print("\n".join(_description_lines(said)))
         return 0
     listed = {
-        "strategies": {known: _about(kind) for known, kind in STRATEGIES.items()},
+        "strategies": {known: _first_paragraph(kind) for known, kind in STRATEGIES.items()},
         "presets": {known: preset.source for known, preset in PRESETS.items()},
         "efforts": {
-            known: f"{e.strategy}, {e.answers} x {e.longest:,} tokens, {e.answers * e.longest:,} in all"
+            known: f"{e.strategy}, {e.answers} x {e.max_answer_tokens:,} tokens, {e.answers * e.max_answer_tokens:,} in all"
             for known, e in EFFORTS.items()
         },
     }
     if json:
-        emit(listed)
+        print_json(listed)
         return 0
     width = max(len(known) for part in listed.values() for known in part)
     for part, rows in listed.items():
@@ -45,7 +45,7 @@ def strategies(
     return 0
 
 
-def one(found: Any) -> dict[str, Any]:
+def describe(found: Any) -> dict[str, Any]:
     """A strategy's or preset's own words and settings."""
     from ponder.reason.presets import Preset
 
@@ -54,19 +54,19 @@ def one(found: Any) -> dict[str, Any]:
     return {
         "about": " ".join((type(made).__doc__ or "").split()),
         **extra,
-        "settings": {f.name: shown(getattr(made, f.name)) for f in fields(made)},
+        "settings": {f.name: short_repr(getattr(made, f.name)) for f in fields(made)},
     }
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """A dataclass by what it does not have by default."""
     if not is_dataclass(value) or isinstance(value, type):
         return repr(value)
     told = ((f, getattr(value, f.name)) for f in fields(value))
-    return f"{type(value).__name__}({', '.join(f'{f.name}={shown(v)}' for f, v in told if v != f.default)})"
+    return f"{type(value).__name__}({', '.join(f'{f.name}={short_repr(v)}' for f, v in told if v != f.default)})"
 
 
-def _about(kind: Any) -> str:
+def _first_paragraph(kind: Any) -> str:
     """The first paragraph of what a strategy, or where that says nothing its module, says of itself."""
     import sys
 
@@ -76,7 +76,7 @@ def _about(kind: Any) -> str:
     return " ".join((own or "").split("\n\n")[0].split())
 
 
-def _lines(said: dict[str, Any]) -> list[str]:
+def _description_lines(said: dict[str, Any]) -> list[str]:
     about = said["about"]
     out = [said["strategy"], "", *textwrap.wrap(about, 118)] if about else [said["strategy"]]
     out += [f"source    {said['source']}"] if said.get("source") else []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ponder import event_loop
 from ponder.cli import options as opt
 from ponder.cli.flags import When
-from ponder.cli.progress import emit
+from ponder.cli.progress import print_json
 
 if TYPE_CHECKING:
     from ponder.types import Message
@@ -23,7 +23,7 @@ def tasks(
     strategy: Annotated[opt.Strategy, When("name")] = None,
     effort: Annotated[opt.Effort, When("name")] = None,
     template: Annotated[opt.Template, When("name")] = None,
-    set: Annotated[opt.Settings, When("name")] = [],  # noqa: B006  never changed
+    set: Annotated[opt.TaskSettings, When("name")] = [],  # noqa: B006  never changed
     json: Annotated[bool, "one JSON object"] = False,
 ) -> int:
     """All tasks; or one: its settings and levels, a problem, and what its verifier says of the gold answer.
@@ -35,21 +35,21 @@ def tasks(
     if not name:
         listed = {known: _headline(kind) for known, kind in TASKS.items()}
         if json:
-            emit({"tasks": listed})
+            print_json({"tasks": listed})
         else:
             width = max(map(len, listed))
             print("\n".join(f"{known:<{width}}  {said}" for known, said in listed.items()))
             print("\n`ponder tasks NAME` shows a problem of one; your own task is module:object.")
         return 0
-    said = _asked(name, set) or event_loop.run(_one(name, set, strategy, effort, template))
+    said = _missing_settings(name, set) or event_loop.run(_describe(name, set, strategy, effort, template))
     if json:
-        emit(said)
+        print_json(said)
     else:
-        print("\n".join(_lines(said)))
+        print("\n".join(_description_lines(said)))
     return 0
 
 
-def _asked(name: str, settings: Sequence[str]) -> dict[str, Any] | None:
+def _missing_settings(name: str, settings: Sequence[str]) -> dict[str, Any] | None:
     """What a task still has to be told before it has a problem to show; None where that is nothing."""
     from ponder.tasks import find
 
@@ -65,23 +65,23 @@ def _asked(name: str, settings: Sequence[str]) -> dict[str, Any] | None:
         "task": name,
         "about": _headline(kind),
         "needs": {need: told.get(need, "") for need in needs if need not in given},
-        "settings": {n: _shown(f.default) for n, f in known.items() if f.default is not MISSING},
+        "settings": {n: _short_repr(f.default) for n, f in known.items() if f.default is not MISSING},
         "choices": kind.choices() if hasattr(kind, "choices") else [],
     }
 
 
-async def _one(
+async def _describe(
     name: str, settings: Sequence[str], strategy: str | None, effort: str | None, template: str | None
 ) -> dict[str, Any]:
     from ponder.cli.thinking import strategy_named
-    from ponder.cli.work import find_task
+    from ponder.cli.work import build_task
     from ponder.errors import TaskError
     from ponder.pipelines.asked import in_style
     from ponder.reason.first import first_messages
     from ponder.types import Step, ids, prompt_trace
 
-    way, _, _ = strategy_named(strategy, effort, default="chain")
-    task: Any = in_style(find_task(name, settings), way, template)
+    way, _, _ = strategy_named(strategy, effort, default_name="chain")
+    task: Any = in_style(build_task(name, settings), way, template)
     try:
         problems = task.train
     except TaskError:  # a set to measure with only
@@ -94,27 +94,27 @@ async def _one(
     return {
         "task": name,
         "about": _headline(type(task)),
-        "settings": {f.name: _shown(getattr(task, f.name)) for f in fields(task) if f.default is not MISSING},
+        "settings": {f.name: _short_repr(getattr(task, f.name)) for f in fields(task) if f.default is not MISSING},
         "levels": [dict(level) for level in getattr(task, "LEVELS", ())],
         "style": problem.style,
-        **_sent(await first_messages(way, problem), template),
+        **_rendered_prompt(await first_messages(way, problem), template),
         "gold": gold,
         "verifier": task.verifier.name,
         "verdict": {"value": score.value, "reason": score.reason},
     }
 
 
-def _sent(messages: Sequence[Message], template: str | None) -> dict[str, Any]:
+def _rendered_prompt(messages: Sequence[Message], template: str | None) -> dict[str, Any]:
     """A conversation as it is sent; as text, where the template is known without a model."""
     if template is not None:
-        from ponder.models.chat import render
+        from ponder.models.chat import render_chat
 
-        return {"problem": render(template, messages), "messages": list(messages)}
+        return {"problem": render_chat(template, messages), "messages": list(messages)}
     told = [f"[{m['role']}] {m['content']}" for m in messages] if len(messages) > 1 else [messages[-1]["content"]]
     return {"problem": "\n".join(told), "messages": list(messages)}
 
 
-def _lines(said: dict[str, Any]) -> list[str]:
+def _description_lines(said: dict[str, Any]) -> list[str]:
     out = [said["about"], ""]
     if needs := said.get("needs"):
         width = max(map(len, needs))
@@ -142,6 +142,6 @@ def _headline(kind: type) -> str:
     return (kind.__doc__ or kind.__name__).strip().splitlines()[0]
 
 
-def _shown(value: Any) -> str:
+def _short_repr(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 100 else text[:97] + "..."

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from ponder.protocols import Strategy
     from ponder.reason.budget import Budget
 
-_COUNTS = ("n", "simulations")  # how much a strategy does: samples, beams, branches, simulations
-_INNER = ("fast", "hard", "tree", "of")  # strategies inside a strategy
+_COUNT_FIELDS = ("n", "simulations")  # how much a strategy does: samples, beams, branches, simulations
+_INNER_STRATEGY_FIELDS = ("fast", "hard", "tree", "of")  # strategies inside a strategy
 
 
 def strategy_named(
@@ -27,8 +27,8 @@ def strategy_named(
     max_tokens: int | None = None,
     temperature: float | None = None,
     settings: Sequence[str] = (),
-    default: str = "vote",
-    usual: Mapping[str, float] | None = None,
+    default_name: str = "vote",
+    sampling_defaults: Mapping[str, float] | None = None,
     flag: str = "--set",
 ) -> tuple[Strategy, str, Budget | None]:
     """The strategy, its own guide if it has one, and the effort's budget.
@@ -43,44 +43,44 @@ def strategy_named(
     from ponder.reason.strategies import STRATEGIES
 
     level = effort_named(effort) if effort else None
-    name = name or (level.strategy if level else default)
-    kind, guide = strategy_of(names.find("strategy", name, {**STRATEGIES, **PRESETS}))
-    found = flags.build("strategy", kind, [s for s in settings if not s.startswith("cut=")], flag)
+    name = name or (level.strategy if level else default_name)
+    kind, guide = strategy_of(names.lookup("strategy", name, {**STRATEGIES, **PRESETS}))
+    found = flags.build_with_settings("strategy", kind, [s for s in settings if not s.startswith("cut=")], flag)
     if not callable(found) or not is_dataclass(found):
         raise UsageError(f"{name} is no strategy: it must be a dataclass that is called with a trace and a policy")
     asked = {s.partition("=")[0] for s in settings}
-    count = n if n is not None else level.answers if level and not asked & set(_COUNTS) else None
-    usual = usual or {}
-    longest = max_tokens if max_tokens is not None else level.longest if level else usual.get("max_tokens")
-    drawn = temperature if temperature is not None else usual.get("temperature")
-    if n is not None and not any(_has(found, c) for c in _COUNTS) and n != 1:
+    count = n if n is not None else level.answers if level and not asked & set(_COUNT_FIELDS) else None
+    sampling_defaults = sampling_defaults or {}
+    longest = max_tokens if max_tokens is not None else level.max_answer_tokens if level else sampling_defaults.get("max_tokens")
+    drawn = temperature if temperature is not None else sampling_defaults.get("temperature")
+    if n is not None and not any(_has_field(found, c) for c in _COUNT_FIELDS) and n != 1:
         raise UsageError(f"{name} takes no --n: its settings are {', '.join(f.name for f in fields(found))}")
-    made: Any = _cut(found, name, settings)
-    if n is None and count is not None and _has(found, "m") and "m" not in asked:  # as many children as divide that
-        made = replace(made, m=gcd(count, made.m), n=count)
-    _check(made, name, {"max_tokens": max_tokens, "temperature": temperature})
-    made = _bounded(made, count, None if longest is None else int(longest), drawn)
+    made: Any = _with_cut(found, name, settings)
+    if n is None and count is not None and _has_field(found, "m") and "m" not in asked:  # as many children as divide that
+        made = replace(made, m=gcd(count, made.beam_width), n=count)
+    _refuse_unused_sampling(made, name, {"max_tokens": max_tokens, "temperature": temperature})
+    made = _with_limits(made, count, None if longest is None else int(longest), drawn)
     return made, guide, level.budget if level else None
 
 
-def _check(strategy: Any, name: str, given: Mapping[str, float | None]) -> None:
+def _refuse_unused_sampling(strategy: Any, name: str, given: Mapping[str, float | None]) -> None:
     """Refuse how to sample where the strategy does not sample so."""
     unused = unused_by(strategy)
     for what, value in given.items():
         if value is None:
             continue
-        if not _samples(strategy):
-            raise UsageError(f"{name} takes no --{_dashed(what)}: it says itself how it samples")
+        if not _has_sampling(strategy):
+            raise UsageError(f"{name} takes no --{_flag_name(what)}: it says itself how it samples")
         if what in unused:
-            raise UsageError(f"{name} takes no --{_dashed(what)}: {unused[what]}")
+            raise UsageError(f"{name} takes no --{_flag_name(what)}: {unused[what]}")
 
 
-def _samples(strategy: Any) -> bool:
-    inner = (getattr(strategy, name) for name in _INNER if _has(strategy, name))
-    return _has(strategy, "sampling") or any(is_dataclass(s) and _samples(s) for s in inner)
+def _has_sampling(strategy: Any) -> bool:
+    inner = (getattr(strategy, name) for name in _INNER_STRATEGY_FIELDS if _has_field(strategy, name))
+    return _has_field(strategy, "sampling") or any(is_dataclass(s) and _has_sampling(s) for s in inner)
 
 
-def _dashed(name: str) -> str:
+def _flag_name(name: str) -> str:
     return name.replace("_", "-")
 
 
@@ -95,7 +95,7 @@ def check_guide(strategy: Any, guide: str) -> None:
         raise UsageError(f"--guide {guide} changes nothing: {why}")
 
 
-def _cut(strategy: Any, name: str, settings: Sequence[str]) -> Any:
+def _with_cut(strategy: Any, name: str, settings: Sequence[str]) -> Any:
     """Where its steps end, by the cut's name: `--set cut=sentence`, `cut=tokens:32`, `cut=mark:TEXT`, `cut=auto`."""
     from ponder.reason.operators.auto_cut import AUTO
     from ponder.reason.operators.cut import cut_named
@@ -103,29 +103,29 @@ def _cut(strategy: Any, name: str, settings: Sequence[str]) -> Any:
     named = [s.partition("=")[2] for s in settings if s.startswith("cut=")]
     if named and (why := unused_by(strategy).get("cut")):
         raise UsageError(f"{name} takes no cut: {why}")
-    if named and not _has(strategy, "cut"):
+    if named and not _has_field(strategy, "cut"):
         raise UsageError(f"{name} takes no cut: its settings are {', '.join(f.name for f in fields(strategy))}")
     if not named:
         return strategy
     return replace(strategy, cut=AUTO if named[-1] == "auto" else cut_named(named[-1]))
 
 
-def _bounded(strategy: Any, count: int | None, longest: int | None, temperature: float | None) -> Any:
+def _with_limits(strategy: Any, count: int | None, longest: int | None, temperature: float | None) -> Any:
     changes: dict[str, Any] = {}
-    if count is not None and (name := next((c for c in _COUNTS if _has(strategy, c)), None)):
+    if count is not None and (name := next((c for c in _COUNT_FIELDS if _has_field(strategy, c)), None)):
         changes[name] = count
-    if _has(strategy, "sampling"):
+    if _has_field(strategy, "sampling"):
         drawn = {"max_tokens": longest, "temperature": temperature}
         given = {k: v for k, v in drawn.items() if v is not None}
         changes["sampling"] = replace(strategy.sampling, **given)
-    for name in _INNER:
-        if _has(strategy, name) and is_dataclass(getattr(strategy, name)):
+    for name in _INNER_STRATEGY_FIELDS:
+        if _has_field(strategy, name) and is_dataclass(getattr(strategy, name)):
             inner = None if name in ("fast", "of") else count  # a fast one stays so, and a forest has its trees
-            changes[name] = _bounded(getattr(strategy, name), inner, longest, temperature)
+            changes[name] = _with_limits(getattr(strategy, name), inner, longest, temperature)
     return replace(strategy, **changes)
 
 
-def _has(strategy: Any, name: str) -> bool:
+def _has_field(strategy: Any, name: str) -> bool:
     return any(f.name == name and f.init for f in fields(strategy))
 
 
@@ -138,5 +138,5 @@ def budget_of(
     from ponder.reason.price import Price, read_prices
 
     bound = tokens if tokens is not None else level.tokens if level else None
-    price = names.find("price", model, read_prices(prices)) if prices is not None else Price()
+    price = names.lookup("price", model, read_prices(prices)) if prices is not None else Price()
     return None if bound is None and seconds is None and prices is None else Budget(bound, seconds, price=price)

@@ -4,51 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ponder.terminal import visible
+from ponder.terminal import escape_controls
 from ponder.types import Step, Trace
 
-MOST = 120  # lines
+MAX_LINES = 120  # lines
 
 
-def tree(trace: Trace, width: int = 100) -> list[str]:
+def tree_lines(trace: Trace, width: int = 100) -> list[str]:
     """The way to the answer is marked; what does not fit in `MOST` lines is counted."""
     way = set(trace.path(trace.chosen)) if trace.chosen is not None else set()
     out = ["oracle: the gold answer guided this search"] if trace.oracle else []
     for root, step in enumerate(trace.steps):
         if step.parent is None and (root == 0 or trace.children(root)):
             quoted = f" (quotes {', '.join(map(str, step.cites))})" if step.cites else ""
-            out.append(_fit(f"{'●' if root in way else '○'} {_words(step.text)}{quoted}", width))
-            out += _below(trace, root, way, width)
-    if len(out) > MOST:
-        out[MOST:] = [f"… {len(out) - MOST:,} more steps"]
+            out.append(_truncate(f"{'●' if root in way else '○'} {_one_line(step.text)}{quoted}", width))
+            out += _subtree_lines(trace, root, way, width)
+    if len(out) > MAX_LINES:
+        out[MAX_LINES:] = [f"… {len(out) - MAX_LINES:,} more steps"]
     return out
 
 
-def _below(trace: Trace, root: int, way: set[int], width: int) -> Iterator[str]:
+def _subtree_lines(trace: Trace, root: int, chosen_path: set[int], width: int) -> Iterator[str]:
     """Without recursion: a chain may be a thousand steps deep."""
     waiting = [(i, "", k == 0) for k, i in enumerate(reversed(trace.children(root)))]
     while waiting:
         i, indent, last = waiting.pop()
         step, kids = trace.steps[i], trace.children(i)
-        yield _fit(f"{indent}{'└' if last else '├'}─{'●' if i in way else '○'} {_line(step)}", width)
+        yield _truncate(f"{indent}{'└' if last else '├'}─{'●' if i in chosen_path else '○'} {_step_text(step)}", width)
         deeper = indent + ("  " if last else "│ ")
         waiting += [(c, deeper, k == 0) for k, c in enumerate(reversed(kids))]
 
 
-def _line(step: Step) -> str:
+def _step_text(step: Step) -> str:
     told = [f"{name} {s.value:.2f}" if s.value is not None else f"{name} ?" for name, s in step.scores.items()]
     if step.visits:
         told.append(f"{step.value:.2f} in {step.visits} visits")
     if step.pruned:
         told.append(f"pruned: {step.pruned}")
-    if step.aside:
+    if step.meta:
         told.append("aside")
-    return (f"[{', '.join(told)}] " if told else "") + _words(step.text)
+    return (f"[{', '.join(told)}] " if told else "") + _one_line(step.text)
 
 
-def _words(text: str) -> str:
-    return visible(" ".join(text.split()))
+def _one_line(text: str) -> str:
+    return escape_controls(" ".join(text.split()))
 
 
-def _fit(line: str, width: int) -> str:
+def _truncate(line: str, width: int) -> str:
     return line if len(line) <= width else line[: width - 1] + "…"

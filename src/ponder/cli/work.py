@@ -10,13 +10,13 @@ from typing import Annotated, Any, Literal
 
 from ponder.cli import flags, recipes
 from ponder.cli import options as opt
-from ponder.cli.start import Launch, start
+from ponder.cli.start import Launch, run_job
 from ponder.errors import UsageError
 
 
-def common(*, run: opt.Folder = None, fresh: opt.New = False, json: opt.Json = False) -> tuple[Path | None, bool, bool]:
+def run_flags(*, run: opt.RunDirectory = None, no_resume: opt.NoResume = False, json: opt.Json = False) -> tuple[Path | None, bool, bool]:
     """The flags that every recipe has."""
-    return run, fresh, json
+    return run, no_resume, json
 
 
 def run(argv: Sequence[str]) -> int:
@@ -29,62 +29,62 @@ def run(argv: Sequence[str]) -> int:
     if name.startswith("-"):
         raise UsageError("give the recipe first: ponder run RECIPE --flag value ...")
     if (Path(name) / "job.json").is_file():
-        given = flags.Parser(prog, "Run the job of this run directory again, or go on with it.").add(again).parse(rest)
-        return start(kept_job(Path(name)), Path(name), given.get("json", False))
+        given = flags.Parser(prog, "Run the job of this run directory again, or go on with it.").add_parameters_of(rerun_flags).parse_given(rest)
+        return run_job(kept_job(Path(name)), Path(name), given.get("json", False))
     job, folder, fresh, json = recipe_job(name, rest, prog)
-    return start(job, folder or Path("runs") / recipes.find(name).stem, json, fresh)
+    return run_job(job, folder or Path("runs") / recipes.find_recipe(name).stem, json, fresh)
 
 
-def again(*, json: opt.Json = False) -> None:
+def rerun_flags(*, json: opt.Json = False) -> None:
     """The flags for a run directory: its job has all others."""
 
 
 def recipe_job(name: str, argv: Sequence[str], prog: str, about: str = "") -> tuple[Any, Path | None, bool, bool]:
     """The job that a recipe makes of these flags, and the common ones."""
-    recipe = recipes.load(recipes.find(name))
-    parser = flags.Parser(prog, "\n\n".join(filter(None, [about, recipes.about(recipe)])))
-    given = parser.add(recipe).add(common).parse(argv)
+    recipe = recipes.load_recipe(recipes.find_recipe(name))
+    parser = flags.Parser(prog, "\n\n".join(filter(None, [about, recipes.recipe_description(recipe)])))
+    given = parser.add_parameters_of(recipe).add_parameters_of(run_flags).parse_given(argv)
     own = {k: v for k, v in given.items() if k not in ("run", "fresh", "json")}
-    flags.check(recipe, own)
-    return recipes.job(recipe, own), *flags.apply(common, given)
+    flags.check_conditions(recipe, own)
+    return recipes.build_job(recipe, own), *flags.call_with_flags(run_flags, given)
 
 
 def train(
     *,
     task: opt.TaskName,
     model: opt.Model = "smollm2",
-    algorithm: Annotated[str, f"{', '.join(opt.ONLINE)}, dpo, distill"] = "grpo",
+    algorithm: Annotated[str, f"{', '.join(opt.ONLINE_ALGORITHMS)}, dpo, distill"] = "grpo",
     option: Annotated[list[str], "a setting of the algorithm, as key=value; may be given again"] = [],  # noqa: B006
     steps: int = 100,
-    prompts: Annotated[int, "problems per step"] = 32,
-    n: Annotated[int, "completions per problem"] = 8,
-    lr: opt.Rate = 1e-5,
-    warmup: Annotated[int, "optimiser steps over which the learning rate rises"] = 0,
+    problems_per_step: Annotated[int, "problems per step"] = 32,
+    group_size: Annotated[int, "completions per problem"] = 8,
+    lr: opt.LearningRate = 1e-5,
+    warmup_steps: Annotated[int, "optimiser steps over which the learning rate rises"] = 0,
     cosine: Annotated[bool, "lower the learning rate to 0 by the last step, along a cosine"] = False,
     max_tokens: opt.MaxTokens = 256,
     temperature: float = 1.0,
     beta: Annotated[float | None, "weight of the KL term, in place of the paper's; 0: no reference model"] = None,
     kl: Annotated[str | None, "k1, k2 or k3, with :loss or :reward after it"] = None,
-    passes: Annotated[int, "over the samples of a step"] = 1,
+    epochs_per_batch: Annotated[int, "over the samples of a step"] = 1,
     minibatches: Annotated[int, "optimiser steps per pass"] = 1,
     curriculum: Annotated[Literal["uniform", "frontier", "easy-to-hard"], "which problems come next"] = "uniform",
     refill: Annotated[int | None, "rounds that may replace groups of equal rewards; default: the paper's"] = None,
     teacher: Annotated[str | None, "a model to hold the KL against, in place of the model as it begins"] = None,
-    lora: opt.Rank = 0,
+    lora: opt.LoraRank = 0,
     seed: int = 0,
     template: opt.Template = None,
-    frozen_layers: opt.Frozen = 0,
+    frozen_layers: opt.FrozenLayers = 0,
     save_every: opt.SaveEvery = 20,
-    keep: opt.Keep = 2,
-    micro_tokens: opt.MicroTokens = 0,
-    recompute: opt.Recompute = False,
-    states: opt.States = "float32",
+    keep_checkpoints: opt.KeepCheckpoints = 2,
+    micro_tokens: opt.MaxTokensPerMicrobatch = 0,
+    recompute: opt.GradientCheckpointing = False,
+    optimizer_states: opt.OptimizerStates = "float32",
     preflight: Annotated[bool, "skip the checks before the first step"] = True,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
-    set: opt.Settings = [],  # noqa: B006 (never changed)
-    run: opt.Folder = None,
-    fresh: opt.New = False,
+    set: opt.TaskSettings = [],  # noqa: B006 (never changed)
+    run: opt.RunDirectory = None,
+    no_resume: opt.NoResume = False,
     json: opt.Json = False,
 ) -> Launch:
     """Reinforcement learning with a verifiable reward."""
@@ -96,22 +96,22 @@ def train(
     from ponder.types import Sampling
 
     objective = find_objective(algorithm, option, beta, kl)
-    if passes * minibatches == 1 and (clips := [o for o in option if o.partition("=")[0] in ("clip", "clip_high")]):
+    if epochs_per_batch * minibatches == 1 and (clips := [o for o in option if o.partition("=")[0] in ("clip", "clip_high")]):
         raise UsageError(
             f"--option {clips[0]} changes nothing: a step's samples are learned from once, so that every ratio is 1;"
             " give --passes or --minibatches too"
         )
     job = RL(
-        task=find_task(task, set),
+        task=build_task(task, set),
         model=model,
         template=template,
-        strategy=Ensemble(n, Sampling(temperature=temperature, max_tokens=max_tokens)),
-        objective=objective,
-        optimiser=AdamW(lr=lr, warmup=warmup, decay_steps=cosine * steps * passes * minibatches, states=states),
+        strategy=Ensemble(group_size, Sampling(temperature=temperature, max_tokens=max_tokens)),
+        algorithm=objective,
+        optimiser=AdamW(lr=lr, warmup_steps=warmup_steps, decay_steps=cosine * steps * epochs_per_batch * minibatches, states=optimizer_states),
         steps=steps,
-        prompts=prompts,
+        problems_per_step=problems_per_step,
         temperature=temperature,
-        passes=passes,
+        epochs_per_batch=epochs_per_batch,
         minibatches=minibatches,
         curriculum=CURRICULA[curriculum](),
         refill=refill,
@@ -122,12 +122,12 @@ def train(
         recompute=recompute,
         preflight=preflight,
         save_every=save_every,
-        keep=keep,
+        keep_checkpoints=keep_checkpoints,
         seed=seed,
         device=device,
         dtype=dtype,
     )
-    return Launch(job, run or Path("runs") / f"train-{slug(task)}-{slug(model)}", json, fresh)
+    return Launch(job, run or Path("runs") / f"train-{path_slug(task)}-{path_slug(model)}", json, no_resume)
 
 
 def find_objective(name: str, settings: Sequence[str], beta: float | None, kl: str | None) -> Any:
@@ -137,7 +137,7 @@ def find_objective(name: str, settings: Sequence[str], beta: float | None, kl: s
     from ponder import names
     from ponder.train.algorithms import ON_OWN_ANSWERS
 
-    objective = flags.build("algorithm", names.find("algorithm", name, ON_OWN_ANSWERS), settings, "--option")
+    objective = flags.build_with_settings("algorithm", names.lookup("algorithm", name, ON_OWN_ANSWERS), settings, "--option")
     if beta is None and kl is None:
         return objective
     if "kl" not in [f.name for f in fields(objective)]:
@@ -156,28 +156,28 @@ def sft(
     task: Annotated[str | None, "imitate this task's own gold answers"] = None,
     data: Annotated[Path | None, "JSONL: 'messages', or 'prompt' and 'completion'; dpo: 'chosen', 'rejected'"] = None,
     model: opt.Model = "smollm2",
-    algorithm: Annotated[str, f"{', '.join(opt.OFFLINE)}"] = "sft",
+    algorithm: Annotated[str, f"{', '.join(opt.OFFLINE_ALGORITHMS)}"] = "sft",
     option: Annotated[list[str], "a setting of the algorithm, as key=value; may be given again"] = [],  # noqa: B006
     teacher: Annotated[str | None, "the model that distill learns from"] = None,
     steps: int = 100,
-    batch: Annotated[int, "answers per step"] = 32,
-    lr: opt.Rate = 2e-5,
-    warmup: Annotated[int, "optimiser steps over which the learning rate rises"] = 0,
+    batch_size: Annotated[int, "answers per step"] = 32,
+    lr: opt.LearningRate = 2e-5,
+    warmup_steps: Annotated[int, "optimiser steps over which the learning rate rises"] = 0,
     cosine: Annotated[bool, "lower the learning rate to 0 by the last step, along a cosine"] = False,
-    lora: opt.Rank = 0,
+    lora: opt.LoraRank = 0,
     seed: int = 0,
     template: opt.Template = None,
-    frozen_layers: opt.Frozen = 0,
+    frozen_layers: opt.FrozenLayers = 0,
     save_every: opt.SaveEvery = 50,
-    keep: opt.Keep = 2,
-    micro_tokens: opt.MicroTokens = 0,
-    recompute: opt.Recompute = False,
-    states: opt.States = "float32",
+    keep_checkpoints: opt.KeepCheckpoints = 2,
+    micro_tokens: opt.MaxTokensPerMicrobatch = 0,
+    recompute: opt.GradientCheckpointing = False,
+    optimizer_states: opt.OptimizerStates = "float32",
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
-    set: opt.Settings = [],  # noqa: B006 (never changed)
-    run: opt.Folder = None,
-    fresh: opt.New = False,
+    set: opt.TaskSettings = [],  # noqa: B006 (never changed)
+    run: opt.RunDirectory = None,
+    no_resume: opt.NoResume = False,
     json: opt.Json = False,
 ) -> Launch:
     """Supervised fine-tuning: imitate given answers, prefer one to another (dpo), or learn from a teacher (distill)."""
@@ -192,26 +192,26 @@ def sft(
     from ponder.train.optimiser import AdamW
 
     job = FineTune(
-        data=find_task(task, set) if task is not None else str(data),
+        data=build_task(task, set) if task is not None else str(data),
         model=model,
         template=template,
-        objective=flags.build("algorithm", names.find("algorithm", algorithm, OFFLINE), option, "--option"),
-        optimiser=AdamW(lr=lr, warmup=warmup, decay_steps=cosine * steps, states=states),
+        algorithm=flags.build_with_settings("algorithm", names.lookup("algorithm", algorithm, OFFLINE), option, "--option"),
+        optimiser=AdamW(lr=lr, warmup_steps=warmup_steps, decay_steps=cosine * steps, states=optimizer_states),
         steps=steps,
-        batch=batch,
+        batch_size=batch_size,
         teacher=teacher,
         lora=LoRA(lora) if lora else None,
         micro_tokens=micro_tokens,
         recompute=recompute,
         frozen_layers=frozen_layers,
         save_every=save_every,
-        keep=keep,
+        keep_checkpoints=keep_checkpoints,
         seed=seed,
         device=device,
         dtype=dtype,
     )
-    of = slug(task) if task is not None else slug(data.stem if data else "")
-    return Launch(job, run or Path("runs") / f"{algorithm}-{of}-{slug(model)}", json, fresh)
+    of = path_slug(task) if task is not None else path_slug(data.stem if data else "")
+    return Launch(job, run or Path("runs") / f"{algorithm}-{of}-{path_slug(model)}", json, no_resume)
 
 
 def evaluate(
@@ -226,23 +226,23 @@ def evaluate(
     temperature: Annotated[float | None, "0: greedy, which a chain is; an ensemble samples at 1"] = None,
     max_tokens: Annotated[int | None, "longest answer (256)"] = None,
     guide: opt.Guide = "",
-    budget: opt.Tokens = None,
-    seconds: opt.Seconds = None,
+    budget: opt.TokenBudget = None,
+    seconds: opt.SecondsBudget = None,
     prices: opt.Prices = None,
-    together: Annotated[bool, "the budget is for all problems together"] = False,
+    shared_budget: Annotated[bool, "the budget is for all problems together"] = False,
     way: Annotated[list[str], "a setting of the strategy, as key=value; may be given again"] = [],  # noqa: B006
     template: opt.Template = None,
     seed: int = 0,
     device: opt.Device = "auto",
     dtype: opt.Dtype = "auto",
-    set: opt.Settings = [],  # noqa: B006 (never changed)
-    run: opt.Folder = None,
+    set: opt.TaskSettings = [],  # noqa: B006 (never changed)
+    run: opt.RunDirectory = None,
     json: opt.Json = False,
 ) -> Launch:
     """Accuracy over all of a task's held-out problems, with its interval. A problem that failed or could not be judged
     is not right as far as is known, and widens the interval; where that is more than a fifth of them, the exit code is
     3. Every thought is kept in the run directory."""
-    from ponder.cli.served import served
+    from ponder.cli.served import resolve_remote_model
     from ponder.cli.thinking import budget_of, check_guide, strategy_named
     from ponder.pipelines.evaluate import Evaluate
 
@@ -252,41 +252,41 @@ def evaluate(
         raise UsageError(f"a chain is one sample per problem: --strategy ensemble for --n {n}")
     found, own, level = strategy_named(
         strategy, effort, n=n, max_tokens=max_tokens, temperature=temperature, settings=way,
-        default="ensemble" if (n or 1) > 1 else "chain", usual={"max_tokens": 256}, flag="--way",
+        default_name="ensemble" if (n or 1) > 1 else "chain", sampling_defaults={"max_tokens": 256}, flag="--way",
     )  # fmt: skip
     check_guide(found, guide)
     bound = budget_of(level, budget, seconds, prices, model)
-    if together and (bound is None or (bound.tokens is None and bound.seconds is None)):
+    if shared_budget and (bound is None or (bound.tokens is None and bound.seconds is None)):
         raise UsageError("--together shares out a budget: give --budget or --seconds too, or leave it out")
     job = Evaluate(
-        task=find_task(task, set),
-        model=served(model, effort, template, device, dtype, guide),
+        task=build_task(task, set),
+        model=resolve_remote_model(model, effort, template, device, dtype, guide),
         template=template,
         strategy=found,
         guide=guide or own,
         budget=bound,
-        together=together,
+        shared_budget=shared_budget,
         limit=limit,
         seed=seed,
         device=device,
         dtype=dtype,
     )
-    named = f"-{slug(strategy)}" if strategy not in (None, "chain", "ensemble") else ""
-    return Launch(job, run or Path("runs") / f"eval-{slug(task)}-{slug(model)}{named}", json)
+    named = f"-{path_slug(strategy)}" if strategy not in (None, "chain", "ensemble") else ""
+    return Launch(job, run or Path("runs") / f"eval-{path_slug(task)}-{path_slug(model)}{named}", json)
 
 
-def find_task(name: str, settings: Sequence[str]) -> Any:
+def build_task(name: str, settings: Sequence[str]) -> Any:
     """A task by name, `name:part` or `module:object`, with its settings."""
     from ponder.tasks import find
 
     kind, settings = find(name, settings)
-    task = flags.build("task", kind, settings)
+    task = flags.build_with_settings("task", kind, settings)
     if not hasattr(task, "verifier"):
         raise UsageError(f"{name} is no task: it needs problems (train, test) and a verifier")
     return task
 
 
-def slug(name: str) -> str:
+def path_slug(name: str) -> str:
     """A name or path as part of a directory's name."""
     parts = [p for p in Path(name).parts if p not in ("/", "..", ".", "runs")]
     return re.sub(r"[^A-Za-z0-9._]+", "-", "-".join(parts[-2:])).strip("-") or "model"
@@ -297,10 +297,10 @@ def kept_job(folder: Path) -> Any:
     and for as long as the command runs."""
     from ponder import jobs, names
     from ponder.runs import read_job
-    from ponder.trust import allowed
+    from ponder.trust import allowed_names
 
-    recipes.reach(recipes.folders())  # a job may hold the task of a recipe that comes with ponder
-    names.limit(allowed())
+    recipes.add_to_import_path(recipes.recipe_folders())  # a job may hold the task of a recipe that comes with ponder
+    names.set_allowed(allowed_names())
     job = jobs.decode(read_job(folder))
     if not callable(job):
         raise UsageError(f"{folder}/job.json holds no job that can be run")
@@ -308,9 +308,9 @@ def kept_job(folder: Path) -> Any:
 
 
 def _recipes_help() -> str:
-    known = recipes.shipped()
+    known = recipes.shipped_recipes()
     width = max(map(len, known), default=0)
-    listed = [f"  {name:<{width}}  {_headline(path)}" for name, path in known.items()]
+    listed = [f"  {name:<{width}}  {_recipe_headline(path)}" for name, path in known.items()]
     return "\n".join(
         [
             "usage: ponder run RECIPE [--run DIR] [--json] [the recipe's flags]",
@@ -325,7 +325,7 @@ def _recipes_help() -> str:
     )
 
 
-def _headline(path: Path) -> str:
+def _recipe_headline(path: Path) -> str:
     """The first line of a recipe's docstring, without running it."""
     import ast
 

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ponder.engine.overlay import Forward, replaced
-from ponder.engine.tree import Node
+from ponder.engine.overlay import Forward, override_forward
+from ponder.engine.tree import RadixNode
 from ponder.errors import ModelError, UnknownName, UsageError
 from ponder.nets import lora
 from ponder.nets.decoder import Decoder
 
-Pairs = dict[str, tuple[Tensor, Tensor]]  # A and scale times B, by the layer's name
+LoRAPairs = dict[str, tuple[Tensor, Tensor]]  # A and scale times B, by the layer's name
 
 
 class Adapters:
@@ -34,8 +34,8 @@ class Adapters:
         self, net: Decoder, paused: Callable[[], AbstractContextManager[None]], changed: Callable[[], None]
     ) -> None:
         self.net, self._paused, self._changed = net, paused, changed
-        self._stored: dict[str, Pairs] = {}  # in float32, as they were read
-        self._ready: dict[str, Pairs] = {}  # where the network is, in its type
+        self._stored: dict[str, LoRAPairs] = {}  # in float32, as they were read
+        self._ready: dict[str, LoRAPairs] = {}  # where the network is, in its type
         self._layers: dict[str, nn.Module] = {}
         self._users: Counter[str] = Counter()
         self._lock = threading.RLock()  # a call that is given up may be ended by the garbage collector, anywhere
@@ -50,9 +50,9 @@ class Adapters:
         """An adapter from a folder that was saved by `nets.lora` or by peft."""
         if not name:
             raise UsageError("an adapter needs a name; the model without any has the empty one")
-        if lora.attached(self.net):
+        if lora.has_adapter(self.net):
             raise UsageError("the model is trained with an adapter of its own: load it again to sample with others")
-        made, stored = lora.read(self.net, folder)
+        made, stored = lora.read_adapter(self.net, folder)
         if broken := [layer for layer, tensor in stored.items() if not torch.isfinite(tensor).all()]:
             raise ModelError(f"the adapter in {folder} has numbers that are not finite, in {broken[0]}")
         owners = {layer.rpartition(".lora_")[0] for layer in stored}
@@ -77,7 +77,7 @@ class Adapters:
         self._changed()
 
     @contextmanager
-    def used(self, name: str) -> Iterator[None]:
+    def in_use(self, name: str) -> Iterator[None]:
         """In here the adapter stays. The empty name is the model alone."""
         with self._lock:
             self._known(name)
@@ -88,21 +88,21 @@ class Adapters:
             with self._lock:
                 self._users[name] -= 1
 
-    def prepare(self, names: Iterable[str]) -> None:
+    def load_to_device(self, names: Iterable[str]) -> None:
         """Before texts with these adapters join others: what fails here fails for them alone."""
         for name in names:
             if name:
                 self._weights(name)
 
     @contextmanager
-    def applied(self, names: Sequence[str], sizes: Sequence[int]) -> Iterator[None]:
+    def apply(self, names: Sequence[str], sizes: Sequence[int]) -> Iterator[None]:
         """For a pass over runs of so many tokens, each run with the adapter of that name."""
         parts: dict[str, list[tuple[Tensor | None, Tensor, Tensor]]] = {}
         for name in sorted({*names} - {""}):
             index = self._tokens(name, names, sizes)
             for layer, (a, b) in self._weights(name).items():
                 parts.setdefault(layer, []).append((index, a, b))
-        with replaced({self._layers[layer]: _adding(its) for layer, its in parts.items()}):
+        with override_forward({self._layers[layer]: _add_lora(its) for layer, its in parts.items()}):
             yield
 
     def _tokens(self, name: str, names: Sequence[str], sizes: Sequence[int]) -> Tensor | None:
@@ -110,7 +110,7 @@ class Adapters:
         own = np.repeat([n == name for n in names], sizes)
         return None if own.all() else torch.from_numpy(np.flatnonzero(own)).to(self.net.device)
 
-    def _weights(self, name: str) -> Pairs:
+    def _weights(self, name: str) -> LoRAPairs:
         device, dtype = self.net.device, self.net.dtype
         pairs = self._ready.get(name)
         if pairs is None or any((t.device, t.dtype) != (device, dtype) for t in next(iter(pairs.values()))):
@@ -123,7 +123,7 @@ class Adapters:
             raise UnknownName("adapter", name, self._stored, "Add it with engine.adapters.add(name, folder).")
 
 
-def adapter_of(node: Node) -> str:
+def adapter_of(node: RadixNode) -> str:
     """Under which adapter's root a run of the tree stands."""
     root = node
     while root.parent is not None:
@@ -131,7 +131,7 @@ def adapter_of(node: Node) -> str:
     return next(name for name, other in node.tree.roots.items() if other is root)
 
 
-def _adding(parts: Sequence[tuple[Tensor | None, Tensor, Tensor]]) -> Callable[[Forward], Forward]:
+def _add_lora(parts: Sequence[tuple[Tensor | None, Tensor, Tensor]]) -> Callable[[Forward], Forward]:
     """To a layer's output, what each adapter adds: which tokens (None: all), A, and scale times B."""
 
     def made(plain: Forward) -> Forward:

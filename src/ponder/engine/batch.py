@@ -18,140 +18,140 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ponder.engine import passes
-from ponder.engine.buffers import Buffers, arrange
-from ponder.engine.cache import Cache, bytes_per_token
-from ponder.engine.pages import capture
-from ponder.engine.plan import plan
-from ponder.engine.request import Row
-from ponder.engine.schedule import Part
-from ponder.engine.weights import Weights
+from ponder.engine.buffers import Buffers, fit_plan_to_kernels
+from ponder.engine.cache import KVCache, bytes_per_token
+from ponder.engine.pages import capture_lock
+from ponder.engine.plan import plan_attention
+from ponder.engine.request import SequenceState
+from ponder.engine.schedule import PrefillChunk
+from ponder.engine.weights import FusedWeights
 
 _WHOLE = (0, 1.0, 0.0)  # no top-k, top-p or min-p
 BUCKETS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
 
-class Batch:
-    def __init__(self, weights: Weights, cache: Cache, buffers: Buffers, blank: int, drawing: bool) -> None:
-        self.weights, self.cache, self.buffers, self.blank, self.drawing = weights, cache, buffers, blank, drawing
-        self.place: dict[Row, int] = {}  # of each row in the buffers
+class GraphBatch:
+    def __init__(self, weights: FusedWeights, cache: KVCache, buffers: Buffers, blank: int, drawing: bool) -> None:
+        self.weights, self.cache, self.buffers, self.null_slot, self.samples = weights, cache, buffers, blank, drawing
+        self.row_of: dict[SequenceState, int] = {}  # of each row in the buffers
         self.bucket = 0
         self.graphs: dict[tuple[int, bool, bool], torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
         self._sharing = self._trimming = False
         self._lengths = self._starts = np.empty(0, np.int64)  # of what each row reads alone, by place
 
-    def follows(self, rows: Sequence[Row], steps: int) -> bool:
+    def can_continue(self, rows: Sequence[SequenceState], steps: int) -> bool:
         """Can these rows go on from where they are in the buffers?"""
         return (
-            all(row in self.place for row in rows)
+            all(row in self.row_of for row in rows)
             and _bucket(len(rows)) == self.bucket
-            and int(self._lengths.max()) + steps <= self.buffers.tails.shape[1]
+            and int(self._lengths.max()) + steps <= self.buffers.tail_slots.shape[1]
         )
 
-    def lay_out(self, rows: Sequence[Row], steps: int, ahead: int = 0) -> NDArray[np.int64]:
+    def lay_out(self, rows: Sequence[SequenceState], steps: int, ahead: int = 0) -> NDArray[np.int64]:
         """Rows into the buffers, with the slots of their next tokens; where each of them is. Tokens that are `ahead`
         only the device knows."""
-        b, going = self.buffers, self.follows(rows, steps)
+        b, going = self.buffers, self.can_continue(rows, steps)
         assert going or not ahead
         if not going:
             self._fill_in(rows)
         self._retire(rows)
-        places = np.asarray([self.place[row] for row in rows])
+        places = np.asarray([self.row_of[row] for row in rows])
         if not ahead:
             newest, positions = np.zeros(self.bucket, np.int64), np.zeros(self.bucket, np.int64)
             newest[places] = [row.token_ids[-1] if row.token_ids else row.request.prefix[-1] for row in rows]
             positions[places] = (self._starts + self._lengths)[places] - (0 if going else steps)
-            send(newest, b.newest[: self.bucket])
-            send(positions, b.positions[: self.bucket])
+            copy_to_device_async(newest, b.last_tokens[: self.bucket])
+            copy_to_device_async(positions, b.positions[: self.bucket])
         if going:
-            fresh = np.full((self.bucket, steps), self.blank, np.int32)
-            fresh[places] = [row.own[-steps:] for row in rows]
-            columns = (b.positions - b.starts)[: self.bucket, None] + torch.arange(steps, device=b.tails.device)
-            b.tails[: self.bucket].scatter_(1, columns, send(fresh, torch.empty_like(columns, dtype=torch.int32)))
+            fresh = np.full((self.bucket, steps), self.null_slot, np.int32)
+            fresh[places] = [row.slots[-steps:] for row in rows]
+            columns = (b.positions - b.tail_starts)[: self.bucket, None] + torch.arange(steps, device=b.tail_slots.device)
+            b.tail_slots[: self.bucket].scatter_(1, columns, copy_to_device_async(fresh, torch.empty_like(columns, dtype=torch.int32)))
             self._lengths[places] += steps
         return places
 
-    def _retire(self, rows: Sequence[Row]) -> None:
+    def _retire(self, rows: Sequence[SequenceState]) -> None:
         """Places whose rows have gone begin at 0 again and again, and write to the blank slot."""
         b = self.buffers
-        if len(self.place) > len(rows):
+        if len(self.row_of) > len(rows):
             here = set(rows)
-            for row in [row for row in self.place if row not in here]:
-                place = self.place.pop(row)
+            for row in [row for row in self.row_of if row not in here]:
+                place = self.row_of.pop(row)
                 self._lengths[place] = self._starts[place] = 0
-        if len(self.place) == self.bucket:
+        if len(self.row_of) == self.bucket:
             return
-        empty = np.setdiff1d(np.arange(self.bucket), np.fromiter(self.place.values(), np.int64))
-        index = send(empty, torch.empty(len(empty), dtype=torch.int64, device=b.positions.device))
+        empty = np.setdiff1d(np.arange(self.bucket), np.fromiter(self.row_of.values(), np.int64))
+        index = copy_to_device_async(empty, torch.empty(len(empty), dtype=torch.int64, device=b.positions.device))
         b.positions.index_fill_(0, index, 0)
-        b.starts.index_fill_(0, index, 0)
+        b.tail_starts.index_fill_(0, index, 0)
 
-    def _fill_in(self, rows: Sequence[Row]) -> None:
+    def _fill_in(self, rows: Sequence[SequenceState]) -> None:
         """Other rows than last time: what each of them reads."""
         self.bucket = bucket = _bucket(len(rows))
-        b, c, made = self.buffers, self.weights.config, plan(rows)
-        arrange(made, bucket, bytes_per_token(c, self.cache.kv[0].dtype) // c.layers)
-        self.place = {row: i for i, row in enumerate(rows)}
+        b, c, made = self.buffers, self.weights.config, plan_attention(rows)
+        fit_plan_to_kernels(made, bucket, bytes_per_token(c, self.cache.kv[0].dtype) // c.layers)
+        self.row_of = {row: i for i, row in enumerate(rows)}
         for row in rows:
-            row.computed += not row.token_ids
+            row.prefill_tokens += not row.token_ids
         self._lengths, self._starts = np.zeros(bucket, np.int64), np.zeros(bucket, np.int64)
-        self._lengths[: len(rows)], self._starts[: len(rows)] = [len(tail) for tail in made.tails], made.starts
-        table = np.full((bucket, b.tails.shape[1]), self.blank, np.int32)
+        self._lengths[: len(rows)], self._starts[: len(rows)] = [len(tail) for tail in made.tails], made.tail_starts
+        table = np.full((bucket, b.tail_slots.shape[1]), self.null_slot, np.int32)
         for r, tail in enumerate(made.tails):
             table[r, : len(tail)] = tail
-        send(table, b.tails[:bucket])
-        send(self._starts, b.starts[:bucket])
-        if self.drawing:
+        copy_to_device_async(table, b.tail_slots[:bucket])
+        copy_to_device_async(self._starts, b.tail_starts[:bucket])
+        if self.samples:
             self._rules(rows)
         self._sharing = bool(made.shared)
-        if self._sharing and b.share(made, bucket):
+        if self._sharing and b.write_shared(made, bucket):
             self.graphs = {k: g for k, g in self.graphs.items() if not k[1]}  # they read a table no more in use
 
-    def _rules(self, rows: Sequence[Row]) -> None:
+    def _rules(self, rows: Sequence[SequenceState]) -> None:
         """How each row is drawn for."""
         b, bucket = self.buffers, self.bucket
         heat, greedy = np.ones(bucket, np.float32), np.zeros(bucket, np.int32)
         heat[: len(rows)] = [row.sampling.temperature or 1.0 for row in rows]
         greedy[: len(rows)] = [row.sampling.temperature == 0 for row in rows]
-        send(heat, b.heat[:bucket])
-        send(greedy, b.greedy[:bucket])
+        copy_to_device_async(heat, b.temperature[:bucket])
+        copy_to_device_async(greedy, b.greedy[:bucket])
         cuts = [(s.top_k, s.top_p, s.min_p) if s.temperature else _WHOLE for s in (row.sampling for row in rows)]
         self._trimming = any(cut != _WHOLE for cut in cuts)
         if self._trimming:
             padded = np.asarray(cuts + [_WHOLE] * (bucket - len(rows)))
-            for column, buffer in zip(padded.T, (b.keep_k, b.keep_p, b.min_p), strict=True):
-                send(np.ascontiguousarray(column), buffer[:bucket])
+            for column, buffer in zip(padded.T, (b.top_k, b.top_p, b.min_p), strict=True):
+                copy_to_device_async(np.ascontiguousarray(column), buffer[:bucket])
 
-    def run(self, parts: Sequence[Part] = ()) -> Tensor | None:
+    def run(self, parts: Sequence[PrefillChunk] = ()) -> Tensor | None:
         """One pass. Where parts are filled in it, which differ from time to time, it is no graph, and returns their
         hidden states."""
         b, key = self.buffers, (self.bucket, self._sharing, self._trimming)
 
-        def once(parts: Sequence[Part] = ()) -> Tensor:
+        def once(parts: Sequence[PrefillChunk] = ()) -> Tensor:
             return passes.decode(
-                self.weights, self.cache, b, self.bucket, self.drawing, self._sharing, self._trimming, parts
+                self.weights, self.cache, b, self.bucket, self.samples, self._sharing, self._trimming, parts
             )
 
         if parts or not b.logits.is_cuda:  # Triton's interpreter has no graphs
             return once(parts)
         if key not in self.graphs:
-            kept = [x.clone() for x in (b.positions, b.newest, b.step)]
-            with aside(b.logits.device):
+            kept = [x.clone() for x in (b.positions, b.last_tokens, b.step)]
+            with side_stream(b.logits.device):
                 once()  # compiles the kernels, and lets cuBLAS choose
-                for x, old in zip((b.positions, b.newest, b.step), kept, strict=True):
+                for x, old in zip((b.positions, b.last_tokens, b.step), kept, strict=True):
                     x.copy_(old)
                 side = torch.cuda.current_stream()
             torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
-            with capture, torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            with capture_lock, torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 once()
-            self._pool = self._pool or graph.pool()
+            self._pool = self._pool or graph.pool_size()
             self.graphs[key] = graph
         self.graphs[key].replay()
         return None
 
 
-def aside(device: torch.device) -> AbstractContextManager[Any]:
+def side_stream(device: torch.device) -> AbstractContextManager[Any]:
     """On a stream of its own, after what was begun so far."""
     if device.type != "cuda":
         return nullcontext()
@@ -164,7 +164,7 @@ def _bucket(rows: int) -> int:
     return next(b for b in BUCKETS if b >= rows)
 
 
-def send(values: NDArray[Any], buffer: Tensor) -> Tensor:
+def copy_to_device_async(values: NDArray[Any], buffer: Tensor) -> Tensor:
     """To the device, without waiting for it."""
     host = torch.from_numpy(values)
     return buffer.copy_(host.pin_memory() if buffer.is_cuda else host, non_blocking=True)

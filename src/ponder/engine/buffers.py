@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ponder.engine.plan import Plan, Segment
+from ponder.engine.plan import AttentionPlan, KVSegment
 from ponder.engine.tree import Slots
 from ponder.nets.decoder import Decoder
 
-STEPS = 16  # passes between two looks: a text that ends is noticed after half as many, on average
-CHUNK = 2048  # of the vocabulary, when drawing
+STEPS_PER_LAUNCH = 16  # passes between two looks: a text that ends is noticed after half as many, on average
+VOCAB_CHUNK_SIZE = 2048  # of the vocabulary, when drawing
 ROWS_AT_ONCE = 32  # queries (rows times heads of a group) that read a shared run together
 _RUN = 512  # keys of a shared run that one program reads
 _LONG = 1024  # keys that one row reads one after another; more are cut into runs, to be read side by side
@@ -29,7 +29,7 @@ def most_items(rows: int) -> int:
     return 4 * rows + _FEW
 
 
-def arrange(made: Plan, bucket: int, token_bytes: int) -> None:
+def fit_plan_to_kernels(made: AttentionPlan, bucket: int, token_bytes: int) -> None:
     """Make of a plan what a pass reads fastest. `token_bytes` is what one token takes in one layer."""
     _inline(made, token_bytes)
     _cut(made)
@@ -37,12 +37,12 @@ def arrange(made: Plan, bucket: int, token_bytes: int) -> None:
         made.shared = _flattened(made.shared)
 
 
-def _inline(made: Plan, token_bytes: int) -> None:
+def _inline(made: AttentionPlan, token_bytes: int) -> None:
     """Short runs that are shared by few rows are read by each of them: the second reader finds them in the GPU's own
     cache, and a kernel less runs."""
-    sizes = {id(s): sum(map(len, s.parts)) for s in made.shared}
+    sizes = {id(s): sum(map(len, s.slot_runs)) for s in made.shared}
     saved = sum((len(s.rows) - 1) * sizes[id(s)] for s in made.shared) * token_bytes
-    kept, cut = list[Segment](), set[int]()
+    kept, cut = list[KVSegment](), set[int]()
     before: dict[int, list[Slots]] = {}
     for segment in sorted(made.shared, key=lambda s: s.position):
         size = sizes[id(segment)]
@@ -53,26 +53,26 @@ def _inline(made: Plan, token_bytes: int) -> None:
         for row in segment.rows:  # all that follows on their paths is read with it
             if row not in cut:
                 cut.add(row)
-                made.starts[row] = segment.position
-            before.setdefault(row, []).extend(segment.parts)
+                made.tail_starts[row] = segment.position
+            before.setdefault(row, []).extend(segment.slot_runs)
     for row, parts in before.items():
         made.tails[row] = np.concatenate([*parts, made.tails[row]])
     made.shared = kept
 
 
-def _cut(made: Plan) -> None:
+def _cut(made: AttentionPlan) -> None:
     """Long tails become runs that are read side by side, so that few rows keep the whole device at work."""
     for r, tail in enumerate(made.tails):
-        cut = len(tail) - 2 * STEPS  # the last slots are written yet
+        cut = len(tail) - 2 * STEPS_PER_LAUNCH  # the last slots are written yet
         if cut > 0 and len(tail) > _LONG:
-            made.shared.append(Segment([r], made.starts[r], [tail[:cut]]))
-            made.tails[r], made.starts[r] = tail[cut:], made.starts[r] + cut
+            made.shared.append(KVSegment([r], made.tail_starts[r], [tail[:cut]]))
+            made.tails[r], made.tail_starts[r] = tail[cut:], made.tail_starts[r] + cut
 
 
-def _flattened(shared: Sequence[Segment]) -> list[Segment]:
+def _flattened(shared: Sequence[KVSegment]) -> list[KVSegment]:
     """Of a deep tree, only the runs next to its roots stay shared: a row reads three of them, then one of its own."""
-    kept: list[Segment] = []
-    own: dict[int, Segment] = {}
+    kept: list[KVSegment] = []
+    own: dict[int, KVSegment] = {}
     depth: dict[int, int] = {}
     for segment in sorted(shared, key=lambda s: s.position):
         deep = depth.get(segment.rows[0], 0)  # all that read this run have read the same before it
@@ -81,7 +81,7 @@ def _flattened(shared: Sequence[Segment]) -> list[Segment]:
             depth |= dict.fromkeys(segment.rows, deep + 1)
         else:
             for row in segment.rows:
-                own.setdefault(row, Segment([row], segment.position)).parts += segment.parts
+                own.setdefault(row, KVSegment([row], segment.position)).slot_runs += segment.slot_runs
     return [*kept, *own.values()]
 
 
@@ -97,33 +97,33 @@ class Buffers:
 
         whole, real = torch.int32, torch.float32
         self.rows = rows
-        self.newest, self.positions, self.starts = (empty(rows, kind=torch.int64) for _ in range(3))
-        self.tails = empty(rows, _LONG + 64 * STEPS, kind=whole).fill_(slots)  # the blank one
-        self.heat, self.greedy = torch.ones(rows, device=device), empty(rows, kind=whole)
-        self.keep_k, self.keep_p, self.min_p = empty(rows, kind=whole), self.heat.clone(), empty(rows, kind=real)
-        self.floor = empty(rows, kind=real)
-        self.uniforms = empty(rows, STEPS, kind=torch.float64)
-        self.tokens, self.logprobs = empty(rows, STEPS, kind=whole), empty(rows, STEPS, kind=real)
+        self.last_tokens, self.positions, self.tail_starts = (empty(rows, kind=torch.int64) for _ in range(3))
+        self.tail_slots = empty(rows, _LONG + 64 * STEPS_PER_LAUNCH, kind=whole).fill_(slots)  # the blank one
+        self.temperature, self.greedy = torch.ones(rows, device=device), empty(rows, kind=whole)
+        self.top_k, self.top_p, self.min_p = empty(rows, kind=whole), self.temperature.clone(), empty(rows, kind=real)
+        self.min_logit = empty(rows, kind=real)
+        self.uniforms = empty(rows, STEPS_PER_LAUNCH, kind=torch.float64)
+        self.tokens, self.logprobs = empty(rows, STEPS_PER_LAUNCH, kind=whole), empty(rows, STEPS_PER_LAUNCH, kind=real)
         self.step = empty(1, kind=whole)
         # shared runs: as many items and entries as there may be, and for each entry a part of the attention
         self.most_items = most_items(rows)
         self.items, self.counts = empty(self.most_items, 5, kind=whole), empty(1, kind=whole)
         self.entry_rows = empty(self.most_items, kind=whole)
-        self.row_entries, self.row_ends = empty(self.most_items, kind=whole), empty(rows + 1, kind=whole)
+        self.row_entries, self.row_entry_ends = empty(self.most_items, kind=whole), empty(rows + 1, kind=whole)
         self.slots = empty(slots, kind=whole)  # each is in one run, but where runs of a deep tree are not shared
         self.group = c.heads // c.kv_heads
         if beside is None:
             self.logits = empty(rows, c.vocab, kind=real)
-            chunks = -(-c.vocab // CHUNK)
-            self.tops, self.sums = (empty(rows, chunks, kind=real) for _ in range(2))
-            self.best = empty(rows, chunks, kind=whole)
-            self.parts = empty(self.most_items, c.heads, c.head_dim, kind=real)
-            self.part_tops, self.part_totals = (empty(self.most_items, c.heads, kind=real) for _ in range(2))
+            chunks = -(-c.vocab // VOCAB_CHUNK_SIZE)
+            self.chunk_max, self.chunk_sum = (empty(rows, chunks, kind=real) for _ in range(2))
+            self.chunk_argmax = empty(rows, chunks, kind=whole)
+            self.partial_values = empty(self.most_items, c.heads, c.head_dim, kind=real)
+            self.partial_max, self.partial_sum = (empty(self.most_items, c.heads, kind=real) for _ in range(2))
         else:
-            self.logits, self.tops, self.sums, self.best = beside.logits, beside.tops, beside.sums, beside.best
-            self.parts, self.part_tops, self.part_totals = beside.parts, beside.part_tops, beside.part_totals
+            self.logits, self.chunk_max, self.chunk_sum, self.chunk_argmax = beside.logits, beside.chunk_max, beside.chunk_sum, beside.chunk_argmax
+            self.partial_values, self.partial_max, self.partial_sum = beside.partial_values, beside.partial_max, beside.partial_sum
 
-    def share(self, made: Plan, bucket: int) -> bool:
+    def write_shared(self, made: AttentionPlan, bucket: int) -> bool:
         """The shared runs of a plan, cut to what one program reads. True: the table of slots had to be replaced."""
         run, per = _RUN, max(1, ROWS_AT_ONCE // self.group)
         while True:
@@ -158,5 +158,5 @@ class Buffers:
             ends = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=bucket))])
         else:
             ends = np.zeros(bucket + 1)
-        self.row_ends[: bucket + 1].copy_(torch.from_numpy(ends.astype(np.int32)))
+        self.row_entry_ends[: bucket + 1].copy_(torch.from_numpy(ends.astype(np.int32)))
         return small

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ponder.engine.plan import Plan, Segment
-from ponder.engine.schedule import Part
+from ponder.engine.plan import AttentionPlan, KVSegment
+from ponder.engine.schedule import PrefillChunk
 from ponder.engine.tree import Slots
 from ponder.nets.config import DecoderConfig
 
@@ -26,7 +26,7 @@ _SMALL_PRODUCTS = torch.backends.mkl.is_available()
 _SLACK = 1 << 14  # scores of padding that cost less than a pass over more pieces
 
 
-class Cache:
+class KVCache:
     """`kv[layer]` is [2, K, S, D]. Pages that no token was written to take no memory on a CPU."""
 
     def __init__(
@@ -41,12 +41,12 @@ class Cache:
         self.kv = kv or [torch.empty(shape, device=device, dtype=dtype) for _ in range(config.layers)]
         self.device = device
 
-    def put(self, array: np.ndarray) -> Tensor:
+    def to_device(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
 
-    def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+    def copy_slots(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Keys and values of some slots into others, in all layers."""
-        old, new = (self.put(np.asarray(slots, np.int64)) for slots in (sources, targets))
+        old, new = (self.to_device(np.asarray(slots, np.int64)) for slots in (sources, targets))
         for kv in self.kv:
             kv.index_copy_(2, new, kv.index_select(2, old))
 
@@ -61,14 +61,14 @@ def bytes_per_token(config: DecoderConfig, dtype: torch.dtype) -> int:
 class Filling:
     """Attention while prefixes are filled in: each token sees its path in the cache and those before it in its part."""
 
-    def __init__(self, cache: Cache, parts: Sequence[Part]) -> None:
+    def __init__(self, cache: KVCache, parts: Sequence[PrefillChunk]) -> None:
         self.cache = cache
         self.sizes = [part.stop - part.start for part in parts]
         self.tokens = np.concatenate([part.tokens for part in parts]).astype(np.int64)
-        self.seen = [cache.put(part.seen.astype(np.int64)) for part in parts]
-        self.slots_T = cache.put(np.concatenate([part.slots for part in parts]).astype(np.int64))
+        self.seen = [cache.to_device(part.visible_slots.astype(np.int64)) for part in parts]
+        self.slots_T = cache.to_device(np.concatenate([part.slots for part in parts]).astype(np.int64))
         at = [np.arange(part.position, part.position + n) for part, n in zip(parts, self.sizes, strict=True)]
-        self.positions_T = cache.put(np.concatenate(at))
+        self.positions_T = cache.to_device(np.concatenate(at))
 
     def __call__(
         self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None
@@ -90,10 +90,10 @@ class Filling:
         return torch.cat(mixed)
 
 
-class Beside:
+class MixedAttention:
     """Rows that decode, and after them parts that are filled, in one pass."""
 
-    def __init__(self, decoding: Decoding, filling: Filling) -> None:
+    def __init__(self, decoding: DecodeAttention, filling: Filling) -> None:
         self.decoding, self.filling = decoding, filling
         self.positions_T = torch.cat([decoding.positions_T, filling.positions_T])
 
@@ -105,10 +105,10 @@ class Beside:
         return torch.cat([attend(layer, q, k, v, scale=scale, window=window) for attend, q, k, v in both])
 
 
-class Runs:
+class SegmentGroup:
     """Shared segments of like size: those of a plan are padded to the largest of these, not of all."""
 
-    def __init__(self, cache: Cache, segments: Sequence[Segment]) -> None:
+    def __init__(self, cache: KVCache, segments: Sequence[KVSegment]) -> None:
         slots = [s.slots for s in segments]
         shape = len(slots), max(len(s.rows) for s in segments)
         longest = max(map(len, slots))
@@ -121,15 +121,15 @@ class Runs:
             real_NR[n, : len(segment.rows)] = True
             real_NP[n, : len(its)] = True
         begin = np.asarray([s.position for s in segments])
-        self.key_positions_NP = cache.put(begin[:, None] + np.arange(longest))
-        self.real_NP = cache.put(real_NP)
-        self.rows_NR = cache.put(rows_NR)
-        self.slots_NP = cache.put(slots_NP)
-        self.entries = cache.put(np.flatnonzero(real_NR.ravel()))  # of N x R, those that are rows
-        self.entry_rows = cache.put(rows_NR.ravel()[np.flatnonzero(real_NR.ravel())])
+        self.key_positions_NP = cache.to_device(begin[:, None] + np.arange(longest))
+        self.is_key_NP = cache.to_device(real_NP)
+        self.rows_NR = cache.to_device(rows_NR)
+        self.slots_NP = cache.to_device(slots_NP)
+        self.entries = cache.to_device(np.flatnonzero(real_NR.ravel()))  # of N x R, those that are rows
+        self.entry_rows = cache.to_device(rows_NR.ravel()[np.flatnonzero(real_NR.ravel())])
 
 
-class Decoding:
+class DecodeAttention:
     """Attention of one new token per row: shared segments once for all their rows, then each row's tail.
 
     Each piece gives a maximum, a sum of exponentials and a weighted value; these add up exactly to one softmax. On a
@@ -137,50 +137,50 @@ class Decoding:
     does not gather them anew.
     """
 
-    def __init__(self, cache: Cache, plan: Plan) -> None:
+    def __init__(self, cache: KVCache, plan: AttentionPlan) -> None:
         self.cache = cache
-        self.fused = cache.device.type == "cpu"
+        self.on_cpu = cache.device.type == "cpu"
         per_token = cache.kv[0][:, :, 0].nbytes
-        if self.fused:
+        if self.on_cpu:
             _inline(plan, per_token)
         _cut(plan)
         rows = len(plan.tails)
         lengths = np.asarray([len(t) for t in plan.tails])
-        self.lengths, self.starts = lengths, np.asarray(plan.starts)
-        self.tails = np.zeros((rows, _room(int(lengths.max()))), np.int64)
+        self.lengths, self.starts = lengths, np.asarray(plan.tail_starts)
+        self.tail_slots = np.zeros((rows, _room(int(lengths.max()))), np.int64)
         for r, tail in enumerate(plan.tails):
-            self.tails[r] = tail[0]  # where nothing is to be read, its own: another's may hold no number
-            self.tails[r, : len(tail)] = tail
-        self.shared = [Runs(cache, segments) for segments in _alike(plan.shared)]
+            self.tail_slots[r] = tail[0]  # where nothing is to be read, its own: another's may hold no number
+            self.tail_slots[r, : len(tail)] = tail
+        self.shared = [SegmentGroup(cache, segments) for segments in _alike(plan.shared)]
         self._kept: dict[int, Tensor] = {}  # by layer
         dtype = cache.kv[0].dtype
-        self._small = _SMALL_PRODUCTS and self.fused and not self.shared and dtype != torch.float64
+        self._small = _SMALL_PRODUCTS and self.on_cpu and not self.shared and dtype != torch.float64
         self._kept_as = torch.float32 if self._small else dtype
         self._tensors()
 
     def grow(self, slots: np.ndarray) -> None:
         """One more token for each row."""
-        if self.lengths.max() + 1 > self.tails.shape[1]:
-            more = np.repeat(self.tails[:, :1], _room(self.tails.shape[1]) - self.tails.shape[1], axis=1)
-            self.tails = np.concatenate([self.tails, more], axis=1)
+        if self.lengths.max() + 1 > self.tail_slots.shape[1]:
+            more = np.repeat(self.tail_slots[:, :1], _room(self.tail_slots.shape[1]) - self.tail_slots.shape[1], axis=1)
+            self.tail_slots = np.concatenate([self.tail_slots, more], axis=1)
             self._kept = {}  # anew, with more room, if there is
-        self.tails[np.arange(len(slots)), self.lengths] = slots
+        self.tail_slots[np.arange(len(slots)), self.lengths] = slots
         self.lengths = self.lengths + 1
         self._tensors()
 
     def _tensors(self) -> None:
-        put = self.cache.put
+        put = self.cache.to_device
         self.longest = longest = int(self.lengths.max())
         rows = np.arange(len(self.lengths))
-        self.slots_B = put(self.tails[rows, self.lengths - 1])
-        self.last_B = put(rows * self.tails.shape[1] + self.lengths - 1)  # where these are in `_kept`
+        self.slots_B = put(self.tail_slots[rows, self.lengths - 1])
+        self.last_B = put(rows * self.tail_slots.shape[1] + self.lengths - 1)  # where these are in `_kept`
         self.positions_T = put(self.starts + self.lengths - 1)
         self.back_BL = put((self.lengths - 1)[:, None] - np.arange(longest))  # how far back each key lies
         self._masks: dict[int | None, Tensor] = {}
-        size = self.tails.size * self.cache.kv[0][:, :, 0].numel() * self._kept_as.itemsize * len(self.cache.kv)
-        self._keeping = self.fused and size <= _KEPT
+        size = self.tail_slots.size * self.cache.kv[0][:, :, 0].numel() * self._kept_as.itemsize * len(self.cache.kv)
+        self._keeping = self.on_cpu and size <= _KEPT
         if not (self._keeping and self._kept):
-            self.slots_BL = put(self.tails[:, :longest])
+            self.slots_BL = put(self.tail_slots[:, :longest])
 
     def __call__(
         self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None
@@ -195,7 +195,7 @@ class Decoding:
             mask = self._mask(window, torch.float32, groups).flatten(0, 1)
             mixed = _mixed(q_KBGD, k_KBLD, v_KBLD, mask, scale)
             return mixed.transpose(0, 1).reshape(rows, heads, size).to(q_THD.dtype)
-        if self.fused:
+        if self.on_cpu:
             mask = self._mask(window, q_THD.dtype).expand(*q_KBGD.shape[:3], -1)
             mixed, top = _fused(q_KBGD, k_KBLD, v_KBLD, 0.0, False, attn_mask=mask, scale=scale)
             if not self.shared:
@@ -211,7 +211,7 @@ class Decoding:
 
     def _tail(self, layer: int, kv: Tensor, new_2KBD: Tensor) -> Tensor:
         """Keys and values [2, K, B, L, D] of what each row reads alone."""
-        groups, size, (rows, room) = kv.shape[1], kv.shape[3], self.tails.shape
+        groups, size, (rows, room) = kv.shape[1], kv.shape[3], self.tail_slots.shape
         if not self._keeping:
             return kv.index_select(2, self.slots_BL.view(-1)).view(2, groups, rows, -1, size)
         kept = self._kept.get(layer)
@@ -240,7 +240,7 @@ class Decoding:
             n, r = runs.rows_NR.shape
             k_KNPD, v_KNPD = kv.index_select(2, runs.slots_NP.view(-1)).view(2, groups, n, -1, size)
             q = q_KBGD.index_select(1, runs.rows_NR.view(-1)).view(groups, n, r * per, size)
-            seen = runs.real_NP[None, :, None, :]
+            seen = runs.is_key_NP[None, :, None, :]
             if window is not None:
                 back = self.positions_T[runs.rows_NR][:, :, None] - runs.key_positions_NP[:, None, :]
                 seen = seen & (back < window).repeat_interleave(per, dim=1)[None]
@@ -262,36 +262,36 @@ def _room(length: int) -> int:
     return max(length + 32, length * 5 // 4)
 
 
-def _inline(plan: Plan, per_token: int) -> None:
+def _inline(plan: AttentionPlan, per_token: int) -> None:
     """Shared runs that are short are read by each of their rows: that costs less than putting pieces together."""
-    if sum((len(s.rows) - 1) * sum(map(len, s.parts)) for s in plan.shared) * per_token > _SHORT:
+    if sum((len(s.rows) - 1) * sum(map(len, s.slot_runs)) for s in plan.shared) * per_token > _SHORT:
         return
     before: dict[int, list[Slots]] = {}
     for segment in sorted(plan.shared, key=lambda s: s.position):
         for row in segment.rows:
-            before.setdefault(row, []).extend(segment.parts)
+            before.setdefault(row, []).extend(segment.slot_runs)
     for row, parts in before.items():
         plan.tails[row] = np.concatenate([*parts, plan.tails[row]])
-        plan.starts[row] = 0
+        plan.tail_starts[row] = 0
     plan.shared = []
 
 
-def _cut(plan: Plan) -> None:
+def _cut(plan: AttentionPlan) -> None:
     """A tail far longer than the others, which would all be padded to it, is read as a run of its own but for its last
     token, which is written yet."""
     lengths = np.asarray([len(tail) for tail in plan.tails])
     if lengths.max() * len(lengths) <= 2 * lengths.sum() + _SLACK:
         return
     for r in np.flatnonzero(lengths > 2 * lengths.mean()).tolist():
-        tail, start = plan.tails[r], plan.starts[r]
-        plan.shared.append(Segment([r], start, [tail[:-1]]))
-        plan.tails[r], plan.starts[r] = tail[-1:], start + len(tail) - 1
+        tail, start = plan.tails[r], plan.tail_starts[r]
+        plan.shared.append(KVSegment([r], start, [tail[:-1]]))
+        plan.tails[r], plan.tail_starts[r] = tail[-1:], start + len(tail) - 1
 
 
-def _alike(shared: Sequence[Segment]) -> list[list[Segment]]:
+def _alike(shared: Sequence[KVSegment]) -> list[list[KVSegment]]:
     """Segments to be padded to one size, so that no more than half of what is computed is padding, or little."""
-    sizes = [(len(s.rows), sum(map(len, s.parts))) for s in shared]
-    out: list[list[Segment]] = []
+    sizes = [(len(s.rows), sum(map(len, s.slot_runs))) for s in shared]
+    out: list[list[KVSegment]] = []
     most_rows = longest = real = 0
     for i in sorted(range(len(shared)), key=lambda i: tuple(size.bit_length() for size in sizes[i])):
         rows, length = sizes[i]

@@ -13,20 +13,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ponder.engine import chance, faults, sampler
-from ponder.engine.request import Request, Row
+from ponder.engine.request import Request, SequenceState
 from ponder.errors import ModelError, PonderError, UsageError
-from ponder.types import Sampling, Stop, ids
+from ponder.types import Sampling, StopReason, ids
 
 # Told of a row after each token: returns True where the text so far holds a stop string.
-StopTest = Callable[[Row], bool]
+StopTest = Callable[[SequenceState], bool]
 
 
-def extend(
-    logits_BV: Tensor, rows: Sequence[Row], eos: frozenset[int], stopped: StopTest, version: int = 0
-) -> dict[Row, Exception]:
+def sample_and_append(
+    logits_BV: Tensor, rows: Sequence[SequenceState], eos: frozenset[int], stopped: StopTest, version: int = 0
+) -> dict[SequenceState, Exception]:
     """Draw a token for every row. Returns the rows that failed, and why; each fails alone (see `faults`)."""
     own_BV = logits_BV.float()
-    failed: dict[Row, Exception] = {}
+    failed: dict[SequenceState, Exception] = {}
     drawn = _drawn(own_BV, _edited(own_BV, rows, eos, failed), rows, failed)
     for b, row in enumerate(rows):
         if drawn is None or row in failed:
@@ -39,39 +39,39 @@ def extend(
             row.token_ids.append(token)
             row.logprobs.append(logprob)
             row.versions.append(version)
-            if row.guide is not None and token not in eos:
-                row.guide.push(token)
-            for name in row.sampling.measures:
-                row.notes.setdefault(name, []).append(drawn.noted[name][b])
-            if k := row.sampling.alternatives:
-                found, said = drawn.noted["alternatives"]
-                row.alternatives.append((ids(found[b, :k]), said[b, :k]))
-            row.stop = end(row, eos, stopped)
+            if row.grammar is not None and token not in eos:
+                row.grammar.accept_token(token)
+            for name in row.sampling.token_stats:
+                row.notes.setdefault(name, []).append(drawn.recorded[name][b])
+            if k := row.sampling.logprobs:
+                found, said = drawn.recorded["alternatives"]
+                row.top_logprobs.append((ids(found[b, :k]), said[b, :k]))
+            row.stop = finish_reason(row, eos, stopped)
         except BaseException as reason:
-            failed[row] = faults.of_row(reason)
+            failed[row] = faults.as_request_error(reason)
     return failed
 
 
-def take(
+def append_sampled(
     tokens_BS: NDArray[np.int32],
     logprobs_BS: NDArray[np.float32],
-    rows: Sequence[Row],
+    rows: Sequence[SequenceState],
     eos: frozenset[int],
     stopped: StopTest,
     version: int = 0,
-) -> dict[Row, Exception]:
+) -> dict[SequenceState, Exception]:
     """Tokens that were drawn several at a time: each row takes them up to its end. Returns the rows that failed."""
-    failed: dict[Row, Exception] = {}
+    failed: dict[SequenceState, Exception] = {}
     ends_BS = np.isin(tokens_BS, list(eos))
     steps = tokens_BS.shape[1]
     left_B = np.zeros(len(rows), np.int64)
     for b, row in enumerate(rows):
         try:
             left_B[b] = row.sampling.max_tokens - len(row.token_ids)
-            if row.sampling.stop_tokens:
-                ends_BS[b] |= np.isin(tokens_BS[b], row.sampling.stop_tokens)
+            if row.sampling.stop_token_ids:
+                ends_BS[b] |= np.isin(tokens_BS[b], row.sampling.stop_token_ids)
         except BaseException as reason:
-            failed[row] = faults.of_row(reason)
+            failed[row] = faults.as_request_error(reason)
     many_B = np.minimum(np.where(ends_BS.any(1), ends_BS.argmax(1) + 1, steps), left_B)
     sound_B = (np.isfinite(logprobs_BS) | (np.arange(steps) >= many_B[:, None])).all(1)
     drawn = zip(rows, tokens_BS.tolist(), logprobs_BS.tolist(), many_B.tolist(), sound_B.tolist(), strict=True)
@@ -87,22 +87,22 @@ def take(
                 row.token_ids += tokens[i : min(i + size, many)]
                 row.logprobs += said[i : min(i + size, many)]
                 row.versions += [version] * (min(i + size, many) - i)
-                row.stop = end(row, eos, stopped)
+                row.stop = finish_reason(row, eos, stopped)
                 if row.stop is not None:
                     break
-            row.wasted += steps - (len(row.token_ids) - had)
+            row.discarded_tokens += steps - (len(row.token_ids) - had)
         except BaseException as reason:
-            failed[row] = faults.of_row(reason)
+            failed[row] = faults.as_request_error(reason)
     return failed
 
 
-def end(row: Row, eos: frozenset[int], stopped: StopTest) -> Stop | None:
+def finish_reason(row: SequenceState, eos: frozenset[int], stopped: StopTest) -> StopReason | None:
     """Why a row ends with its newest token; None: it does not."""
     token, s = row.token_ids[-1], row.sampling
-    free = len(row.token_ids) > len(s.forced)  # what was forced ends nothing
+    free = len(row.token_ids) > len(s.forced_token_ids)  # what was forced ends nothing
     if free and token in eos:
         return "eos"
-    if free and (token in s.stop_tokens or (len(row.token_ids) >= s.min_tokens and stopped(row))):
+    if free and (token in s.stop_token_ids or (len(row.token_ids) >= s.min_tokens and stopped(row))):
         return "stop"
     return "length" if len(row.token_ids) >= s.max_tokens else None
 
@@ -114,21 +114,21 @@ class _Drawn:
     tokens: list[int]
     logprobs: list[float]
     forced: list[int]  # -1: none was
-    noted: dict[str, Any]  # measures and alternatives
+    recorded: dict[str, Any]  # measures and alternatives
 
 
-def _edited(own_BV: Tensor, rows: Sequence[Row], eos: frozenset[int], failed: dict[Row, Exception]) -> Tensor:
+def _edited(own_BV: Tensor, rows: Sequence[SequenceState], eos: frozenset[int], failed: dict[SequenceState, Exception]) -> Tensor:
     """Logits after each row's own rules. What a rule raises goes to `failed`."""
     logits_BV = own_BV
     allowed: dict[int, NDArray[np.bool_]] = {}
     for b, row in enumerate(rows):
         try:
-            if row.sampling.edits:
+            if row.sampling.edits_logits:
                 if logits_BV is own_BV:
                     logits_BV = own_BV.clone()
-                sampler.edit(logits_BV[b], row, eos)
-            if row.guide is not None:
-                mask = np.asarray(row.guide.allowed())
+                sampler.process_logits(logits_BV[b], row, eos)
+            if row.grammar is not None:
+                mask = np.asarray(row.grammar.allowed_mask())
                 if mask.dtype != np.bool_ or mask.shape != own_BV.shape[1:]:
                     raise UsageError(
                         f"a guide gave {mask.dtype} of shape {mask.shape}; it says yes or no for each of "
@@ -136,25 +136,25 @@ def _edited(own_BV: Tensor, rows: Sequence[Row], eos: frozenset[int], failed: di
                     )
                 allowed[b] = mask
         except BaseException as reason:
-            failed[row] = faults.of_row(reason)
+            failed[row] = faults.as_request_error(reason)
     if allowed:
-        logits_BV = sampler.guide(logits_BV.clone() if logits_BV is own_BV else logits_BV, allowed)
+        logits_BV = sampler.mask_logits(logits_BV.clone() if logits_BV is own_BV else logits_BV, allowed)
     return logits_BV
 
 
-def _drawn(own_BV: Tensor, logits_BV: Tensor, rows: Sequence[Row], failed: dict[Row, Exception]) -> _Drawn | None:
+def _drawn(own_BV: Tensor, logits_BV: Tensor, rows: Sequence[SequenceState], failed: dict[SequenceState, Exception]) -> _Drawn | None:
     """All rows in one go. Where that fails, each is tried alone, and those that fail alone are to blame. None: all."""
     try:
         return _draw(own_BV, logits_BV, [_STAND_IN if row in failed else row for row in rows])
     except BaseException as reason:
-        faults.of_row(reason)  # raises where it is the pass's
-        blamed: dict[Row, Exception] = {}
+        faults.as_request_error(reason)  # raises where it is the pass's
+        blamed: dict[SequenceState, Exception] = {}
         for b, row in enumerate(rows):
             try:
                 if row not in failed:
                     _draw(own_BV[b : b + 1], logits_BV[b : b + 1], [row])
             except BaseException as why:
-                blamed[row] = faults.of_row(why)
+                blamed[row] = faults.as_request_error(why)
         if not blamed:  # only together: nobody's own fault
             raise
     failed |= blamed
@@ -163,34 +163,34 @@ def _drawn(own_BV: Tensor, logits_BV: Tensor, rows: Sequence[Row], failed: dict[
     return _draw(own_BV, logits_BV, [_STAND_IN if row in failed else row for row in rows])
 
 
-def _draw(own_BV: Tensor, logits_BV: Tensor, rows: Sequence[Row]) -> _Drawn:
+def _draw(own_BV: Tensor, logits_BV: Tensor, rows: Sequence[SequenceState]) -> _Drawn:
     device = logits_BV.device
     noted = _note(own_BV, rows)
     logits_BV = sampler.warp(logits_BV, [row.sampling for row in rows])
     at = [len(row.token_ids) for row in rows]
-    keys = np.asarray([row.key for row in rows], np.uint64)
+    keys = np.asarray([row.rng_key for row in rows], np.uint64)
     uniform = torch.from_numpy(chance.uniforms(keys, np.asarray(at)))
     greedy = torch.tensor([row.sampling.temperature == 0 for row in rows], device=device)
     forced = [_forced(row, i) for row, i in zip(rows, at, strict=True)]
     given = torch.tensor(forced, device=device) if max(forced) >= 0 else None
-    tokens, logprobs = sampler.draw(logits_BV, uniform, greedy, given)
+    tokens, logprobs = sampler.sample_tokens(logits_BV, uniform, greedy, given)
     return _Drawn(tokens.tolist(), logprobs.tolist(), forced, noted)
 
 
 # A row that failed keeps its place, with options that cannot fail: so the others are computed in the same shapes.
-_STAND_IN = Row(Request(ids([0]), Sampling(), 1, 0), 0, 0)
+_STAND_IN = SequenceState(Request(ids([0]), Sampling(), 1, 0), 0, 0)
 
 
-def _forced(row: Row, at: int) -> int:
-    return row.sampling.forced[at] if at < len(row.sampling.forced) else -1
+def _forced(row: SequenceState, at: int) -> int:
+    return row.sampling.forced_token_ids[at] if at < len(row.sampling.forced_token_ids) else -1
 
 
-def _note(logits_BV: Tensor, rows: Sequence[Row]) -> dict[str, Any]:
+def _note(logits_BV: Tensor, rows: Sequence[SequenceState]) -> dict[str, Any]:
     noted: dict[str, Any] = {}
-    if any(row.sampling.measures for row in rows):
-        noted |= {name: value.tolist() for name, value in sampler.measure(logits_BV).items()}
-    if most := max(row.sampling.alternatives for row in rows):
-        top = sampler.normalised(logits_BV).topk(min(most, logits_BV.shape[-1]), dim=-1)
+    if any(row.sampling.token_stats for row in rows):
+        noted |= {name: value.tolist() for name, value in sampler.entropy_measures(logits_BV).items()}
+    if most := max(row.sampling.logprobs for row in rows):
+        top = sampler.exact_log_softmax(logits_BV).topk(min(most, logits_BV.shape[-1]), dim=-1)
         noted["alternatives"] = top.indices.cpu().numpy(), top.values.cpu().numpy()
     return noted
 

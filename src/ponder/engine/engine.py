@@ -25,12 +25,12 @@ from torch import Tensor
 from ponder.engine import faults
 from ponder.engine.adapters import Adapters
 from ponder.engine.cache import bytes_per_token
-from ponder.engine.draw import StopTest, extend, take
-from ponder.engine.request import Reading, Request, Row, check, check_tokens
-from ponder.engine.resources import LEAST, make_runner, room
-from ponder.engine.runner import Results, Runner
-from ponder.engine.sampler import normalised
-from ponder.engine.schedule import Schedule, Turn
+from ponder.engine.draw import StopTest, sample_and_append, append_sampled
+from ponder.engine.request import ReadRequest, Request, SequenceState, check_request, check_tokens
+from ponder.engine.resources import MIN_CACHE_BYTES, make_runner, cache_budget
+from ponder.engine.runner import PendingTokens, Runner
+from ponder.engine.sampler import exact_log_softmax
+from ponder.engine.schedule import Scheduler, StepPlan
 from ponder.errors import ModelError, UsageError
 from ponder.nets.decoder import Decoder
 
@@ -38,7 +38,7 @@ _LINGER = 1.0  # seconds that an idle thread waits for more work
 _CHUNK = {"cpu": 512, "mps": 1024}  # tokens of prefixes filled in one pass; on a GPU more fit in the same time
 _CHUNK_GPU = 8192
 
-Word = tuple[int, int, float]  # which continuation, its next token, the token's log-probability
+TokenEvent = tuple[int, int, float]  # which continuation, its next token, the token's log-probability
 
 _engines: WeakSet[Engine] = WeakSet()
 
@@ -54,18 +54,18 @@ def _close_all() -> None:
 class _Call:
     """What one caller asked for, and how to tell him."""
 
-    works: Sequence[Row] | Sequence[Reading]
+    items: Sequence[SequenceState] | Sequence[ReadRequest]
     loop: asyncio.AbstractEventLoop
-    answer: asyncio.Future[Any]
-    heard: Callable[[Word], None] | None = None
-    left: int = field(init=False)
+    future: asyncio.Future[Any]
+    heard: Callable[[TokenEvent], None] | None = None
+    unfinished: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.left = len(self.works)
+        self.unfinished = len(self.items)
 
-    def tell(self, set_it: Callable[[Any], None], value: Any) -> None:
+    def notify(self, set_it: Callable[[Any], None], value: Any) -> None:
         def told() -> None:
-            if not self.answer.done():
+            if not self.future.done():
                 set_it(value)
 
         with suppress(RuntimeError):  # the caller's loop is closed: nobody listens
@@ -76,9 +76,9 @@ class _Call:
 class _Flight:
     """Passes that the device has been told to run."""
 
-    rows: list[Row]
+    rows: list[SequenceState]
     steps: int
-    results: Results
+    results: PendingTokens
     version: int
     began: float
     ended: bool = False  # a row ended in the flight before: others may take its place
@@ -92,22 +92,22 @@ class Engine:
         self,
         net: Decoder,
         eos: frozenset[int] = frozenset(),
-        stopped: StopTest = lambda row: False,
+        stop_check: StopTest = lambda row: False,
         *,
         cache_bytes: int | None = None,  # None: PONDER_CACHE_GIB, or 2 GiB, on a GPU a quarter of what is free there
         most_rows: int = 1024,
-        chunk: int = 0,
-        graphs: bool = True,  # on a GPU: whole passes as CUDA graphs
-        small: str = "",  # "int8" or "fp8": sample from weights of one byte each, rounded from the network's
+        prefill_chunk_tokens: int = 0,
+        cuda_graphs: bool = True,  # on a GPU: whole passes as CUDA graphs
+        quantization: str = "",  # "int8" or "fp8": sample from weights of one byte each, rounded from the network's
     ) -> None:
-        self.net, self.eos, self.stopped = net, eos, stopped
-        self.cache_bytes, self.most_rows, self.chunk, self.graphs = cache_bytes, most_rows, chunk, graphs
-        self.small = small
+        self.net, self.eos, self.stop_check = net, eos, stop_check
+        self.cache_bytes, self.most_rows, self.prefill_chunk_tokens, self.cuda_graphs = cache_bytes, most_rows, prefill_chunk_tokens, cuda_graphs
+        self.quantization = quantization
         self._slots = self._bytes = 0
-        self.adapters = Adapters(net, self.paused, self.renew)
+        self.adapters = Adapters(net, self.paused, self.refresh_weights)
         self.version = 0
-        self.before: Callable[[], None] = lambda: None  # called before new calls are looked at
-        self.watch: Callable[[int], None] = lambda tokens: None
+        self.before_submit: Callable[[], None] = lambda: None  # called before new calls are looked at
+        self.on_tokens: Callable[[int], None] = lambda tokens: None
         self._wake = threading.Condition()  # guards all below but the schedule, which is the thread's
         self._thread: threading.Thread | None = None
         self._gathering: dict[asyncio.AbstractEventLoop, list[_Call]] = {}
@@ -115,8 +115,8 @@ class Engine:
         self._left: list[_Call] = []  # whose callers do not wait any more
         self._stale = self._closed = self._busy = False
         self._paused = 0
-        self._calls: dict[Row | Reading, _Call] = {}
-        self._schedule: Schedule | None = None
+        self._calls: dict[SequenceState | ReadRequest, _Call] = {}
+        self._schedule: Scheduler | None = None
         self._runner: Runner | None = None
         self._flight: _Flight | None = None
         self._landed = 0.0
@@ -124,15 +124,15 @@ class Engine:
 
     # what callers use, in their own threads
 
-    async def generate(self, request: Request) -> list[Row]:
+    async def generate(self, request: Request) -> list[SequenceState]:
         """All continuations of a prefix, each at its end."""
-        rows: list[Row] = await self._ask(self._rows(request))
+        rows: list[SequenceState] = await self._ask(self._rows(request))
         return rows
 
-    async def stream(self, request: Request) -> AsyncIterator[Word | list[Row]]:
+    async def stream(self, request: Request) -> AsyncIterator[TokenEvent | list[SequenceState]]:
         """Each token as it is drawn, and at last all rows."""
         rows = self._rows(request)
-        heard: asyncio.Queue[Word | None] = asyncio.Queue()
+        heard: asyncio.Queue[TokenEvent | None] = asyncio.Queue()
         asking = asyncio.ensure_future(self._ask(rows, heard.put_nowait))
         asking.add_done_callback(lambda _: heard.put_nowait(None))
         try:
@@ -142,17 +142,17 @@ class Engine:
         finally:
             asking.cancel()
 
-    async def read(self, tokens: Any, begin: int = 0, adapter: str = "") -> Tensor:
+    async def read_hidden_states(self, tokens: Any, start: int = 0, adapter: str = "") -> Tensor:
         """Hidden states [t, E] of given tokens from `begin` on; those before it are taken from the cache if there."""
         check_tokens(tokens, self.net.config.vocab)
-        if not isinstance(begin, int | np.integer) or not 0 <= begin < len(tokens):
-            raise UsageError(f"begin is {begin!r}; the text has {len(tokens)} tokens")
+        if not isinstance(start, int | np.integer) or not 0 <= start < len(tokens):
+            raise UsageError(f"begin is {start!r}; the text has {len(tokens)} tokens")
         self._check(len(tokens))
-        reading = Reading(tokens, begin, adapter)
+        reading = ReadRequest(tokens, start, adapter)
         await self._ask([reading])
         return torch.cat(reading.hidden)
 
-    def renew(self) -> None:
+    def refresh_weights(self) -> None:
         """The weights have changed: forget what was computed with the old ones. Texts in hand go on."""
         with self._wake:
             self._stale = True
@@ -198,19 +198,19 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Texts are in hand, or about to be."""
-        return self.in_hand or not all(loop.is_closed() for loop in list(self._gathering))
+        return self.has_requests or not all(loop.is_closed() for loop in list(self._gathering))
 
     @property
-    def in_hand(self) -> bool:
+    def has_requests(self) -> bool:
         return bool(self._calls or self._inbox)
 
     @property
-    def slots(self) -> int:
+    def cache_tokens(self) -> int:
         """Tokens that the cache holds."""
         if self.cache_bytes is not None:
             return max(1, self.cache_bytes // self._per_token)
         if not self._slots:
-            self._slots = max(1, room(self.net.device) // self._per_token)
+            self._slots = max(1, cache_budget(self.net.device) // self._per_token)
         return self._slots
 
     @property
@@ -219,11 +219,11 @@ class Engine:
             self._bytes = bytes_per_token(self.net.config, self.net.dtype)
         return self._bytes
 
-    async def _ask(self, works: Any, heard: Callable[[Word], None] | None = None) -> Any:
-        with self.adapters.used(works[0].adapter):
+    async def _ask(self, works: Any, heard: Callable[[TokenEvent], None] | None = None) -> Any:
+        with self.adapters.in_use(works[0].adapter):
             return await self._answer(works, heard)
 
-    async def _answer(self, works: Any, heard: Callable[[Word], None] | None) -> Any:
+    async def _answer(self, works: Any, heard: Callable[[TokenEvent], None] | None) -> Any:
         loop = asyncio.get_running_loop()
         call = _Call(works, loop, loop.create_future(), heard)
         with self._wake:
@@ -236,7 +236,7 @@ class Engine:
         if len(gathering) == 1:
             loop.call_soon(loop.call_soon, self._hand_over, loop)
         try:
-            return await call.answer
+            return await call.future
         except asyncio.CancelledError:
             with self._wake:
                 self._left.append(call)
@@ -247,11 +247,11 @@ class Engine:
         """All calls that were ready at once come to the thread at once: what shares a pass does not depend on luck."""
         failure: Exception | None = None
         try:
-            self.before()
+            self.before_submit()
         except Exception as reason:  # nobody may be left waiting
             failure = reason
         with self._wake:
-            calls = [call for call in self._gathering.pop(loop, []) if not call.answer.done()]
+            calls = [call for call in self._gathering.pop(loop, []) if not call.future.done()]
             if self._closed:
                 failure = UsageError("the engine was closed")
             elif failure is None and (self._thread is None or not self._thread.is_alive()):  # a fork loses threads
@@ -264,23 +264,23 @@ class Engine:
                 self._inbox += calls
             else:
                 for call in calls:
-                    call.tell(call.answer.set_exception, failure)
+                    call.notify(call.future.set_exception, failure)
             self._wake.notify_all()
 
-    def _rows(self, request: Request) -> list[Row]:
-        check(request, self.net.config.vocab)
+    def _rows(self, request: Request) -> list[SequenceState]:
+        check_request(request, self.net.config.vocab)
         self._check(len(request.prefix) + request.sampling.max_tokens)
-        if request.guide is None and (request.sampling.pattern or request.sampling.schema):
+        if request.grammar is None and (request.sampling.regex or request.sampling.json_schema):
             raise UsageError("a pattern or schema needs a guide that knows the tokenizer: ask the policy instead")
-        return Row.of(request)
+        return SequenceState.from_request(request)
 
     def _check(self, tokens: int) -> None:
-        if tokens > self.slots:
+        if tokens > self.cache_tokens:
             raise self._too_long(tokens)
 
     def _too_long(self, tokens: int) -> UsageError:
         return UsageError(
-            f"prompt and answer may have {tokens} tokens, the cache holds {self.slots}: "
+            f"prompt and answer may have {tokens} tokens, the cache holds {self.cache_tokens}: "
             "lower max_tokens, or give the engine more memory"
         )
 
@@ -324,8 +324,8 @@ class Engine:
             left, self._left = self._left, []
             stale, self._stale = self._stale, False
             for call in inbox:  # from here on, whatever fails, its caller hears of it
-                self._calls |= dict.fromkeys(call.works, call)
-        if stale and self._runner is not None and not self._runner.serves(self.net):  # the weights lie elsewhere now
+                self._calls |= dict.fromkeys(call.items, call)
+        if stale and self._runner is not None and not self._runner.matches(self.net):  # the weights lie elsewhere now
             self._begin_anew()
             self._slots = self._bytes = 0
             inbox = list(dict.fromkeys(self._calls.values()))
@@ -340,29 +340,29 @@ class Engine:
         if self._flight is not None:
             return
         if stale:
-            schedule.renew()
-            runner.renew()
+            schedule.reset_prefix_cache()
+            runner.refresh_weights()
         for call in inbox:
             self._add(schedule, call)
         began, steps_back = time.perf_counter(), schedule.stepped_back
-        turn = schedule.next(runner.choose, runner.beside)
+        turn = schedule.plan_step(runner.choose_sequences, runner.mixed_batch)
         if schedule.stepped_back != steps_back:
-            runner.forget()  # who stepped back may come again, with other slots
+            runner.forget_batch()  # who stepped back may come again, with other slots
         if turn is None:
             return
-        parts, rows, filling = turn.parts, turn.rows, list(schedule.filling)
+        parts, rows, filling = turn.chunks, turn.rows, list(schedule.prefilling)
         before = [len(row.token_ids) for row in rows]
-        failed: dict[Row, Exception] = {}
+        failed: dict[SequenceState, Exception] = {}
         if not rows:
-            runner.fill(parts)
-        elif runner.draws(rows, parts):
+            runner.prefill(parts)
+        elif runner.can_launch(rows, parts):
             results = runner.launch(rows, turn.steps, parts=parts)
             self._flight = _Flight(rows, turn.steps, results, self.version, began)
         else:
-            failed = extend(runner.decode(rows, parts), rows, self.eos, self.stopped, self.version)
+            failed = sample_and_append(runner.decode(rows, parts), rows, self.eos, self.stop_check, self.version)
         self._share(began, turn, filling)
         if parts:
-            self._done(*schedule.filled(parts))
+            self._done(*schedule.finish_chunks(parts))
         if rows and self._flight is None:
             self._written(rows, before, failed)
 
@@ -371,7 +371,7 @@ class Engine:
         None where that cannot be: nobody goes on, memory is short, or others could join."""
         schedule, runner = self._schedule, self._runner
         assert schedule is not None and runner is not None
-        if schedule.filling or (flight.ended and schedule.waiting):
+        if schedule.prefilling or (flight.ended and schedule.waiting):
             return None
         rows = [r for r in flight.rows if r.stop is None and r in self._calls]
         if len(rows) < len(schedule.decoding):  # the others have a turn
@@ -379,8 +379,8 @@ class Engine:
         rows = [r for r in rows if r.sampling.max_tokens - len(r.token_ids) > flight.steps]
         if not rows:
             return None
-        steps = runner.steps(rows, flight.steps)
-        if not (runner.follows(rows, steps) and schedule.ahead(rows, steps)):
+        steps = runner.max_steps(rows, flight.steps)
+        if not (runner.can_launch_ahead(rows, steps) and schedule.reserve_ahead(rows, steps)):
             return None
         began = time.perf_counter()
         return _Flight(rows, steps, runner.launch(rows, steps, flight.steps), self.version, began)
@@ -393,7 +393,7 @@ class Engine:
         tokens_BS, logprobs_BS = flight.results()
         rows = [flight.rows[i] for i in there]
         before = [len(row.token_ids) for row in rows]
-        failed = take(tokens_BS[there], logprobs_BS[there], rows, self.eos, self.stopped, flight.version)
+        failed = append_sampled(tokens_BS[there], logprobs_BS[there], rows, self.eos, self.stop_check, flight.version)
         now = time.perf_counter()
         for row in rows:
             row.seconds += (now - max(flight.began, self._landed)) / len(rows)
@@ -402,11 +402,11 @@ class Engine:
         if self._flight is not None:
             self._flight.ended = bool(failed) or any(row.stop is not None for row in rows)
 
-    def _written(self, rows: Sequence[Row], before: Sequence[int], failed: Mapping[Row, Exception]) -> None:
+    def _written(self, rows: Sequence[SequenceState], before: Sequence[int], failed: Mapping[SequenceState, Exception]) -> None:
         """Tell the callers of these rows what they have now."""
         schedule = self._schedule
         assert schedule is not None
-        self.watch(sum(len(row.token_ids) for row in rows) - sum(before))  # may raise: nobody gets half an answer
+        self.on_tokens(sum(len(row.token_ids) for row in rows) - sum(before))  # may raise: nobody gets half an answer
         for row, had in zip(rows, before, strict=True):
             call = self._calls.get(row)
             if call is None:
@@ -416,34 +416,34 @@ class Engine:
                 continue
             if row in failed:
                 self._drop(call)
-                call.tell(call.answer.set_exception, failed[row])
+                call.notify(call.future.set_exception, failed[row])
                 continue
             if call.heard is not None:
                 for token, logprob in zip(row.token_ids[had:], row.logprobs[had:], strict=True):
                     with suppress(RuntimeError):
-                        call.loop.call_soon_threadsafe(call.heard, (row.number, token, logprob))
+                        call.loop.call_soon_threadsafe(call.heard, (row.index, token, logprob))
         ended = [row for row in rows if row.stop is not None and row in self._calls]
-        schedule.end(*ended)
+        schedule.remove(*ended)
         if not schedule.decoding and self._runner is not None:
-            self._runner.forget()  # what was kept for them
+            self._runner.forget_batch()  # what was kept for them
         self._done(*ended)
 
-    def _share(self, began: float, turn: Turn, filling: Sequence[Row | Reading]) -> None:
+    def _share(self, began: float, turn: StepPlan, filling: Sequence[SequenceState | ReadRequest]) -> None:
         """By tokens. Rows of a flight are given its time when it lands, and that of what was filled in it."""
-        many = sum(part.stop - part.start for part in turn.parts)
+        many = sum(part.stop - part.start for part in turn.chunks)
         each = (time.perf_counter() - began) / (many + len(turn.rows))
-        for work in filling if turn.parts else ():
+        for work in filling if turn.chunks else ():
             work.seconds += each * many / len(filling)
         for row in turn.rows if self._flight is None else ():
             row.seconds += each
 
-    def _done(self, *works: Row | Reading) -> None:
+    def _done(self, *works: SequenceState | ReadRequest) -> None:
         """Callers of one loop hear together: what they ask for next comes together too."""
         ready: dict[asyncio.AbstractEventLoop, list[_Call]] = {}
         for work in works:
             call = self._calls.pop(work)
-            call.left -= 1
-            if not call.left:
+            call.unfinished -= 1
+            if not call.unfinished:
                 ready.setdefault(call.loop, []).append(call)
         for loop, calls in ready.items():
             with suppress(RuntimeError):  # the loop is closed: nobody listens
@@ -452,9 +452,9 @@ class Engine:
     def _drop(self, call: _Call) -> None:
         """Let go of what a call still has in hand."""
         assert self._schedule is not None
-        self._schedule.end(*(work for work in call.works if self._calls.pop(work, None) is not None))
+        self._schedule.remove(*(work for work in call.items if self._calls.pop(work, None) is not None))
         if self._runner is not None:
-            self._runner.forget()
+            self._runner.forget_batch()
 
     def _fail(self, failure: BaseException) -> None:
         """After a broken pass nothing in the cache can be trusted: begin anew."""
@@ -463,40 +463,40 @@ class Engine:
         with self._wake:
             inbox, self._inbox, self._left = self._inbox, [], []
         for call in dict.fromkeys([*self._calls.values(), *inbox]):
-            call.tell(call.answer.set_exception, failure)
+            call.notify(call.future.set_exception, failure)
         self._calls = {}
         self._schedule = self._runner = self._flight = None
 
-    def _ready(self) -> tuple[Schedule, Runner]:
+    def _ready(self) -> tuple[Scheduler, Runner]:
         """The cache, made when it is first needed, and anew where it does not serve the network any more."""
         net, runner = self.net, self._runner
-        if runner is not None and not self._schedule and not runner.serves(net):
+        if runner is not None and not self._schedule and not runner.matches(net):
             self._schedule = self._runner = runner = None  # free before others are made
             self._slots = self._bytes = 0
         while self._schedule is None or runner is None:
             try:
                 if runner is None:
-                    runner = make_runner(net, self.slots, self.most_rows, self.graphs, self.small)
+                    runner = make_runner(net, self.cache_tokens, self.most_rows, self.cuda_graphs, self.quantization)
                 else:
                     runner.wake()
             except torch.OutOfMemoryError as why:
                 runner = self._runner = None
                 self._shrink(why)
                 continue
-            chunk = self.chunk or _CHUNK.get(net.device.type, _CHUNK_GPU)
-            self._runner, self._schedule = runner, Schedule(self.slots, self.most_rows, chunk)
+            chunk = self.prefill_chunk_tokens or _CHUNK.get(net.device.type, _CHUNK_GPU)
+            self._runner, self._schedule = runner, Scheduler(self.cache_tokens, self.most_rows, chunk)
             runner.adapters = self.adapters
         return self._schedule, runner
 
     def _shrink(self, why: BaseException) -> None:
         """Others use the device's memory too: do with half of the cache."""
-        size = self.slots * self._per_token
-        if self.cache_bytes is not None or size < LEAST:
+        size = self.cache_tokens * self._per_token
+        if self.cache_bytes is not None or size < MIN_CACHE_BYTES:
             raise ModelError(
                 f"a cache of {size / 2**20:.0f} MiB and the work in hand do not fit the device's memory: free some of "
                 "it, ask for fewer or shorter texts at once, or give the engine less (cache_bytes)"
             ) from why
-        self._slots = self.slots // 2
+        self._slots = self.cache_tokens // 2
         torch.cuda.empty_cache()
 
     def _again(self, why: BaseException) -> None:
@@ -515,44 +515,44 @@ class Engine:
         self._schedule = self._runner = self._flight = None
         for work in self._calls:
             work.node = None
-            if isinstance(work, Row):
-                work.own = []
+            if isinstance(work, SequenceState):
+                work.slots = []
             else:
-                work.own, work.hidden = None, []
+                work.uncached, work.hidden = None, []
 
-    def _add(self, schedule: Schedule, call: _Call) -> None:
-        works = [work for work in call.works if work in self._calls]
+    def _add(self, schedule: Scheduler, call: _Call) -> None:
+        works = [work for work in call.items if work in self._calls]
         try:
             if not all(schedule.fits(_needs(work)) for work in works):
                 raise self._too_long(max(map(_needs, works)))
-            self.adapters.prepare({work.adapter for work in works})
+            self.adapters.load_to_device({work.adapter for work in works})
         except BaseException as reason:
-            failure = faults.of_row(reason)
+            failure = faults.as_request_error(reason)
             for work in works:
                 del self._calls[work]
-            call.tell(call.answer.set_exception, failure)
+            call.notify(call.future.set_exception, failure)
             return
         schedule.add(works)
 
 
 def _answer_all(calls: Sequence[_Call]) -> None:
     for call in calls:
-        if not call.answer.done():
-            call.answer.set_result(call.works)
+        if not call.future.done():
+            call.future.set_result(call.items)
 
 
-def _needs(work: Row | Reading) -> int:
+def _needs(work: SequenceState | ReadRequest) -> int:
     """Tokens of the cache, at its end."""
-    if isinstance(work, Reading):
+    if isinstance(work, ReadRequest):
         return work.length
     return len(work.request.prefix) + work.sampling.max_tokens
 
 
-def logprobs(net: Decoder, hidden_TE: Tensor, tokens_T: Tensor) -> Tensor:
+def logprobs_from_hidden(net: Decoder, hidden_TE: Tensor, tokens_T: Tensor) -> Tensor:
     """Of each token, given the hidden state before it. In chunks: [T, V] may be large."""
     out = []
     for hidden, tokens in zip(hidden_TE.split(256), tokens_T.split(256), strict=True):
-        out.append(normalised(net.logits(hidden)).gather(-1, tokens[:, None])[:, 0])
+        out.append(exact_log_softmax(net.logits(hidden)).gather(-1, tokens[:, None])[:, 0])
     if not torch.isfinite(said := torch.cat(out)).all():
         raise ModelError("the model's logits are not finite numbers: its weights are damaged or training diverged")
     return said

@@ -13,20 +13,20 @@ _ACCELERATOR: tuple[type[BaseException], ...] = (
 )
 
 
-def of_pass(reason: BaseException) -> bool:
+def is_device_error(reason: BaseException) -> bool:
     """Is no single row to blame?"""
     if isinstance(reason, _ACCELERATOR):
         return True
     return isinstance(reason, RuntimeError) and any(word in str(reason) for word in _DEVICE)
 
 
-def of_row(reason: BaseException) -> Exception:
+def as_request_error(reason: BaseException) -> Exception:
     """The error as its caller gets it. Raises it where it is the pass's.
 
     What is no `Exception` (a panic of a library in Rust, an exit, a cancellation) would end the caller's event loop
     and everyone in it, and no future takes a StopIteration: the caller gets a RuntimeError with its words instead.
     """
-    if of_pass(reason):
+    if is_device_error(reason):
         raise reason
     if isinstance(reason, Exception) and not isinstance(reason, StopIteration | StopAsyncIteration):
         return reason

@@ -68,7 +68,7 @@ def _further(query, k, v, seen, scale, top, total, mixed):
 
 
 @triton.jit
-def shared(
+def shared_prefix_attention(
     qkv, cache, positions, cos, sin, q_weight, eps, items, entry_rows, slots, counts, out, tops, totals, scale,
     slots_in_cache, size,
     WINDOW: tl.constexpr, NORM: tl.constexpr, GEMMA: tl.constexpr,
@@ -117,7 +117,7 @@ def shared(
 
 
 @triton.jit
-def attend(
+def decode_attention(
     qkv, cache, positions, tail_slots, starts, cos, sin, q_weight, k_weight, eps, row_entries, row_entry_ends, parts,
     tops, totals, out, scale, slots_in_cache, size, table_width,
     WINDOW: tl.constexpr, NORM: tl.constexpr, GEMMA: tl.constexpr, SHARED: tl.constexpr,
@@ -184,7 +184,7 @@ def attend(
 
 
 @triton.jit
-def turn(
+def rotate_and_store(
     qkv, q_out, cache, slots, positions, cos, sin, q_weight, k_weight, eps, slots_in_cache, size,
     NORM: tl.constexpr, GEMMA: tl.constexpr, H: tl.constexpr, K: tl.constexpr, G: tl.constexpr,
     MQ: tl.constexpr, MK: tl.constexpr, D: tl.constexpr,
@@ -206,7 +206,7 @@ def turn(
 
 
 @triton.jit
-def fill(
+def prefill_attention(
     q, cache, items, slots, out, scale, slots_in_cache, size,
     WINDOW: tl.constexpr,
     H: tl.constexpr, K: tl.constexpr, G: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
@@ -250,7 +250,7 @@ def fill(
 
 
 @triton.jit
-def gate(both, out, hidden, GELU: tl.constexpr, N: tl.constexpr):
+def gated_activation(both, out, hidden, GELU: tl.constexpr, N: tl.constexpr):
     """silu (or tanh gelu) of the first half times the second. `both` is [B, 2 hidden]."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * N + tl.arange(0, N)
@@ -267,7 +267,7 @@ def gate(both, out, hidden, GELU: tl.constexpr, N: tl.constexpr):
 
 
 @triton.jit
-def linear(
+def quantized_linear(
     x, weight, scale, bias, out, rows, width, wide,
     BIAS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
@@ -318,7 +318,7 @@ def _highest(logits, heat, top, goal, vocabulary, MASS: tl.constexpr, N: tl.cons
 
 
 @triton.jit
-def trim(logits, heat, keep_k, keep_p, min_p, floor, vocabulary, N: tl.constexpr):
+def truncation_threshold(logits, heat, keep_k, keep_p, min_p, floor, vocabulary, N: tl.constexpr):
     """The logit, over temperature, below which a row draws nothing: by top-k, then top-p of those, then min-p."""
     row = tl.program_id(0)
     k, p, least = tl.load(keep_k + row), tl.load(keep_p + row), tl.load(min_p + row)
@@ -358,7 +358,7 @@ def chunk_sums(logits, heat, floor, tops, sums, best, vocabulary, chunks, TRIM: 
 
 
 @triton.jit
-def pick(
+def sample_token(
     logits, heat, floor, greedy, uniforms, tops, sums, best, tokens, logprobs, newest, positions, step,
     vocabulary, chunks, steps, TRIM: tl.constexpr, N: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip

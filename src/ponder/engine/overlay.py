@@ -23,7 +23,7 @@ def _me() -> tuple[int, int]:
     return os.getpid(), threading.get_ident()
 
 
-class _Each:
+class _ThreadForward:
     """A layer's forward: to each thread its own."""
 
     def __init__(self, plain: Forward, found: bool) -> None:
@@ -41,16 +41,16 @@ class _Each:
 
 
 @contextmanager
-def replaced(forwards: Mapping[Any, Callable[[Forward], Forward]]) -> Iterator[None]:
+def override_forward(forwards: Mapping[Any, Callable[[Forward], Forward]]) -> Iterator[None]:
     """In here, and in this thread, each layer's forward is what is made of the one it has."""
     me = _me()
-    before: list[tuple[nn.Module, _Each, Forward | None]] = []
+    before: list[tuple[nn.Module, _ThreadForward, Forward | None]] = []
     try:
         with _changing:
             for module, make in forwards.items():
                 each = module.__dict__.get("forward")  # found before the class's own
-                if not isinstance(each, _Each):
-                    each = _Each(module.forward, each is not None)
+                if not isinstance(each, _ThreadForward):
+                    each = _ThreadForward(module.forward, each is not None)
                 old = each.own.get(me)
                 each.own[me] = make(old or each.plain)
                 module.__dict__["forward"] = each

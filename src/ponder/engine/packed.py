@@ -13,27 +13,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ponder.engine.overlay import Forward, replaced
+from ponder.engine.overlay import Forward, override_forward
 from ponder.engine.runner import Runner
-from ponder.nets.decoder import Decoder, wide
+from ponder.nets.decoder import Decoder, at_least_float32
 from ponder.room import free_memory
 
 _LARGE = 1 << 16  # entries of a matrix that is worth it: a small one is in the processor's cache, in any order
 _SOON = 256  # tokens computed with new weights before they are packed: that takes as long as a pass or two
 
 
-class Packed(Runner):
+class PackedWeightsRunner(Runner):
     def __init__(self, net: Decoder, slots: int) -> None:
         super().__init__(net, slots)
         self._packed: dict[nn.Linear, Tensor] = {}
         self._forwards: dict[nn.Linear, Callable[[Forward], Forward]] = {}
         self._fed = 0  # tokens, since the weights changed
 
-    def renew(self) -> None:
+    def refresh_weights(self) -> None:
         self._packed, self._forwards, self._fed = {}, {}, 0
 
     @contextmanager
-    def _adapted(self, names: Sequence[str], sizes: Sequence[int]) -> Iterator[None]:
+    def _with_adapters(self, names: Sequence[str], sizes: Sequence[int]) -> Iterator[None]:
         self._fed += (many := sum(sizes))
         if not self._packed and self._fed >= _SOON:
             try:
@@ -41,23 +41,23 @@ class Packed(Runner):
             except RuntimeError:  # others took the memory meanwhile
                 self._fed = 0
             self._forwards = {layer: _multiplying(layer, matrix) for layer, matrix in self._packed.items()}
-        with replaced(self._forwards if many > 1 else {}), super()._adapted(names, sizes):
+        with override_forward(self._forwards if many > 1 else {}), super()._with_adapters(names, sizes):
             yield
 
-    def _project(self, hidden_BE: Tensor) -> Tensor:
+    def _logits_from_hidden(self, hidden_BE: Tensor) -> Tensor:
         head = self._packed.get(self.net.lm_head)
         if head is None or len(hidden_BE) == 1:
-            return super()._project(hidden_BE)
-        return wide(multiply(hidden_BE, head))
+            return super()._logits_from_hidden(hidden_BE)
+        return at_least_float32(multiply(hidden_BE, head))
 
 
-def pays(net: Decoder) -> bool:
+def is_worthwhile(net: Decoder) -> bool:
     """Is there something to pack, memory for it, and a kernel that reads it?"""
     size = sum(layer.weight.nbytes for layer in _large(net))
-    return 0 < size < free_memory() // 4 and usable(net.dtype)
+    return 0 < size < free_memory() // 4 and is_supported(net.dtype)
 
 
-def usable(dtype: torch.dtype) -> bool:
+def is_supported(dtype: torch.dtype) -> bool:
     """Has this torch the kernels, and for this type? Not where they would add in 16 bits, as they do for float16."""
     if dtype not in (torch.float32, torch.bfloat16):
         return False

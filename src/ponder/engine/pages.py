@@ -20,7 +20,7 @@ _SIZES = {1: "|u1", 2: "<i2", 4: "<i4", 8: "<i8"}
 _NO_MEMORY = 2
 
 # Held while a graph is captured: of all threads together only one may, and none may wait for the whole device then.
-capture = threading.RLock()
+capture_lock = threading.RLock()
 
 
 class _Place(ctypes.Structure):
@@ -43,7 +43,7 @@ class _Access(ctypes.Structure):
     _fields_ = (("place", _Place), ("flags", ctypes.c_int))
 
 
-class Pages:
+class RemappableMemory:
     """Reserved addresses of one device, with or without memory behind them."""
 
     def __init__(self, size: int, device: torch.device) -> None:
@@ -59,18 +59,18 @@ class Pages:
         anywhere = ctypes.c_uint64(0)
         _call("cuMemAddressReserve", ctypes.byref(self.address), _size(self.size), _size(0), anywhere, _long(0))
         try:
-            self.take()
+            self.map_memory()
         except BaseException:
             self.close()
             raise
 
     @property
-    def there(self) -> bool:
+    def is_mapped(self) -> bool:
         return self._handle is not None
 
-    def take(self) -> None:
+    def map_memory(self) -> None:
         """Memory behind the addresses; what it holds is anything."""
-        if self.there:
+        if self.is_mapped:
             return
         handle = ctypes.c_uint64()
         wanted = ctypes.byref(handle), _size(self.size), ctypes.byref(self._kind), _long(0)
@@ -85,17 +85,17 @@ class Pages:
         access = _Access(self._kind.place, 3)  # to read and to write
         _call("cuMemSetAccess", self.address, _size(self.size), ctypes.byref(access), _size(1))
 
-    def give_back(self) -> None:
+    def unmap_memory(self) -> None:
         if self._handle is None:
             return
-        with capture:
+        with capture_lock:
             torch.cuda.synchronize(self._kind.place.id)  # nobody may be reading
         _call("cuMemUnmap", self.address, _size(self.size))
         _call("cuMemRelease", self._handle)
         self._handle = None
 
     def close(self) -> None:
-        self.give_back()
+        self.unmap_memory()
         if self.address.value:
             _call("cuMemAddressFree", self.address, _size(self.size))
             self.address = ctypes.c_uint64()
@@ -114,7 +114,7 @@ class Pages:
 class _Raw:
     """What torch reads an address from."""
 
-    def __init__(self, pages: Pages, shape: tuple[int, ...], size: int) -> None:
+    def __init__(self, pages: RemappableMemory, shape: tuple[int, ...], size: int) -> None:
         self.pages = pages
         self.__cuda_array_interface__ = {
             "shape": shape,

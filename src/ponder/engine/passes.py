@@ -12,24 +12,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ponder.engine.buffers import CHUNK, ROWS_AT_ONCE, Buffers, most_items
-from ponder.engine.cache import Cache
-from ponder.engine.schedule import Part
-from ponder.engine.weights import Layer, Linear, Weights
+from ponder.engine.buffers import VOCAB_CHUNK_SIZE, ROWS_AT_ONCE, Buffers, most_items
+from ponder.engine.cache import KVCache
+from ponder.engine.schedule import PrefillChunk
+from ponder.engine.weights import FusedLayer, FusedLinear, FusedWeights
 
 _TILE = 64  # queries (tokens times heads of a group) that one program fills in
 
 
-Attend = Callable[[int, Layer, Tensor, Tensor], None]  # reads queries, keys and values, writes what it mixed of them
+LayerAttention = Callable[[int, FusedLayer, Tensor, Tensor], None]  # reads queries, keys and values, writes what it mixed of them
 
 
 def decode(
-    w: Weights, cache: Cache, b: Buffers, rows: int, drawing: bool, sharing: bool = False, trimming: bool = False,
-    parts: Sequence[Part] = (),
+    w: FusedWeights, cache: KVCache, b: Buffers, rows: int, drawing: bool, sharing: bool = False, trimming: bool = False,
+    parts: Sequence[PrefillChunk] = (),
 ) -> Tensor:  # fmt: skip
     """One more token for each row: from `newest` to `logits`, and where it is drawing, to the next `newest`. Parts are
     filled in the same pass; returns their hidden states [T, E]."""
-    tokens, attend = b.newest[:rows], _reading(w, cache, b, rows, sharing)
+    tokens, attend = b.last_tokens[:rows], _reading(w, cache, b, rows, sharing)
     if parts:
         more, fill_in = _filling(w, cache, parts)
         tokens, attend = torch.cat([tokens, more]), _both(rows, attend, fill_in)
@@ -40,71 +40,71 @@ def decode(
     return hidden[rows:]
 
 
-def fill(w: Weights, cache: Cache, parts: Sequence[Part]) -> Tensor:
+def prefill(w: FusedWeights, cache: KVCache, parts: Sequence[PrefillChunk]) -> Tensor:
     """Keys and values of prefixes, all of them at once; returns the hidden states [T, E] after the last norm."""
     return _layers(w, *_filling(w, cache, parts))
 
 
-def _both(rows: int, decode: Attend, fill: Attend) -> Attend:
-    def attend(i: int, layer: Layer, qkv: Tensor, mixed: Tensor) -> None:
+def _both(rows: int, decode: LayerAttention, fill: LayerAttention) -> LayerAttention:
+    def attend(i: int, layer: FusedLayer, qkv: Tensor, mixed: Tensor) -> None:
         decode(i, layer, qkv[:rows], mixed[:rows])
         fill(i, layer, qkv[rows:], mixed[rows:])
 
     return attend
 
 
-def _reading(w: Weights, cache: Cache, b: Buffers, rows: int, sharing: bool) -> Attend:
+def _reading(w: FusedWeights, cache: KVCache, b: Buffers, rows: int, sharing: bool) -> LayerAttention:
     """Attention of one new token of each row."""
     from ponder.engine import kernels as k
 
     c, slots, group = w.config, cache.kv[0].shape[2], w.config.heads // w.config.kv_heads
 
-    def attend(i: int, layer: Layer, qkv: Tensor, mixed: Tensor) -> None:
-        cos, sin = w.turns[layer.turn]
+    def attend(i: int, layer: FusedLayer, qkv: Tensor, mixed: Tensor) -> None:
+        cos, sin = w.rope_tables[layer.rope_index]
         q_weight, k_weight = _norms(layer, qkv)
         kind = {"WINDOW": layer.window, **_heads(w, layer), **_tile(c.head_dim, qkv.dtype)}
         if sharing:
-            k.shared[(most_items(rows), c.kv_heads)](
+            k.shared_prefix_attention[(most_items(rows), c.kv_heads)](
                 qkv, cache.kv[i], b.positions, cos, sin, q_weight, c.norm_eps, b.items, b.entry_rows, b.slots, b.counts,
-                b.parts, b.part_tops, b.part_totals, c.scale, slots, c.head_dim,
+                b.partial_values, b.partial_max, b.partial_sum, c.scale, slots, c.head_dim,
                 M=max(16, _power(min(max(ROWS_AT_ONCE, group), group * rows))), **kind,
             )  # fmt: skip
-        k.attend[(rows, c.kv_heads)](
-            qkv, cache.kv[i], b.positions, b.tails, b.starts, cos, sin, q_weight, k_weight, c.norm_eps, b.row_entries,
-            b.row_ends, b.parts, b.part_tops, b.part_totals, mixed, c.scale, slots, c.head_dim, b.tails.shape[1],
+        k.decode_attention[(rows, c.kv_heads)](
+            qkv, cache.kv[i], b.positions, b.tail_slots, b.tail_starts, cos, sin, q_weight, k_weight, c.norm_eps, b.row_entries,
+            b.row_entry_ends, b.partial_values, b.partial_max, b.partial_sum, mixed, c.scale, slots, c.head_dim, b.tail_slots.shape[1],
             SHARED=sharing, M=max(16, _power(group)), **kind,
         )  # fmt: skip
 
     return attend
 
 
-def _filling(w: Weights, cache: Cache, parts: Sequence[Part]) -> tuple[Tensor, Attend]:
+def _filling(w: FusedWeights, cache: KVCache, parts: Sequence[PrefillChunk]) -> tuple[Tensor, LayerAttention]:
     """Tokens of these parts, and attention among them and to what lies before them."""
     from ponder.engine import kernels as k
 
     c, slots, group = w.config, cache.kv[0].shape[2], w.config.heads // w.config.kv_heads
     sizes = [part.stop - part.start for part in parts]
-    tokens_T, slots_T = (cache.put(np.concatenate([x(part) for part in parts]).astype(np.int64)) for x in _GIVEN)
-    positions_T = cache.put(np.concatenate([p.position + np.arange(n) for p, n in zip(parts, sizes, strict=True)]))
-    seen = [part.seen for part in parts]
-    table = cache.put(np.concatenate(seen).astype(np.int32))
+    tokens_T, slots_T = (cache.to_device(np.concatenate([x(part) for part in parts]).astype(np.int64)) for x in _GIVEN)
+    positions_T = cache.to_device(np.concatenate([p.position + np.arange(n) for p, n in zip(parts, sizes, strict=True)]))
+    seen = [part.visible_slots for part in parts]
+    table = cache.to_device(np.concatenate(seen).astype(np.int32))
     per = max(1, _TILE // group)
     items = [
         (first + i, min(per, many - i), begin, part.position + i)
         for first, many, begin, part in zip(_begins(sizes), sizes, _begins(map(len, seen)), parts, strict=True)
         for i in range(0, many, per)
     ]
-    items_I4 = cache.put(np.asarray(items, np.int32))
+    items_I4 = cache.to_device(np.asarray(items, np.int32))
     q = torch.empty(len(tokens_T), c.heads, c.head_dim, device=cache.device, dtype=w.embedding.dtype)
 
-    def attend(i: int, layer: Layer, qkv: Tensor, mixed: Tensor) -> None:
-        cos, sin = w.turns[layer.turn]
+    def attend(i: int, layer: FusedLayer, qkv: Tensor, mixed: Tensor) -> None:
+        cos, sin = w.rope_tables[layer.rope_index]
         tile = _tile(c.head_dim, qkv.dtype)
-        k.turn[(len(q),)](
+        k.rotate_and_store[(len(q),)](
             qkv, q, cache.kv[i], slots_T, positions_T, cos, sin, *_norms(layer, qkv), c.norm_eps, slots, c.head_dim,
             MQ=_power(c.heads), MK=_power(c.kv_heads), D=tile["D"], **_heads(w, layer),
         )  # fmt: skip
-        k.fill[(len(items), c.kv_heads)](
+        k.prefill_attention[(len(items), c.kv_heads)](
             q, cache.kv[i], items_I4, table, mixed, c.scale, slots, c.head_dim,
             WINDOW=layer.window, H=c.heads, K=c.kv_heads, G=group, M=max(16, _power(per * group)),
             **(tile | {"num_warps": 4}),
@@ -113,14 +113,14 @@ def _filling(w: Weights, cache: Cache, parts: Sequence[Part]) -> tuple[Tensor, A
     return tokens_T, attend
 
 
-_GIVEN: tuple[Callable[[Part], Any], ...] = (lambda part: part.tokens, lambda part: part.slots)
+_GIVEN: tuple[Callable[[PrefillChunk], Any], ...] = (lambda part: part.tokens, lambda part: part.slots)
 
 
 def _begins(sizes: Iterable[int]) -> list[int]:
     return [0, *np.cumsum(list(sizes))[:-1].tolist()]
 
 
-def _layers(w: Weights, tokens_T: Tensor, attend: Attend) -> Tensor:
+def _layers(w: FusedWeights, tokens_T: Tensor, attend: LayerAttention) -> Tensor:
     """All layers over these tokens."""
     from ponder.engine import kernels as k
 
@@ -131,7 +131,7 @@ def _layers(w: Weights, tokens_T: Tensor, attend: Attend) -> Tensor:
     more, normed = torch.empty_like(stream), torch.empty_like(stream)
     qkv = stream.new_empty(many, (c.heads + 2 * c.kv_heads) * c.head_dim)
     mixed = stream.new_empty(many, c.heads * c.head_dim)
-    both, gated = stream.new_empty(many, 2 * c.hidden), stream.new_empty(many, c.hidden)
+    both, gated = stream.new_empty(many, 2 * c.mlp_width), stream.new_empty(many, c.mlp_width)
     wide = _power(c.width)
 
     def norm(module: Any, add: bool, source: Tensor = stream, out: Tensor = normed) -> None:
@@ -149,7 +149,7 @@ def _layers(w: Weights, tokens_T: Tensor, attend: Attend) -> Tensor:
         else:
             norm(block.post_attention_layernorm, add=True)
         _linear(normed, layer.gate_up, both)
-        k.gate[(many, -(-c.hidden // 1024))](both, gated, c.hidden, GELU=block.mlp.gelu, N=1024)
+        k.gated_activation[(many, -(-c.mlp_width // 1024))](both, gated, c.mlp_width, GELU=block.mlp.gelu, N=1024)
         _linear(gated, layer.down, more)
         if c.gemma:
             norm(block.post_feedforward_layernorm, add=False, source=more, out=more)
@@ -157,7 +157,7 @@ def _layers(w: Weights, tokens_T: Tensor, attend: Attend) -> Tensor:
     return normed
 
 
-def _logits(w: Weights, hidden: Tensor, logits: Tensor) -> None:
+def _logits(w: FusedWeights, hidden: Tensor, logits: Tensor) -> None:
     if logits.dtype == hidden.dtype or not logits.is_cuda:
         torch.mm(hidden.to(logits.dtype), w.head.T.to(logits.dtype), out=logits)
     else:
@@ -168,28 +168,28 @@ def _draw(vocab: int, b: Buffers, rows: int, trimming: bool) -> None:
     """From `logits` to the next `newest`, and what is kept of it."""
     from ponder.engine import kernels as k
 
-    logits, chunks = b.logits[:rows], b.tops.shape[1]
+    logits, chunks = b.logits[:rows], b.chunk_max.shape[1]
     if trimming:
-        k.trim[(rows,)](logits, b.heat, b.keep_k, b.keep_p, b.min_p, b.floor, vocab, N=2 * CHUNK, num_warps=8)
+        k.truncation_threshold[(rows,)](logits, b.temperature, b.top_k, b.top_p, b.min_p, b.min_logit, vocab, N=2 * VOCAB_CHUNK_SIZE, num_warps=8)
     k.chunk_sums[(rows, chunks)](
-        logits, b.heat, b.floor, b.tops, b.sums, b.best, vocab, chunks, TRIM=trimming, N=CHUNK
+        logits, b.temperature, b.min_logit, b.chunk_max, b.chunk_sum, b.chunk_argmax, vocab, chunks, TRIM=trimming, N=VOCAB_CHUNK_SIZE
     )  # fmt: skip
-    k.pick[(rows,)](
-        logits, b.heat, b.floor, b.greedy, b.uniforms, b.tops, b.sums, b.best, b.tokens, b.logprobs, b.newest,
-        b.positions, b.step, vocab, chunks, b.tokens.shape[1], TRIM=trimming, N=CHUNK, C=_power(chunks),
+    k.sample_token[(rows,)](
+        logits, b.temperature, b.min_logit, b.greedy, b.uniforms, b.chunk_max, b.chunk_sum, b.chunk_argmax, b.tokens, b.logprobs, b.last_tokens,
+        b.positions, b.step, vocab, chunks, b.tokens.shape[1], TRIM=trimming, N=VOCAB_CHUNK_SIZE, C=_power(chunks),
     )  # fmt: skip
     b.step.add_(1)
 
 
-def _linear(x: Tensor, layer: Linear, out: Tensor) -> None:
+def _linear(x: Tensor, layer: FusedLinear, out: Tensor) -> None:
     if layer.scale is not None:
         from ponder.engine import kernels as k
 
         (rows, wide), width = x.shape, out.shape[1]
         tall = min(128, max(16, _power(rows)))
         broad = 32 if tall <= 32 else 64 if tall <= 64 else 128  # few rows: more programs, to keep all of the GPU busy
-        k.linear[(-(-width // broad), -(-rows // tall))](
-            x, layer.small, layer.scale, layer.scale if layer.bias is None else layer.bias, out, rows, width, wide,
+        k.quantized_linear[(-(-width // broad), -(-rows // tall))](
+            x, layer.quantized, layer.scale, layer.scale if layer.bias is None else layer.bias, out, rows, width, wide,
             BIAS=layer.bias is not None, M=tall, N=broad, K=64, num_stages=3, num_warps=4 if tall <= 64 else 8,
         )  # fmt: skip
     elif layer.bias is None:
@@ -198,13 +198,13 @@ def _linear(x: Tensor, layer: Linear, out: Tensor) -> None:
         torch.addmm(layer.bias, x, layer.weight.T, out=out)
 
 
-def _norms(layer: Layer, unused: Tensor) -> tuple[Tensor, Tensor]:
+def _norms(layer: FusedLayer, unused: Tensor) -> tuple[Tensor, Tensor]:
     """Weights of the norms of queries and keys, if the layer has such."""
     own = layer.block.self_attn
     return (own.q_norm.weight, own.k_norm.weight) if own.qk_norm else (unused, unused)
 
 
-def _heads(w: Weights, layer: Layer) -> dict[str, Any]:
+def _heads(w: FusedWeights, layer: FusedLayer) -> dict[str, Any]:
     c = w.config
     return {
         "H": c.heads, "K": c.kv_heads, "G": c.heads // c.kv_heads, "NORM": layer.block.self_attn.qk_norm,

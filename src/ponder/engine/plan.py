@@ -11,33 +11,33 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ponder.engine.request import Row
-from ponder.engine.tree import Node, Slots
+from ponder.engine.request import SequenceState
+from ponder.engine.tree import RadixNode, Slots
 
 
 @dataclass(slots=True, eq=False)
-class Segment:
+class KVSegment:
     """Slots in the order of their tokens, the first of which stands at `position`."""
 
     rows: list[int]
     position: int
-    parts: list[Slots] = field(default_factory=list)
+    slot_runs: list[Slots] = field(default_factory=list)
 
     @property
     def slots(self) -> Slots:
-        return np.concatenate(self.parts)
+        return np.concatenate(self.slot_runs)
 
 
 @dataclass(slots=True)
-class Plan:
-    shared: list[Segment]
+class AttentionPlan:
+    shared: list[KVSegment]
     tails: list[Slots]  # of each row
-    starts: list[int]  # position of each tail's first token
+    tail_starts: list[int]  # position of each tail's first token
 
 
-def plan(rows: Sequence[Row]) -> Plan:
+def plan_attention(rows: Sequence[SequenceState]) -> AttentionPlan:
     """Runs of one path that the same rows read are one segment."""
-    readers: dict[Node, list[int]] = {}  # of all runs on the rows' paths, those below each
+    readers: dict[RadixNode, list[int]] = {}  # of all runs on the rows' paths, those below each
     for r, row in enumerate(rows):
         node = row.node
         assert node is not None
@@ -50,7 +50,7 @@ def plan(rows: Sequence[Row]) -> Plan:
     for node in reversed(runs):
         if node.parent in readers:
             readers[node.parent] += readers[node]
-    segments: dict[Node, Segment] = {}  # by each of their runs
+    segments: dict[RadixNode, KVSegment] = {}  # by each of their runs
     alone: dict[int, list[Slots]] = {}
     for node in runs:
         who = readers[node]
@@ -59,13 +59,13 @@ def plan(rows: Sequence[Row]) -> Plan:
             continue
         above = segments.get(node.parent) if node.parent is not None else None
         if above is None or len(above.rows) != len(who):
-            above = Segment(sorted(who), node.end - len(node))
-        above.parts.append(node.slots)
+            above = KVSegment(sorted(who), node.end - len(node))
+        above.slot_runs.append(node.slots)
         segments[node] = above
     tails, starts = [], []
     for r, row in enumerate(rows):
         assert row.node is not None
-        own = np.asarray(row.own, np.int32)
+        own = np.asarray(row.slots, np.int32)
         tails.append(np.concatenate([*alone[r], own]) if r in alone else own)
         starts.append(row.node.end + len(own) - len(tails[-1]))
-    return Plan(list(dict.fromkeys(segments.values())), tails, starts)
+    return AttentionPlan(list(dict.fromkeys(segments.values())), tails, starts)

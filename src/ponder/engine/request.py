@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 
 from ponder import room
 from ponder.engine import chance
-from ponder.engine.tree import Node
+from ponder.engine.tree import RadixNode
 from ponder.errors import UsageError
-from ponder.types import Floats, Ids, Sampling, Stop
-from ponder.validate import shown
+from ponder.types import Floats, Ids, Sampling, StopReason
+from ponder.validate import short_repr
 
 
-class Guide(Protocol):
+class GrammarMatcher(Protocol):
     """Says which tokens may come next; one for each continuation."""
 
-    def allowed(self) -> NDArray[np.bool_]:
+    def allowed_mask(self) -> NDArray[np.bool_]:
         """A mask over the vocabulary."""
         ...
 
-    def push(self, token: int) -> None:
+    def accept_token(self, token: int) -> None:
         """This token was written."""
         ...
 
@@ -38,39 +38,39 @@ class Request:
     n: int
     seed: int
     adapter: str = ""
-    guide: Callable[[], Guide] | None = None
+    grammar: Callable[[], GrammarMatcher] | None = None
 
 
 @dataclass(eq=False, slots=True)
-class Row:
+class SequenceState:
     """One continuation being written."""
 
     request: Request
-    number: int  # which of the request's n
-    key: int  # of its random numbers
+    index: int  # which of the request's n
+    rng_key: int  # of its random numbers
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     notes: dict[str, list[float]] = field(default_factory=dict)
-    alternatives: list[tuple[Ids, Floats]] = field(default_factory=list)
-    guide: Guide | None = None
-    plain: bool = False  # drawn from the softmax of the model's logits, or its likeliest part, and nothing more asked
-    stop: Stop | None = None
-    computed: int = 0  # tokens of its prefix that a pass was spent on for it; the others were in the cache
-    wasted: int = 0  # tokens drawn after its end
+    top_logprobs: list[tuple[Ids, Floats]] = field(default_factory=list)
+    grammar: GrammarMatcher | None = None
+    samples_on_device: bool = False  # drawn from the softmax of the model's logits, or its likeliest part, and nothing more asked
+    stop: StopReason | None = None
+    prefill_tokens: int = 0  # tokens of its prefix that a pass was spent on for it; the others were in the cache
+    discarded_tokens: int = 0  # tokens drawn after its end
     seconds: float = 0.0  # its share of the passes it was in
     # Where its keys and values are: those of all tokens up to `node.end` in the tree, of those after in `own` slots.
-    node: Node | None = None
-    own: list[int] = field(default_factory=list)
-    order: tuple[int, int] = (0, 0)
+    node: RadixNode | None = None
+    slots: list[int] = field(default_factory=list)
+    priority: tuple[int, int] = (0, 0)
 
     @classmethod
-    def of(cls, request: Request) -> list[Row]:
+    def from_request(cls, request: Request) -> list[SequenceState]:
         """All that are asked for."""
-        s, guide = request.sampling, request.guide
-        plain = not (s.edits or s.forced or s.measures or s.alternatives or guide or request.adapter)
-        keys = enumerate(chance.keys(request.seed, request.n))
-        return [cls(request, j, key, guide=guide() if guide else None, plain=plain) for j, key in keys]
+        s, guide = request.sampling, request.grammar
+        plain = not (s.edits_logits or s.forced_token_ids or s.token_stats or s.logprobs or guide or request.adapter)
+        keys = enumerate(chance.stream_keys(request.seed, request.n))
+        return [cls(request, j, key, grammar=guide() if guide else None, samples_on_device=plain) for j, key in keys]
 
     @property
     def sampling(self) -> Sampling:
@@ -91,44 +91,44 @@ class Row:
         return len(self.request.prefix) + len(self.token_ids)
 
     @property
-    def begin(self) -> int:
+    def start(self) -> int:
         """The tokens before this one must be in the cache: the last one is fed to draw what follows it."""
         return self.length - 1
 
 
 @dataclass(eq=False, slots=True)
-class Reading:
+class ReadRequest:
     """Read given tokens, and hand over the hidden states from `begin` on."""
 
     tokens: Ids
-    begin: int
+    start: int
     adapter: str = ""
     hidden: list[Any] = field(default_factory=list)  # tensors [t, E], chunk by chunk
-    computed: int = 0
+    prefill_tokens: int = 0
     seconds: float = 0.0
-    node: Node | None = None
-    own: Node | None = None  # the tokens from `begin` on, not in the tree before they are read
-    order: tuple[int, int] = (0, 0)
+    node: RadixNode | None = None
+    uncached: RadixNode | None = None  # the tokens from `begin` on, not in the tree before they are read
+    priority: tuple[int, int] = (0, 0)
 
     @property
     def length(self) -> int:
         return len(self.tokens)
 
 
-def check(request: Request, vocab: int) -> None:
+def check_request(request: Request, vocab: int) -> None:
     """At the engine's door: what would make the pass fail for everyone in it. Options that were made around their own
     door (unpickled, set by hand) are looked at again."""
     if not isinstance(request.sampling, Sampling) or not isinstance(request.adapter, str):
         raise UsageError("a request takes a Sampling, and an adapter's name as text")
     request.sampling.__post_init__()
     check_tokens(request.prefix, vocab)
-    if named := [token for token in request.sampling.named if token >= vocab]:
+    if named := [token for token in request.sampling.named_token_ids if token >= vocab]:
         raise UsageError(f"token {named[0]} is allowed, forced, biased or a stop; the vocabulary has {vocab} tokens")
     if not isinstance(request.n, int | np.integer) or isinstance(request.n, bool) or request.n < 1:
-        raise UsageError(f"n is {shown(request.n)}; ask for at least one completion")
-    room.fits(request.n * room.ANSWER, n=request.n)
+        raise UsageError(f"n is {short_repr(request.n)}; ask for at least one completion")
+    room.require_memory(request.n * room.COMPLETION_BYTES, n=request.n)
     if not isinstance(request.seed, int | np.integer) or request.seed < 0:
-        raise UsageError(f"seed is {shown(request.seed)}; it must be 0 or positive")
+        raise UsageError(f"seed is {short_repr(request.seed)}; it must be 0 or positive")
 
 
 def check_tokens(tokens: Any, vocab: int) -> None:

@@ -9,16 +9,16 @@ import torch
 
 from ponder.engine import packed
 from ponder.engine.runner import Runner
-from ponder.engine.weights import SMALL
+from ponder.engine.weights import QUANTIZED_DTYPES
 from ponder.errors import UnknownName, UsageError
 from ponder.nets import lora
 from ponder.nets.decoder import Decoder
 
-LEAST = 64 << 20  # bytes of a cache that shrinks no more
-_CPU_CACHE = 2 << 30
+MIN_CACHE_BYTES = 64 << 20  # bytes of a cache that shrinks no more
+_CPU_CACHE_BYTES = 2 << 30
 
 
-def room(device: torch.device) -> int:
+def cache_budget(device: torch.device) -> int:
     """Bytes: as PONDER_CACHE_GIB says, or 2 GiB, on a GPU a quarter of what is free there."""
     if told := os.environ.get("PONDER_CACHE_GIB"):
         try:
@@ -29,22 +29,22 @@ def room(device: torch.device) -> int:
             raise UsageError(f"PONDER_CACHE_GIB is {told!r}; it must be a number of GiB, such as 4 or 0.5")
         return int(size * 2**30)
     if device.type != "cuda":
-        return _CPU_CACHE
+        return _CPU_CACHE_BYTES
     free = torch.cuda.mem_get_info(device)[0]
     free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return max(LEAST, free // 4)
+    return max(MIN_CACHE_BYTES, free // 4)
 
 
-def make_runner(net: Decoder, slots: int, most_rows: int, graphs: bool, small: str) -> Runner:
+def make_runner(net: Decoder, slots: int, most_rows: int, cuda_graphs: bool, quantization: str) -> Runner:
     """With adapters attached, the network has layers that graphs know nothing of."""
-    if small and small not in SMALL:
-        raise UnknownName("kind of small weights", small, SMALL)
-    if graphs and net.device.type == "cuda" and not lora.attached(net) and find_spec("triton"):
-        from ponder.engine.cuda import Graphs
+    if quantization and quantization not in QUANTIZED_DTYPES:
+        raise UnknownName("kind of small weights", quantization, QUANTIZED_DTYPES)
+    if cuda_graphs and net.device.type == "cuda" and not lora.has_adapter(net) and find_spec("triton"):
+        from ponder.engine.cuda import CudaGraphRunner
 
-        return Graphs(net, slots, most_rows, small)
-    if small:
-        raise UsageError(f"{small} weights are for an NVIDIA GPU with triton, and for a network without adapters")
-    if net.device.type == "cpu" and packed.pays(net):
-        return packed.Packed(net, slots)
+        return CudaGraphRunner(net, slots, most_rows, quantization)
+    if quantization:
+        raise UsageError(f"{quantization} weights are for an NVIDIA GPU with triton, and for a network without adapters")
+    if net.device.type == "cpu" and packed.is_worthwhile(net):
+        return packed.PackedWeightsRunner(net, slots)
     return Runner(net, slots)

@@ -13,36 +13,36 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ponder.engine.request import Row
+from ponder.engine.request import SequenceState
 from ponder.types import Sampling
 
 _BLOCK = 256  # the vocabulary is cut into blocks of this size to invert its distribution
 
 
-def edit(logits_V: Tensor, row: Row, eos: frozenset[int]) -> None:
+def process_logits(logits_V: Tensor, seq: SequenceState, eos: frozenset[int]) -> None:
     """A row's penalties, bias and bans, in place."""
-    s = row.sampling
-    if s.repetition != 1:
-        seen = _ids(np.unique(row.tokens), logits_V)
+    s = seq.sampling
+    if s.repetition_penalty != 1:
+        seen = _ids(np.unique(seq.tokens), logits_V)
         old = logits_V[seen]
-        logits_V[seen] = torch.where(old > 0, old / s.repetition, old * s.repetition)
-    if (s.presence or s.frequency) and row.token_ids:
-        found, times = np.unique(row.token_ids, return_counts=True)
-        logits_V[_ids(found, logits_V)] -= s.presence + s.frequency * torch.from_numpy(times).to(logits_V)
-    for token, more in s.bias:
+        logits_V[seen] = torch.where(old > 0, old / s.repetition_penalty, old * s.repetition_penalty)
+    if (s.presence_penalty or s.frequency_penalty) and seq.token_ids:
+        found, times = np.unique(seq.token_ids, return_counts=True)
+        logits_V[_ids(found, logits_V)] -= s.presence_penalty + s.frequency_penalty * torch.from_numpy(times).to(logits_V)
+    for token, more in s.logit_bias:
         logits_V[token] += more
-    banned = list(_repeats(row.tokens.tolist(), s.no_repeat)) if s.no_repeat else []
-    if len(row.token_ids) < s.min_tokens:
-        banned += [*eos, *s.stop_tokens]
+    banned = list(_repeats(seq.tokens.tolist(), s.no_repeat_ngram_size)) if s.no_repeat_ngram_size else []
+    if len(seq.token_ids) < s.min_tokens:
+        banned += [*eos, *s.stop_token_ids]
     if banned:
         logits_V[_ids(np.asarray(banned), logits_V)] = -torch.inf
-    if s.allowed:
+    if s.allowed_token_ids:
         only = torch.full_like(logits_V, -torch.inf)
-        only[list(s.allowed)] = logits_V[list(s.allowed)]
+        only[list(s.allowed_token_ids)] = logits_V[list(s.allowed_token_ids)]
         logits_V.copy_(only)
 
 
-def guide(logits_BV: Tensor, allowed: Mapping[int, NDArray[np.bool_]]) -> Tensor:
+def mask_logits(logits_BV: Tensor, allowed: Mapping[int, NDArray[np.bool_]]) -> Tensor:
     """Only the tokens that are allowed, in those rows for which it is said. In place."""
     banned_GV = torch.from_numpy(~np.stack(list(allowed.values()))).to(logits_BV.device)
     for row, banned_V in zip(allowed, banned_GV, strict=True):
@@ -60,7 +60,7 @@ def _repeats(tokens: list[int], size: int) -> set[int]:
     return {tokens[i + size - 1] for i in range(len(tokens) - size + 1) if tokens[i : i + size - 1] == last}
 
 
-def normalised(logits: Tensor) -> Tensor:
+def exact_log_softmax(logits: Tensor) -> Tensor:
     """Log-probabilities over the last dimension. On a CPU this sums a large vocabulary more exactly than torch's
     log_softmax, which is off by 1e-5 and more there."""
     return logits - logits.logsumexp(-1, keepdim=True)
@@ -77,7 +77,7 @@ def warp(logits_BV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
     cut = [i for i, s in enumerate(sampling) if (s.top_p < 1 or s.top_k or s.min_p) and s.temperature > 0]
     if cut:
         rows = torch.tensor(cut, device=logits_BV.device)
-        logits_BV = logits_BV.index_copy(0, rows, _truncate(normalised(logits_BV[rows]), [sampling[i] for i in cut]))
+        logits_BV = logits_BV.index_copy(0, rows, _truncate(exact_log_softmax(logits_BV[rows]), [sampling[i] for i in cut]))
     return logits_BV
 
 
@@ -89,21 +89,21 @@ def _truncate(logprobs_BV: Tensor, sampling: Sequence[Sampling]) -> Tensor:
         return torch.tensor(values, device=top.device)[:, None]
 
     keep = torch.arange(size, device=top.device) < column([s.top_k or size for s in sampling])
-    top = normalised(top.masked_fill(~keep, -torch.inf))  # each filter sees the last one's result
+    top = exact_log_softmax(top.masked_fill(~keep, -torch.inf))  # each filter sees the last one's result
     before = top.exp().cumsum(-1) - top.exp()  # mass above: a token stays while less than p lies before it
     keep = keep & (before < column([s.top_p if s.top_p < 1 else torch.inf for s in sampling]))
-    top = normalised(top.masked_fill(~keep, -torch.inf))
+    top = exact_log_softmax(top.masked_fill(~keep, -torch.inf))
     keep = keep & (top >= top[:, :1] + column([s.min_p for s in sampling]).log())
-    top = normalised(top.masked_fill(~keep, -torch.inf))
+    top = exact_log_softmax(top.masked_fill(~keep, -torch.inf))
     return torch.full_like(logprobs_BV, -torch.inf).scatter(-1, order, top)
 
 
-def draw(
+def sample_tokens(
     logits_BV: Tensor, uniform_B: Tensor, greedy_B: Tensor, forced_B: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Token ids [B] and their log-probabilities [B]. `uniform_B` lies in [0, 1), in float64; `forced_B` has the tokens
     that are not drawn, and -1 for the others."""
-    where = exact(logits_BV.device)
+    where = float64_device(logits_BV.device)
     top_B1 = logits_BV.amax(-1, keepdim=True)
     found = _invert((logits_BV - top_B1).exp_().to(where), uniform_B.to(where))
     token_B, log_total_B = (x.to(logits_BV.device) for x in (found[0], found[1].log().float()))
@@ -114,14 +114,14 @@ def draw(
     return token_B, (logits_BV.gather(-1, token_B[:, None]) - top_B1)[:, 0] - log_total_B
 
 
-def exact(device: torch.device) -> torch.device:
+def float64_device(device: torch.device) -> torch.device:
     """Where to add in float64 for this device: Apple's has none."""
     return torch.device("cpu") if device.type == "mps" else device
 
 
-def measure(logits_BV: Tensor) -> dict[str, Tensor]:
+def entropy_measures(logits_BV: Tensor) -> dict[str, Tensor]:
     """Of the model's own distribution: entropy, varentropy (the variance of the surprise) and Gini impurity, [B]."""
-    logp = normalised(logits_BV.float())
+    logp = exact_log_softmax(logits_BV.float())
     p = logp.exp()
     surprise = torch.where(p > 0, -logp, 0.0)
     entropy = (p * surprise).sum(-1)

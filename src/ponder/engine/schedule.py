@@ -16,25 +16,25 @@ from itertools import count
 
 import numpy as np
 
-from ponder.engine.request import Reading, Row
-from ponder.engine.tree import Memory, Node, Slots, Tree
+from ponder.engine.request import ReadRequest, SequenceState
+from ponder.engine.tree import SlotAllocator, RadixNode, Slots, RadixTree
 from ponder.types import Ids
 
 _MARGIN = 16  # tokens that each continuation can grow before newly admitted work may push another out
 _PATIENCE = 4  # passes that fill before those who decode have a turn of their own
 
-Work = Row | Reading
-Choice = Callable[[Sequence[Row]], tuple[Sequence[Row], int]]  # of those who decode, who has a turn, of how many passes
+WorkItem = SequenceState | ReadRequest
+ChooseSequences = Callable[[Sequence[SequenceState]], tuple[Sequence[SequenceState], int]]  # of those who decode, who has a turn, of how many passes
 
 
 @dataclass(slots=True)
-class Part:
+class PrefillChunk:
     """Tokens `start` to `stop` of a run, to be computed; `reading` wants their hidden states."""
 
-    node: Node
+    node: RadixNode
     start: int
     stop: int
-    reading: Reading | None = None
+    read_request: ReadRequest | None = None
 
     @property
     def tokens(self) -> Ids:
@@ -45,7 +45,7 @@ class Part:
         return self.node.slots[self.start : self.stop]
 
     @property
-    def seen(self) -> Slots:
+    def visible_slots(self) -> Slots:
         """Of all tokens up to the last of these."""
         return np.concatenate([*(n.slots for n in self.node.path()[:-1]), self.node.slots[: self.stop]])
 
@@ -56,52 +56,52 @@ class Part:
 
 
 @dataclass(slots=True)
-class Turn:
+class StepPlan:
     """One pass that fills parts and decodes rows; or, without parts, several passes that decode."""
 
-    parts: list[Part]
-    rows: list[Row]
+    chunks: list[PrefillChunk]
+    rows: list[SequenceState]
     steps: int = 1  # for which the rows have slots
 
 
-class Schedule:
+class Scheduler:
     def __init__(self, size: int, most_rows: int, chunk: int) -> None:
-        self.memory = Memory(size)
-        self.tree = Tree(self.memory)
-        self.most_rows, self.chunk = most_rows, chunk
-        self.waiting: list[tuple[tuple[int, int], Work]] = []  # a heap, by order
-        self.filling: list[Work] = []
-        self.decoding: list[Row] = []
+        self.allocator = SlotAllocator(size)
+        self.tree = RadixTree(self.allocator)
+        self.most_rows, self.prefill_chunk_tokens = most_rows, chunk
+        self.waiting: list[tuple[tuple[int, int], WorkItem]] = []  # a heap, by order
+        self.prefilling: list[WorkItem] = []
+        self.decoding: list[SequenceState] = []
         self.stepped_back = 0  # how often work had to
         self._arrivals = count()
         self._fills = 0
 
     def __bool__(self) -> bool:
-        return bool(self.waiting or self.filling or self.decoding)
+        return bool(self.waiting or self.prefilling or self.decoding)
 
     def fits(self, tokens: int) -> bool:
-        return tokens <= self.memory.size
+        return tokens <= self.allocator.size
 
-    def add(self, works: Sequence[Work]) -> None:
+    def add(self, works: Sequence[WorkItem]) -> None:
         """What came together keeps together."""
         arrival = next(self._arrivals)
         for i, work in enumerate(works):
             assert self.fits(work.length)
-            work.order = (arrival, i)
-            heapq.heappush(self.waiting, (work.order, work))
+            work.priority = (arrival, i)
+            heapq.heappush(self.waiting, (work.priority, work))
 
-    def next(
-        self, choose: Choice = lambda rows: (rows, 1), beside: Callable[[Sequence[Part]], bool] = lambda parts: True
-    ) -> Turn | None:
+    def plan_step(
+        self, choose: ChooseSequences = lambda rows: (rows, 1), mixed_batch: Callable[[Sequence[PrefillChunk]], bool] = lambda parts: True
+    ) -> StepPlan | None:
         """None: nothing can be done now. `beside`: shall who decodes have a token of the pass that fills parts?"""
         self._admit()
         parts = self._parts()
-        if self.filling and not parts:
-            self.filled(())  # another who ended has computed what they waited for
+        if self.prefilling and not parts:
+            self.finish_chunks(())  # another who ended has computed what they waited for
         if parts and (self._fills < _PATIENCE or not self.decoding):
             self._fills += 1
-            rows = list(choose(self.decoding)[0]) if self.decoding and beside(parts) else []
-            return Turn(parts, rows if self.ahead(rows, 1) else [])
+            rows = list(choose(self.decoding)[0]) if self.decoding and mixed_batch(parts) else []
+            return StepPlan(parts, rows if self.reserve_ahead(rows, 1) else [])
         self._fills = 0
         assert self.decoding or not self.waiting
         while self.decoding:  # until somebody has room, or all have stepped back
@@ -109,28 +109,28 @@ class Schedule:
                 return turn
         return None
 
-    def filled(self, parts: Sequence[Part]) -> list[Reading]:
+    def finish_chunks(self, parts: Sequence[PrefillChunk]) -> list[ReadRequest]:
         """These parts were computed. Returns the readings that are complete with them."""
         for part in parts:
-            part.node.filled = max(part.node.filled, part.stop)
-        still: list[Work] = []
-        read: list[Reading] = []
-        for work in self.filling:
+            part.node.computed = max(part.node.computed, part.stop)
+        still: list[WorkItem] = []
+        read: list[ReadRequest] = []
+        for work in self.prefilling:
             assert work.node is not None
-            if not work.node.whole:
+            if not work.node.is_computed:
                 still.append(work)
-            elif isinstance(work, Row):
+            elif isinstance(work, SequenceState):
                 self.decoding.append(work)
-            elif work.own is not None and work.own.filled < len(work.own):
+            elif work.uncached is not None and work.uncached.computed < len(work.uncached):
                 still.append(work)
             else:
                 read.append(work)
-        self.filling = still
+        self.prefilling = still
         for reading in read:
             self._leave(reading)
         return read
 
-    def end(self, *works: Work) -> None:
+    def remove(self, *works: WorkItem) -> None:
         """Finished or cancelled, wherever they stand. What was computed for them stays in the cache."""
         if gone := {work for work in works if work.node is None}:
             self.waiting = [entry for entry in self.waiting if entry[1] not in gone]
@@ -141,143 +141,143 @@ class Schedule:
         elif here:
             leaving = set(here)
             self.decoding = [row for row in self.decoding if row not in leaving]
-            self.filling = [work for work in self.filling if work not in leaving]
+            self.prefilling = [work for work in self.prefilling if work not in leaving]
         for work in here:
             self._leave(work)
 
-    def renew(self) -> None:
+    def reset_prefix_cache(self) -> None:
         """The weights have changed: nothing computed with the old ones is found any more. Who decodes goes on."""
-        for work in list(self.filling):
+        for work in list(self.prefilling):
             self._step_back(work)
-        self.tree = self.tree.clear()
+        self.tree = self.tree.replace_with_empty()
 
     def _admit(self) -> None:
-        rows = len(self.decoding) + sum(isinstance(w, Row) for w in self.filling)
-        last: Work | None = None  # who was placed before
+        rows = len(self.decoding) + sum(isinstance(w, SequenceState) for w in self.prefilling)
+        last: WorkItem | None = None  # who was placed before
         ready = False  # all that he needs is computed
         while self.waiting:
             work = self.waiting[0][1]
-            if isinstance(work, Row) and rows >= self.most_rows:
+            if isinstance(work, SequenceState) and rows >= self.most_rows:
                 return
-            if isinstance(work, Row) and isinstance(last, Row) and _alike(work, last):
-                if self.memory.free + self.tree.idle < _MARGIN * (rows + 1):
+            if isinstance(work, SequenceState) and isinstance(last, SequenceState) and _alike(work, last):
+                if self.allocator.free_count + self.tree.evictable < _MARGIN * (rows + 1):
                     return
                 assert last.node is not None
                 work.node = self.tree.hold(last.node)
             elif self._place(work, rows):
                 assert work.node is not None
-                ready = isinstance(work, Row) and work.node.whole
+                ready = isinstance(work, SequenceState) and work.node.is_computed
             else:
                 return
             heapq.heappop(self.waiting)
-            rows += isinstance(work, Row)
+            rows += isinstance(work, SequenceState)
             last = work
-            if isinstance(work, Row) and ready:
+            if isinstance(work, SequenceState) and ready:
                 self.decoding.append(work)
             else:
-                self.filling.append(work)
+                self.prefilling.append(work)
 
-    def _place(self, work: Work, rows: int) -> bool:
+    def _place(self, work: WorkItem, rows: int) -> bool:
         """Find or make room for what must be in the cache before it can go on."""
         tokens = work.tokens
-        known, rest = tokens[: work.begin], 0 if isinstance(work, Row) else work.length - work.begin
-        node = self.tree.hold(self.tree.match(known, work.adapter))
+        known, rest = tokens[: work.start], 0 if isinstance(work, SequenceState) else work.length - work.start
+        node = self.tree.hold(self.tree.match_prefix(known, work.adapter))
         needed = len(known) - node.end + rest
-        alone = not self.decoding and not self.filling
+        alone = not self.decoding and not self.prefilling
         margin = 1 if alone else _MARGIN * (rows + 1)
-        if self.memory.free + self.tree.idle < needed + margin * (not alone or isinstance(work, Row)):
+        if self.allocator.free_count + self.tree.evictable < needed + margin * (not alone or isinstance(work, SequenceState)):
             self.tree.release(node)
             return False
         self.tree.evict(needed)
-        work.computed += needed
+        work.prefill_tokens += needed
         if node.end < len(known):
             fresh = known[node.end :]
-            child = self.tree.hold(self.tree.add(node, fresh, self.memory.take(len(fresh)), 0))
+            child = self.tree.hold(self.tree.add(node, fresh, self.allocator.allocate(len(fresh)), 0))
             self.tree.release(node)
             node = child
         work.node = node
-        if isinstance(work, Reading):
-            work.own = Node(self.tree, node, tokens[work.begin :], self.memory.take(rest), 0)
+        if isinstance(work, ReadRequest):
+            work.uncached = RadixNode(self.tree, node, tokens[work.start :], self.allocator.allocate(rest), 0)
         return True
 
-    def _parts(self) -> list[Part]:
+    def _parts(self) -> list[PrefillChunk]:
         """The next runs to compute, in the order of those who wait for them, parents before children."""
-        left, met = self.chunk, set[int]()
-        parts: list[Part] = []
-        for work in self.filling:
+        left, met = self.prefill_chunk_tokens, set[int]()
+        parts: list[PrefillChunk] = []
+        for work in self.prefilling:
             assert work.node is not None
-            runs = work.node.path() + ([work.own] if isinstance(work, Reading) and work.own else [])
+            runs = work.node.path() + ([work.uncached] if isinstance(work, ReadRequest) and work.uncached else [])
             for node in runs:
-                if node.filled == len(node) or id(node) in met:
+                if node.computed == len(node) or id(node) in met:
                     continue
                 if not left:
                     return parts
                 met.add(id(node))
-                stop = min(len(node), node.filled + left)
-                wanted = work if isinstance(work, Reading) and node is work.own else None
-                parts.append(Part(node, node.filled, stop, wanted))
-                left -= stop - node.filled
+                stop = min(len(node), node.computed + left)
+                wanted = work if isinstance(work, ReadRequest) and node is work.uncached else None
+                parts.append(PrefillChunk(node, node.computed, stop, wanted))
+                left -= stop - node.computed
         return parts
 
-    def ahead(self, rows: Sequence[Row], steps: int) -> bool:
+    def reserve_ahead(self, rows: Sequence[SequenceState], steps: int) -> bool:
         """Slots for so many more tokens of each, if there are some without pushing anyone out."""
         if not self.tree.evict(steps * len(rows)):
             return False
         self._hand_out(rows, steps)
         return True
 
-    def _grow(self, rows: Sequence[Row], steps: int) -> Turn | None:
+    def _grow(self, rows: Sequence[SequenceState], steps: int) -> StepPlan | None:
         """Slots for more tokens of each of these, for one at least; the youngest work steps back until there are
         enough. None: all of these have."""
-        while steps > 1 and self.memory.free + self.tree.idle < steps * len(rows):
+        while steps > 1 and self.allocator.free_count + self.tree.evictable < steps * len(rows):
             steps //= 2
         while not self.tree.evict(steps * len(rows)):
-            active: list[Work] = [*self.decoding, *self.filling]
+            active: list[WorkItem] = [*self.decoding, *self.prefilling]
             assert len(active) > 1, "work that fits the memory alone must find room there alone"
-            self._step_back(max(active, key=lambda work: work.order))
+            self._step_back(max(active, key=lambda work: work.priority))
             rows = [row for row in rows if row.node is not None]
         self._hand_out(rows, steps)
-        return Turn([], list(rows), steps) if rows else None
+        return StepPlan([], list(rows), steps) if rows else None
 
-    def _hand_out(self, rows: Sequence[Row], steps: int) -> None:
-        slots = self.memory.take(steps * len(rows)).reshape(-1, steps)
+    def _hand_out(self, rows: Sequence[SequenceState], steps: int) -> None:
+        slots = self.allocator.allocate(steps * len(rows)).reshape(-1, steps)
         for row, own in zip(rows, slots.tolist(), strict=True):
-            row.own += own
+            row.slots += own
 
-    def _step_back(self, work: Work) -> None:
+    def _step_back(self, work: WorkItem) -> None:
         self.stepped_back += 1
         self._remove(work)
         self._leave(work)
-        heapq.heappush(self.waiting, (work.order, work))
+        heapq.heappush(self.waiting, (work.priority, work))
 
-    def _remove(self, work: Work) -> None:
-        active: list[Row] | list[Work] = self.decoding if work in self.decoding else self.filling
+    def _remove(self, work: WorkItem) -> None:
+        active: list[SequenceState] | list[WorkItem] = self.decoding if work in self.decoding else self.prefilling
         active.remove(work)  # type: ignore[arg-type]
 
-    def _leave(self, work: Work) -> None:
+    def _leave(self, work: WorkItem) -> None:
         """Hand what was computed to the tree, and let go."""
         assert work.node is not None
         node, tree = work.node, work.node.tree
-        if isinstance(work, Row):
-            kept = np.asarray(work.own, np.int32)
+        if isinstance(work, SequenceState):
+            kept = np.asarray(work.slots, np.int32)
             filled = min(len(kept), work.length - 1 - node.end)  # the others were for tokens that never came
             tokens = work.tokens[node.end : node.end + filled]
-            work.own = []
+            work.slots = []
         else:
-            assert work.own is not None
-            tokens, kept, filled = work.own.tokens, work.own.slots, work.own.filled
-            work.own = None
+            assert work.uncached is not None
+            tokens, kept, filled = work.uncached.tokens, work.uncached.slots, work.uncached.computed
+            work.uncached = None
             if filled < len(tokens):
                 work.hidden = []  # what was read so far is read again
-        if tree.dead or not node.whole:
-            self.memory.give(kept)
+        if tree.is_stale or not node.is_computed:
+            self.allocator.free_slots(kept)
         else:
-            self.memory.give(kept[filled:])
-            tree.keep(node, tokens[:filled], kept[:filled])
+            self.allocator.free_slots(kept[filled:])
+            tree.insert_computed(node, tokens[:filled], kept[:filled])
         tree.release(node)
         work.node = None
 
 
-def _alike(a: Row, b: Row) -> bool:
+def _alike(a: SequenceState, b: SequenceState) -> bool:
     """Both begin, with the same prefix."""
     return a.request is b.request and not a.token_ids and not b.token_ids

@@ -10,88 +10,88 @@ from torch import Tensor, nn
 
 from ponder.nets.decoder import Decoder
 
-SMALL = {"int8": (torch.int8, 127.0), "fp8": (torch.float8_e4m3fn, 448.0)}  # by name: the type, its largest number
+QUANTIZED_DTYPES = {"int8": (torch.int8, 127.0), "fp8": (torch.float8_e4m3fn, 448.0)}  # by name: the type, its largest number
 
 
 @dataclass(slots=True)
-class Linear:
+class FusedLinear:
     """A matrix [out, in] and bias; and the matrix in one byte an entry, if it is used so: times `scale`, by row."""
 
     weight: Tensor
     bias: Tensor | None
-    small: Tensor | None = None
+    quantized: Tensor | None = None
     scale: Tensor | None = None
 
-    def shrink(self, kind: str) -> None:
+    def quantize(self, kind: str) -> None:
         """Round it anew, where it was rounded before."""
-        dtype, largest = SMALL[kind]
+        dtype, largest = QUANTIZED_DTYPES[kind]
         scale = self.weight.abs().amax(1, keepdim=True).float().clamp(min=1e-12) / largest
         small = self.weight.float() / scale
         small = (small.round() if kind == "int8" else small).to(dtype)
-        if self.small is None or self.scale is None:
-            self.small, self.scale = small, scale[:, 0].contiguous()
+        if self.quantized is None or self.scale is None:
+            self.quantized, self.scale = small, scale[:, 0].contiguous()
         else:
-            self.small.copy_(small)
+            self.quantized.copy_(small)
             self.scale.copy_(scale[:, 0])
 
 
 @dataclass(slots=True)
-class Layer:
+class FusedLayer:
     block: Any
-    qkv: Linear
-    out: Linear
-    gate_up: Linear
-    down: Linear
+    qkv: FusedLinear
+    out: FusedLinear
+    gate_up: FusedLinear
+    down: FusedLinear
     window: int  # 0: none
-    turn: int  # which of the decoder's two rotations
+    rope_index: int  # which of the decoder's two rotations
 
 
-class Weights:
+class FusedWeights:
     """Matrices that one input meets are merged: the decoder's parameters become views of the merged ones, so the
     learner trains them in place. Angles are kept for `more` positions than the decoder's context."""
 
     @torch.inference_mode(False)  # what is made in inference mode cannot be trained
-    def __init__(self, net: Decoder, more: int, small: str = "") -> None:
-        self.config, self.small = net.config, small
+    def __init__(self, net: Decoder, more: int, quantization: str = "") -> None:
+        self.config, self.quantization = net.config, quantization
         c = net.config
-        self.layers: list[Layer] = []
+        self.layers: list[FusedLayer] = []
         block: Any
         for block in net.layers:
             own, mlp = block.self_attn, block.mlp
             self.layers.append(
-                Layer(
+                FusedLayer(
                     block,
                     _merged([own.q_proj, own.k_proj, own.v_proj]),
-                    Linear(own.o_proj.weight, own.o_proj.bias),
+                    FusedLinear(own.o_proj.weight, own.o_proj.bias),
                     _merged([mlp.gate_proj, mlp.up_proj]),
-                    Linear(mlp.down_proj.weight, mlp.down_proj.bias),
+                    FusedLinear(mlp.down_proj.weight, mlp.down_proj.bias),
                     own.window or 0,
                     1 if c.local_rope is not None and own.window is not None else 0,
                 )
             )
         self.embedding, self.head, self.norm = net.embed_tokens.weight, net.lm_head.weight, net.norm.weight
-        self.where = where(net)
+        self.addresses = parameter_addresses(net)
         at, half = torch.arange(c.context + more, device=net.device), c.head_dim // 2
-        self.turns = []
-        for freqs, factor in net._turns:
-            cos, sin = net._turn(at, freqs, factor, net.dtype)
-            self.turns.append((cos[:, 0, :half].contiguous(), sin[:, 0, :half].contiguous()))
-        self.renew()
+        self.rope_tables = []
+        for freqs, factor in net.rope_frequencies:
+            cos, sin = net.rope_cos_sin(at, freqs, factor, net.dtype)
+            self.rope_tables.append((cos[:, 0, :half].contiguous(), sin[:, 0, :half].contiguous()))
+        self.requantize()
 
     @torch.no_grad()
-    def renew(self) -> None:
+    def requantize(self) -> None:
         """The decoder's weights have changed: so do the copies of them."""
-        if self.small:
+        if self.quantization:
             for layer in self.layers:
                 for linear in (layer.qkv, layer.out, layer.gate_up, layer.down):
-                    linear.shrink(self.small)
+                    linear.quantize(self.quantization)
 
 
-def where(net: Decoder) -> list[int]:
+def parameter_addresses(net: Decoder) -> list[int]:
     return [p.data_ptr() for p in net.parameters()]
 
 
-def _merged(layers: list[Any]) -> Linear:
+def _merged(layers: list[Any]) -> FusedLinear:
     """One matrix (and bias) for several linear layers; theirs are views of it from now on."""
 
     def one(parts: list[nn.Parameter]) -> Tensor:
@@ -106,4 +106,4 @@ def _merged(layers: list[Any]) -> Linear:
         return whole
 
     bias = one([layer.bias for layer in layers]) if layers[0].bias is not None else None
-    return Linear(one([layer.weight for layer in layers]), bias)
+    return FusedLinear(one([layer.weight for layer in layers]), bias)

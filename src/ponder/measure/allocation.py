@@ -13,19 +13,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ponder.errors import UsageError
-from ponder.measure.given import Counts, Floats64
-from ponder.measure.passk import counts, log_miss
+from ponder.measure.given import IntArray, Floats64
+from ponder.measure.passk import check_counts, log_miss
 
 
-def known_coverage(rates: ArrayLike, most: int) -> Floats64:
+def known_coverage(rates: ArrayLike, max_samples: int) -> Floats64:
     """1 - (1 - p)^m, for problems whose chance p per sample is known."""
     p_P = np.asarray(rates, dtype=float)
     if p_P.ndim != 1 or not np.all((p_P >= 0) & (p_P <= 1)):
         raise UsageError("a pass rate lies in [0, 1], one for each problem; say what is unknown with believed_coverage")
-    return np.asarray(1 - (1 - p_P[:, None]) ** np.arange(_most(most) + 1))
+    return np.asarray(1 - (1 - p_P[:, None]) ** np.arange(_most(max_samples) + 1))
 
 
-def believed_coverage(right: ArrayLike, wrong: ArrayLike, most: int) -> Floats64:
+def believed_coverage(right: ArrayLike, wrong: ArrayLike, max_samples: int) -> Floats64:
     """1 - E[(1 - p)^m] where p is believed to be Beta(right, wrong): samples seen, plus what was believed before.
 
     One right and one wrong more than were seen start from knowing nothing.
@@ -33,21 +33,21 @@ def believed_coverage(right: ArrayLike, wrong: ArrayLike, most: int) -> Floats64
     a_P, b_P = np.broadcast_arrays(np.asarray(right, dtype=float), np.asarray(wrong, dtype=float))
     if a_P.ndim != 1 or not np.all((a_P > 0) & (b_P > 0) & np.isfinite(a_P + b_P)):
         raise UsageError("a belief Beta(right, wrong) takes two numbers above 0 for each problem; add 1 to counts")
-    i = np.arange(_most(most))
+    i = np.arange(_most(max_samples))
     miss = np.cumprod((b_P[:, None] + i) / (a_P[:, None] + b_P[:, None] + i), axis=1)
     return np.concatenate([np.zeros((a_P.size, 1)), 1 - miss], axis=1)
 
 
-def replayed_coverage(n: ArrayLike, c: ArrayLike, most: int) -> Floats64:
+def replayed_coverage(n: ArrayLike, c: ArrayLike, max_samples: int) -> Floats64:
     """pass@m of logged samples, n of which c were right: what m of them would have brought. Needs m <= n."""
-    n_P, c_P, _ = counts(n, c, 1)
+    n_P, c_P, _ = check_counts(n, c, 1)
     n_P, c_P = n_P.ravel(), c_P.ravel()
-    if most > int(n_P.min()):
-        raise UsageError(f"a problem has {int(n_P.min())} logged samples, so {most} of them cannot be replayed")
-    return np.asarray(-np.expm1(log_miss(n_P[:, None], c_P[:, None], np.arange(_most(most) + 1))))
+    if max_samples > int(n_P.min()):
+        raise UsageError(f"a problem has {int(n_P.min())} logged samples, so {max_samples} of them cannot be replayed")
+    return np.asarray(-np.expm1(log_miss(n_P[:, None], c_P[:, None], np.arange(_most(max_samples) + 1))))
 
 
-def allocate(coverage: ArrayLike, budget: int) -> Counts:
+def allocate_samples(coverage: ArrayLike, budget: int) -> IntArray:
     """How many samples each problem gets, so that the sum of coverage is largest."""
     rows_PM = np.asarray(coverage, dtype=float)
     if rows_PM.ndim != 2 or rows_PM.shape[1] < 2 or not np.isfinite(rows_PM).all():
@@ -66,32 +66,32 @@ def allocate(coverage: ArrayLike, budget: int) -> Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class AllocationReplay:
     """An allocation on logged samples: mean coverage with it, with equal shares, and with the best in hindsight."""
 
-    chosen: float
-    uniform: float
-    best: float
+    allocated_coverage: float
+    uniform_coverage: float
+    best_coverage: float
     budget: int
 
     @property
     def gain(self) -> float:
         """Over equal shares."""
-        return self.chosen - self.uniform
+        return self.allocated_coverage - self.uniform_coverage
 
     @property
     def regret(self) -> float:
         """Below what one could have done who knew the logged outcomes."""
-        return self.best - self.chosen
+        return self.best_coverage - self.allocated_coverage
 
 
-def replay(samples: Sequence[int] | Counts, n: ArrayLike, c: ArrayLike) -> Replay:
+def replay_allocation(samples: Sequence[int] | IntArray, n: ArrayLike, c: ArrayLike) -> AllocationReplay:
     """What an allocation brings on logs of n samples of each problem, c of them right, exactly (mean over subsets).
 
     Judge difficulty on other samples than these, or the allocation has seen what it is tried on.
     """
     given_P = np.asarray(samples)
-    n_P, c_P, _ = counts(n, c, 1)
+    n_P, c_P, _ = check_counts(n, c, 1)
     try:
         n_P, c_P = (np.broadcast_to(x, given_P.shape) for x in (n_P, c_P))
     except ValueError:
@@ -111,9 +111,9 @@ def replay(samples: Sequence[int] | Counts, n: ArrayLike, c: ArrayLike) -> Repla
     uniform = equal[0] + more / given_P.size * (equal[1] - equal[0])  # who gets one more is drawn at random
     most = max(1, min(int(n_P.max()), budget))
     rows_PM = -np.expm1(log_miss(n_P[:, None], c_P[:, None], np.minimum(np.arange(most + 1), n_P[:, None])))
-    known = allocate(rows_PM, budget)
+    known = allocate_samples(rows_PM, budget)
     best = rows_PM[np.arange(given_P.size), known].mean()
-    return Replay(float(chosen.mean()), float(uniform), float(best), budget)
+    return AllocationReplay(float(chosen.mean()), float(uniform), float(best), budget)
 
 
 def _most(most: int) -> int:

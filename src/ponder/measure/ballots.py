@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from ponder.errors import UsageError
-from ponder.measure.given import Counts, Floats64, check, numbers
+from ponder.measure.given import IntArray, Floats64, check_choice, to_floats
 
 # What an unscored sample does: stop with an error, or never get chosen while others are.
 Missing = Literal["error", "abstain"]
@@ -23,17 +23,17 @@ Missing = Literal["error", "abstain"]
 class Ballots:
     """The samples of one problem, in the order they came."""
 
-    label_N: Counts  # which answer, numbered by first appearance; -1: no answer, or no score: no vote
+    label_N: IntArray  # which answer, numbered by first appearance; -1: no answer, or no score: no vote
     weight_N: Floats64
-    worth_L: Floats64  # of each answer: how right it is; NaN where no verifier could judge any sample that gave it
-    silence: float  # worth of no answer: wrong; NaN where no verifier could judge any sample of the problem
+    value_L: Floats64  # of each answer: how right it is; NaN where no verifier could judge any sample that gave it
+    no_answer_value: float  # worth of no answer: wrong; NaN where no verifier could judge any sample of the problem
 
     @property
     def size(self) -> int:
         return self.label_N.size
 
 
-def ballots(
+def to_vote_arrays(
     answers: Sequence[Hashable | None],
     right: Sequence[float | None],
     scores: Sequence[float | None] | None = None,
@@ -66,12 +66,12 @@ def one_problem(
     right: Sequence[float | None], scores: Sequence[float | None], missing: Missing
 ) -> tuple[Floats64, Floats64]:
     """Outcomes and scores as numbers, NaN where there is none."""
-    check("way with missing scores", missing, Missing)
+    check_choice("way with missing scores", missing, Missing)
     if len(right) != len(scores):
         raise UsageError(f"every sample takes one score; got {len(right)} outcomes and {len(scores)} scores")
     if len(right) == 0:
         raise UsageError("a problem without samples has no votes; leave it out, or sample it")
-    right_N, scores_N = numbers(right), numbers(scores)
+    right_N, scores_N = to_floats(right), to_floats(scores)
     if np.any((right_N < 0) | (right_N > 1)):
         raise UsageError("an outcome lies between 0 (wrong) and 1 (right), or is None where nobody could judge it")
     if missing == "error" and (lost := int(np.isnan(scores_N).sum())):

@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike
 
 from ponder.errors import UsageError
 from ponder.measure.ballots import Missing, one_problem
-from ponder.measure.given import Counts, Floats64
-from ponder.measure.passk import counts, log_miss
+from ponder.measure.given import IntArray, Floats64
+from ponder.measure.passk import check_counts, log_miss
 
 
 def best_at_k(
@@ -28,8 +28,8 @@ def best_at_k(
     """
     right_N, scores_N = one_problem(right, scores, missing)
     n = right_N.size
-    _, _, k_K = counts(n, 0, k)
-    _enough(n, k_K)
+    _, _, k_K = check_counts(n, 0, k)
+    _require_k_samples(n, k_K)
     votes = ~np.isnan(scores_N)
     value_G, inverse = np.unique(scores_N[votes], return_inverse=True)
     if value_G.size == 0 or np.isnan(right_N).all():
@@ -46,6 +46,6 @@ def best_at_k(
     return np.asarray(np.where(chance_GK > 0, chance_GK * mean_G.reshape(shape), 0.0).sum(axis=0))
 
 
-def _enough(n: int, k_K: Counts) -> None:
+def _require_k_samples(n: int, k_K: IntArray) -> None:
     if (k := int(k_K.max(initial=1))) > n:
         raise UsageError(f"best-of-{k} needs {k} samples; there are {n}. Sample more, or ask for a smaller k")

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from ponder.errors import UsageError
-from ponder.measure.given import Counts, Floats64, check, numbers
+from ponder.measure.given import IntArray, Floats64, check_choice, to_floats
 from ponder.measure.intervals import wilson
 
 Bins = Literal["width", "mass"]  # as wide as each other, or as many samples in each
@@ -22,16 +22,16 @@ Bins = Literal["width", "mass"]  # as wide as each other, or as many samples in 
 class Reliability:
     """For each bin that holds samples: what its scores promised, and how often it was right, with Wilson's interval."""
 
-    promised: Floats64
+    confidence: Floats64
     accuracy: Floats64
     low: Floats64
     high: Floats64
-    count: Counts
+    count: IntArray
 
     @property
     def ece(self) -> float:
         """Expected calibration error: the mean gap between promise and accuracy, each sample counting once."""
-        return float(self.count @ np.abs(self.accuracy - self.promised) / self.count.sum())
+        return float(self.count @ np.abs(self.accuracy - self.confidence) / self.count.sum())
 
 
 def reliability(
@@ -39,7 +39,7 @@ def reliability(
 ) -> Reliability:
     """Scores in bins. Equal scores stay in one bin, so bins of equal mass can differ where scores tie."""
     score_N, right_N = _judged(scores, right)
-    check("way of making bins", by, Bins)
+    check_choice("way of making bins", by, Bins)
     if bins < 1:
         raise UsageError(f"a reliability curve needs at least 1 bin, got {bins}")
     if by == "width":
@@ -68,7 +68,7 @@ def brier(scores: Sequence[float | None], right: Sequence[float | None]) -> floa
 
 def fit_temperature(logits: Sequence[float | None], right: Sequence[float | None]) -> float:
     """T for which sigmoid(logit / T) makes the outcomes likeliest (Guo et al. 2017): above 1, it was too sure."""
-    logit_N, right_N = pairs(logits, right)
+    logit_N, right_N = check_scores_and_outcomes(logits, right)
     if np.all(right_N == right_N[0]):
         raise UsageError("all outcomes are the same, so no temperature is best; give right and wrong samples")
     from scipy.optimize import minimize_scalar
@@ -87,11 +87,11 @@ def fit_temperature(logits: Sequence[float | None], right: Sequence[float | None
     return float(np.exp(found.x))
 
 
-def pairs(scores: Sequence[float | None], right: Sequence[float | None]) -> tuple[Floats64, Floats64]:
+def check_scores_and_outcomes(scores: Sequence[float | None], right: Sequence[float | None]) -> tuple[Floats64, Floats64]:
     """Score and outcome of each sample; both must be known, and outcomes 0 or 1."""
     if len(scores) != len(right) or len(right) == 0:
         raise UsageError(f"every sample takes one score and one outcome; got {len(scores)} and {len(right)}")
-    score_N, right_N = numbers(scores), numbers(right)
+    score_N, right_N = to_floats(scores), to_floats(right)
     if lost := int((~np.isfinite(score_N) | np.isnan(right_N)).sum()):
         raise UsageError(f"{lost} of {right_N.size} samples lack a score or a verdict; leave them out and say so")
     if not np.all((right_N == 0) | (right_N == 1)):
@@ -100,7 +100,7 @@ def pairs(scores: Sequence[float | None], right: Sequence[float | None]) -> tupl
 
 
 def _judged(scores: Sequence[float | None], right: Sequence[float | None]) -> tuple[Floats64, Floats64]:
-    score_N, right_N = pairs(scores, right)
+    score_N, right_N = check_scores_and_outcomes(scores, right)
     if np.any((score_N < 0) | (score_N > 1)):
         raise UsageError("calibration is of probabilities, in [0, 1]; pass reward-model logits through a sigmoid first")
     return score_N, right_N

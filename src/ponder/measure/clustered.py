@@ -14,14 +14,14 @@ from typing import Literal
 import numpy as np
 
 from ponder.errors import UsageError
-from ponder.measure.given import Floats64, check, numbers
-from ponder.measure.intervals import LEVEL, all_equal, wilson
+from ponder.measure.given import Floats64, check_choice, to_floats
+from ponder.measure.intervals import LEVEL, constant_sample_interval, wilson
 
 # What is drawn again: problems with all their samples (what other problems of this kind would give); the samples of
 # these very problems; or both, each with its own share of the variance.
-Over = Literal["both", "problems", "samples"]
+ResampleLevel = Literal["both", "problems", "samples"]
 
-CELLS = 2_000_000  # draws kept at once
+MAX_RESAMPLED_VALUES = 2_000_000  # draws kept at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +33,15 @@ class Clustered:
     high: float
     problems: int
     samples: int
-    from_problems: float  # the part of its standard error that only more problems lower
-    from_samples: float | None  # the part that more samples of each lower too; None: in the other, it cannot be told
+    problem_standard_error: float  # the part of its standard error that only more problems lower
+    sample_standard_error: float | None  # the part that more samples of each lower too; None: in the other, it cannot be told
     undecided: int = 0  # samples without a verdict: in no number
-    empty: int = 0  # problems without any verdict: left out
+    problems_without_verdict: int = 0  # problems without any verdict: left out
 
 
 def clustered_mean(groups: Sequence[Sequence[float | None]], level: float = LEVEL) -> Clustered:
     """The mean of the problems' means. A problem is one observation, whatever its samples; Student's interval."""
-    known, undecided, empty = _known(groups)
+    known, undecided, empty = _drop_undecided(groups)
     value_P = np.array([g.mean() for g in known])
     size = len(known)
     inner = _from_samples(known)
@@ -52,7 +52,7 @@ def clustered_mean(groups: Sequence[Sequence[float | None]], level: float = LEVE
     if error == 0 and mean in (0.0, 1.0):  # all right or all wrong is not certain
         low, high = wilson(round(mean) * size, size, level)
     elif error == 0:
-        low, high = all_equal(mean, size, level)
+        low, high = constant_sample_interval(mean, size, level)
     else:
         from scipy.special import stdtrit
 
@@ -62,10 +62,10 @@ def clustered_mean(groups: Sequence[Sequence[float | None]], level: float = LEVE
     return Clustered(mean, low, high, size, sum(g.size for g in known), between, inner, undecided, empty)
 
 
-def bootstrap(
+def hierarchical_bootstrap(
     groups: Sequence[Sequence[float | None]],
-    of: Callable[[Floats64], Floats64] | None = None,
-    over: Over = "both",
+    statistic: Callable[[Floats64], Floats64] | None = None,
+    level_to_resample: ResampleLevel = "both",
     level: float = LEVEL,
     resamples: int = 2000,
     seed: int = 0,
@@ -76,20 +76,20 @@ def bootstrap(
     then samples again would count the sampling twice (a problem's own value already varies with what was sampled), so
     "both" shrinks the problems' values by as much as the samples' redrawing adds.
     """
-    check("level to draw again", over, Over)
-    known, undecided, empty = _known(groups)
+    check_choice("level to draw again", level_to_resample, ResampleLevel)
+    known, undecided, empty = _drop_undecided(groups)
     size = len(known)
     if size < 2:
         raise UsageError("an interval over problems needs at least two problems with a verdict")
-    measure = of or (lambda x: x.mean(axis=-1))
+    measure = statistic or (lambda x: x.mean(axis=-1))
     rng = np.random.default_rng(seed)
     value_P = np.array([float(measure(g)) for g in known])
-    inner_PR = np.zeros((size, 1)) if over == "problems" else _redrawn(known, measure, min(resamples, 500), rng)
+    inner_PR = np.zeros((size, 1)) if level_to_resample == "problems" else _redrawn(known, measure, min(resamples, 500), rng)
     mean = float(value_P.mean())
     within, total = float(inner_PR.var(axis=1).mean()), float(value_P.var(ddof=1))
-    fixed = over == "samples"
+    fixed = level_to_resample == "samples"
     keep = 0.0 if fixed or total == 0 else math.sqrt(max(0.0, 1 - within / total))
-    rows, parts = max(1, CELLS // size), []
+    rows, parts = max(1, MAX_RESAMPLED_VALUES // size), []
     for done in range(0, resamples, rows):
         shape = (min(rows, resamples - done), size)
         drawn = np.broadcast_to(np.arange(size), shape) if fixed else rng.integers(size, size=shape)
@@ -101,8 +101,8 @@ def bootstrap(
     if low == high and mean in (0.0, 1.0) and not fixed:
         low, high = wilson(round(mean) * size, size, level)
     elif low == high and not fixed:
-        low, high = all_equal(mean, size, level)
-    told = None if over == "problems" or all(g.size < 2 for g in known) else math.sqrt(within / size)
+        low, high = constant_sample_interval(mean, size, level)
+    told = None if level_to_resample == "problems" or all(g.size < 2 for g in known) else math.sqrt(within / size)
     between = 0.0 if fixed else math.sqrt(max(total - within, 0.0) / size)
     drawn_in_all = sum(g.size for g in known)
     return Clustered(mean, float(low), float(high), size, drawn_in_all, between, told, undecided, empty)
@@ -126,8 +126,8 @@ def _from_samples(known: list[Floats64]) -> float | None:
     return math.sqrt(float(np.mean(spread)) / len(known)) if spread else None
 
 
-def _known(groups: Sequence[Sequence[float | None]]) -> tuple[list[Floats64], int, int]:
-    told = [numbers(g) for g in groups]
+def _drop_undecided(groups: Sequence[Sequence[float | None]]) -> tuple[list[Floats64], int, int]:
+    told = [to_floats(g) for g in groups]
     if any(np.isinf(g).any() for g in told):
         raise UsageError("an outcome is infinite, so a mean says nothing; leave it out, as None")
     known = [g[~np.isnan(g)] for g in told]

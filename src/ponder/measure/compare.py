@@ -6,29 +6,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ponder.errors import UsageError
-from ponder.measure.decide import Method, decide, rate, usual
-from ponder.measure.intervals import FEW, Accuracy, Mean, all_equal, paired_difference
+from ponder.measure.decide import DecisionRule, apply_rule, accuracy_of_values, default_rule
+from ponder.measure.intervals import FEW_PROBLEMS, Accuracy, MeanInterval, constant_sample_interval, paired_difference
 from ponder.measure.paired import paired_means, sign_flip
 from ponder.measure.price import Price
-from ponder.measure.readers.attempts import Attempts, Group, same_problems
+from ponder.measure.readers.attempts import Attempts, ProblemAttempts, same_problems
 from ponder.types import Cost
 
 Worths = Sequence[float | None]
 
 
 @dataclass(frozen=True)
-class Line:
+class SystemResult:
     """One system: `worths` has what its answer to each problem is worth, None where no verdict says."""
 
     name: str
-    accuracy: Accuracy | Mean
-    worths: tuple[float | None, ...]
+    accuracy: Accuracy | MeanInterval
+    values: tuple[float | None, ...]
     samples: tuple[int, int]  # per problem, the fewest and the most
     undecided: int  # attempts without a verdict
-    tokens: float | None  # written per problem; None: the log does not tell
-    flops: float | None
-    seconds: float | None
-    dollars: float | None
+    tokens_per_problem: float | None  # written per problem; None: the log does not tell
+    flops_per_problem: float | None
+    seconds_per_problem: float | None
+    dollars_per_problem: float | None
 
 
 @dataclass(frozen=True)
@@ -41,28 +41,28 @@ class Pair:
     low: float
     high: float
     total: int  # problems that both have a verdict on
-    won: int  # problems on which the first is better
-    lost: int
+    wins: int  # problems on which the first is better
+    losses: int
     test: str
     p_value: float
-    adjusted: float  # the p-value, as one of several (Holm 1979)
+    adjusted_p_value: float  # the p-value, as one of several (Holm 1979)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    method: Method
+    rule: DecisionRule
     problems: int
-    lines: tuple[Line, ...]
+    systems: tuple[SystemResult, ...]
     pairs: tuple[Pair, ...]
     notes: tuple[str, ...]
 
 
-def compare(
+def compare_systems(
     systems: Sequence[Attempts],
-    method: Method | None = None,
-    common: bool = False,
+    method: DecisionRule | None = None,
+    common_only: bool = False,
     scorer: str | None = None,
-    every: bool = False,
+    all_pairs: bool = False,
     prices: Mapping[str, Price] | None = None,
 ) -> Comparison:
     """Every system against the first, or with `every` all pairs. `method`: how attempts become one answer.
@@ -71,20 +71,20 @@ def compare(
     """
     if prices and not any(s.name in prices for s in systems):
         raise UsageError(f"the price table names {', '.join(prices)}, none of {', '.join(s.name for s in systems)}")
-    aligned, notes = same_problems(systems, common)
-    ways = {usual(s) for s in aligned}
-    chosen: Method = method or (ways.pop() if len(ways) == 1 else "mean")
-    lines = tuple(_line(s, decide(s, chosen, scorer), (prices or {}).get(s.name)) for s in aligned)
-    among = [(i, j) for i in range(len(lines)) for j in range(i + 1, len(lines)) if every or i == 0]
-    pairs = holm([pair_of(*((lines[x].name, lines[x].worths) for x in (j, i))) for i, j in among])
+    aligned, notes = same_problems(systems, common_only)
+    ways = {default_rule(s) for s in aligned}
+    chosen: DecisionRule = method or (ways.pop() if len(ways) == 1 else "mean")
+    lines = tuple(_system_result(s, apply_rule(s, chosen, scorer), (prices or {}).get(s.name)) for s in aligned)
+    among = [(i, j) for i in range(len(lines)) for j in range(i + 1, len(lines)) if all_pairs or i == 0]
+    pairs = holm_correction([pair_of(*((lines[x].name, lines[x].values) for x in (j, i))) for i, j in among])
     total = len(aligned[0].groups)
-    if total < FEW:
-        notes.append(f"fewer than {FEW} problems: accuracies move by points from luck alone")
+    if total < FEW_PROBLEMS:
+        notes.append(f"fewer than {FEW_PROBLEMS} problems: accuracies move by points from luck alone")
     return Comparison(chosen, total, lines, tuple(pairs), tuple(notes))
 
 
-def _line(system: Attempts, worths: Sequence[float | None], price: Price | None) -> Line:
-    costs = [_cost(g) for g in system.groups]
+def _system_result(system: Attempts, worths: Sequence[float | None], price: Price | None) -> SystemResult:
+    costs = [_problem_cost(g) for g in system.groups]
     known = [c for c in costs if c is not None]
     spent = sum(known, Cost()) if len(known) == len(costs) else None
     if spent is not None and price is not None:
@@ -95,13 +95,13 @@ def _line(system: Attempts, worths: Sequence[float | None], price: Price | None)
         total = 0.0 if spent is None else float(getattr(spent, name))
         return total / len(costs) if total else None
 
-    return Line(
-        system.name, rate(worths), tuple(worths), system.samples, system.undecided,
+    return SystemResult(
+        system.name, accuracy_of_values(worths), tuple(worths), system.samples, system.undecided,
         each("generated_tokens"), each("flops"), each("seconds"), each("dollars"),
     )  # fmt: skip
 
 
-def _cost(group: Group) -> Cost | None:
+def _problem_cost(group: ProblemAttempts) -> Cost | None:
     if group.cost is not None:
         return group.cost
     if group.tokens is None or any(t is None for t in group.tokens):
@@ -121,18 +121,18 @@ def pair_of(first: tuple[str, Worths], second: tuple[str, Worths]) -> Pair:
         return Pair(one, other, d.mean, d.low, d.high, d.total, won, lost, "McNemar, exact", d.p_value, d.p_value)
     if len({a - b for a, b in both}) == 1:  # also where there is one problem only
         gap = both[0][0] - both[0][1]
-        (low, high), p = all_equal(gap, len(both), least=-1.0), sign_flip([a - b for a, b in both])
+        (low, high), p = constant_sample_interval(gap, len(both), least=-1.0), sign_flip([a - b for a, b in both])
     else:
         m = paired_means([[a] for a, _ in both], [[b] for _, b in both])
         gap, low, high, p = m.mean, m.low, m.high, m.p_value
     return Pair(one, other, gap, low, high, len(both), won, lost, "Student, sign flips", p, p)
 
 
-def holm(pairs: Sequence[Pair]) -> list[Pair]:
+def holm_correction(pairs: Sequence[Pair]) -> list[Pair]:
     """p-values of several tests, made larger so that the chance of any false alarm stays 5 %."""
     order = sorted(range(len(pairs)), key=lambda i: pairs[i].p_value)
     out, top = list(pairs), 0.0
     for place, i in enumerate(order):
         top = max(top, min(1.0, pairs[i].p_value * (len(pairs) - place)))
-        out[i] = replace(pairs[i], adjusted=top)
+        out[i] = replace(pairs[i], adjusted_p_value=top)
     return out

@@ -24,25 +24,25 @@ from typing import NamedTuple
 from ponder.errors import UsageError
 from ponder.measure.intervals import Accuracy
 
-WORDS = 13
-COMMON = 10
+NGRAM_WORDS = 13
+MAX_COMMON_TEXTS = 10
 SHORTEST = 5  # words: fewer stand in other texts by chance, so that only an equal text counts
 
-Named = tuple[str, str]  # an id and a text
-_SIGNS = "\u3040-\u30ff\u3400-\u9fff"  # Chinese and Japanese have no spaces: each sign is a word
-_OPERAND = f"(?:[0-9]|[^\\W{_SIGNS}](?![^\\W{_SIGNS}]))"  # a number, or a letter alone
-_WORD = re.compile(f"(?<=[\\w)])[ \\t]*([-+*/^=<>])[ \\t]*(?={_OPERAND})|([{_SIGNS}]|[^\\W{_SIGNS}]+)")
+NamedText = tuple[str, str]  # an id and a text
+_CJK = "\u3040-\u30ff\u3400-\u9fff"  # Chinese and Japanese have no spaces: each sign is a word
+_OPERAND = f"(?:[0-9]|[^\\W{_CJK}](?![^\\W{_CJK}]))"  # a number, or a letter alone
+_WORD = re.compile(f"(?<=[\\w)])[ \\t]*([-+*/^=<>])[ \\t]*(?={_OPERAND})|([{_CJK}]|[^\\W{_CJK}]+)")
 _ONE_SIGN = str.maketrans({"\u2212": "-", "\u2013": "-", "\u00d7": "*", "\u00b7": "*", "\u00f7": "/"})
-_CUT = re.compile(r"<\|[^|>]{0,40}\|>|(?<=[.?!:])\s+")  # special tokens, and where a sentence ends
-_LETTERS = 64  # of a word, at most: a longer piece is no problem of so many words
+_SENTENCE_BREAK = re.compile(r"<\|[^|>]{0,40}\|>|(?<=[.?!:])\s+")  # special tokens, and where a sentence ends
+_MAX_WORD_CHARS = 64  # of a word, at most: a longer piece is no problem of so many words
 
 
-class Text(NamedTuple):
+class TrainingText(NamedTuple):
     """A training text in its parts. `of`: what it shares with others, as the prompt that they answer, too."""
 
     name: str
     parts: Sequence[str]
-    of: str = ""
+    prompt_group: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,19 @@ class Overlap:
     exact: bool  # a training text, or a line or sentence of it, has the same words from first to last
     whole: bool  # all of it stands in a training text, word after word
     share: float  # of its runs of n words, how many stand in training
-    run: str  # the first of them
+    first_ngram: str  # the first of them
     seen_in: str  # id of a training text that has it
 
 
 @dataclass(frozen=True)
-class Contamination:
+class ContaminationReport:
     n: int
-    training: int  # texts
+    training_texts: int  # texts
     problems: int
     flagged: tuple[Overlap, ...]
-    short: int  # problems of fewer than n words, compared as a whole
-    tiny: int  # of fewer than SHORTEST words, compared for equality only
-    common: int  # runs left out as boilerplate
+    short_problems: int  # problems of fewer than n words, compared as a whole
+    tiny_problems: int  # of fewer than SHORTEST words, compared for equality only
+    common_ngrams: int  # runs left out as boilerplate
 
     @property
     def exact(self) -> int:
@@ -81,31 +81,31 @@ class Contamination:
         return Accuracy(len(self.flagged), self.problems)
 
 
-def contamination(
-    training: Iterable[Named | Text], problems: Sequence[Named], n: int = WORDS, common: int = COMMON
-) -> Contamination:
+def find_contamination(
+    training: Iterable[NamedText | TrainingText], problems: Sequence[NamedText], n: int = NGRAM_WORDS, common: int = MAX_COMMON_TEXTS
+) -> ContaminationReport:
     """Reads training once, and keeps only what the evaluation could meet."""
     if n < 2:
-        raise UsageError(f"n is {n}; runs of at least 2 words are compared, usually {WORDS}")
+        raise UsageError(f"n is {n}; runs of at least 2 words are compared, usually {NGRAM_WORDS}")
     if not problems:
         raise UsageError("the evaluation has no problems to look for")
-    asked = [words(text) for _, text in problems]
+    asked = [normalized_words(text) for _, text in problems]
     if empty := [name for (name, _), w in zip(problems, asked, strict=True) if not w]:
         raise UsageError(f"the problem {empty[0]!r} of the evaluation has no words: name the column of its text")
     index = _Index(asked, n, common)
     texts = 0
     for texts, text in enumerate(training, 1):  # noqa: B007
-        index.meet(text if isinstance(text, Text) else Text(text[0], (text[1],)))
+        index.add_training_text(text if isinstance(text, TrainingText) else TrainingText(text[0], (text[1],)))
     if not texts:
         raise UsageError("the training data have no texts to look in")
     left_out = {run for run, seen in index.seen.items() if len(seen) > common}
     flagged = [o for i, (name, _) in enumerate(problems) if (o := index.overlap(i, name, left_out))]
     sizes = [len(w) for w in asked]
     short, tiny = sum(SHORTEST <= s < n for s in sizes), sum(s < SHORTEST for s in sizes)
-    return Contamination(n, texts, len(problems), tuple(flagged), short, tiny, len(left_out))
+    return ContaminationReport(n, texts, len(problems), tuple(flagged), short, tiny, len(left_out))
 
 
-def words(text: str) -> list[str]:
+def normalized_words(text: str) -> list[str]:
     """In lower case; a sign between two operands stands before the second one, which stays one word."""
     found, sign = [], ""
     for match in _WORD.finditer(text.lower().translate(_ONE_SIGN)):
@@ -117,11 +117,11 @@ def words(text: str) -> list[str]:
     return found
 
 
-def pieces(part: str) -> Iterator[str]:
+def lines_and_sentences(part: str) -> Iterator[str]:
     """Its lines and sentences: a question often stands beside how to answer it."""
     lines = part.split("\n")
     for line in lines:
-        cuts = _CUT.split(line)
+        cuts = _SENTENCE_BREAK.split(line)
         yield from (line, *cuts) if len(cuts) > 1 else (line,) if len(lines) > 1 else ()
 
 
@@ -132,7 +132,7 @@ class _Index:
         self.asked, self.n, self.common = asked, n, common
         self.vocabulary = {w for text in asked for w in text}
         self.lengths = sorted({min(n, len(text)) for text in asked if len(text) >= SHORTEST})
-        self.runs = {run for text in asked if len(text) >= SHORTEST for run in self._runs(text)}
+        self.runs = {run for text in asked if len(text) >= SHORTEST for run in self._ngrams(text)}
         self.equals = {tuple(text) for text in asked}
         self.longest = max(map(len, asked))
         self.begins: dict[tuple[str, ...], list[int]] = defaultdict(list)  # problems by their first run
@@ -143,24 +143,24 @@ class _Index:
         self.equal: dict[tuple[str, ...], str] = {}
         self.held: dict[int, str] = {}  # problems that stand in a training text as a whole
 
-    def _runs(self, text: list[str]) -> list[tuple[str, ...]]:
+    def _ngrams(self, text: list[str]) -> list[tuple[str, ...]]:
         size = min(self.n, len(text))
         return [tuple(text[i : i + size]) for i in range(len(text) - size + 1)]
 
-    def meet(self, text: Text) -> None:
+    def add_training_text(self, text: TrainingText) -> None:
         met: set[tuple[str, ...]] = set()
         for part in text.parts:
-            all_words = words(part)
-            short = (words(piece) for piece in pieces(part) if len(piece) <= _LETTERS * self.longest)
+            all_words = normalized_words(part)
+            short = (normalized_words(piece) for piece in lines_and_sentences(part) if len(piece) <= _MAX_WORD_CHARS * self.longest)
             for same in map(tuple, (all_words, *short)):
                 if same in self.equals:
                     self.equal.setdefault(same, text.name)
-            met |= self._met(text.name, all_words)
+            met |= self._find_ngrams(text.name, all_words)
         for run in met:
             if len(self.seen[run]) <= self.common:  # one more than that is enough to know
-                self.seen[run].setdefault(text.of or text.name, text.name)
+                self.seen[run].setdefault(text.prompt_group or text.name, text.name)
 
-    def _met(self, name: str, part: list[str]) -> set[tuple[str, ...]]:
+    def _find_ngrams(self, name: str, part: list[str]) -> set[tuple[str, ...]]:
         met: set[tuple[str, ...]] = set()
         known = 0  # words in a row that the evaluation has, too: only there can a run lie
         for end, word in enumerate(part, 1):
@@ -182,7 +182,7 @@ class _Index:
         text = self.asked[place]
         equal = self.equal.get(tuple(text))
         whole = equal or self.held.get(place)
-        runs = self._runs(text) if len(text) >= SHORTEST else []
+        runs = self._ngrams(text) if len(text) >= SHORTEST else []
         met = [r for r in runs if r in self.seen and (whole is not None or r not in left_out)]
         if whole is None and not met:
             return None

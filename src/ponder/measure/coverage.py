@@ -11,17 +11,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ponder.errors import UsageError
-from ponder.measure.curves import MANY, Curve, settle
-from ponder.measure.given import Counts, check
-from ponder.measure.passk import counts, pass_at_k, refuse_short
+from ponder.measure.curves import BOOTSTRAP_MAX_PROBLEMS, Curve, curve_interval
+from ponder.measure.given import IntArray, check_choice
+from ponder.measure.passk import check_counts, pass_at_k, refuse_short
 
 # What to do with a problem of fewer than k samples: refuse; give NaN; or leave the problem out at that k and say so.
-Short = Literal["error", "missing", "drop"]
+TooFewSamples = Literal["error", "missing", "drop"]
 
-CELLS = 4_000_000  # numbers worked on at once, so that a million problems x a thousand k need little memory
+MAX_ARRAY_VALUES = 4_000_000  # numbers worked on at once, so that a million problems x a thousand k need little memory
 
 
-def kinds(n_P: Counts, c_P: Counts) -> tuple[Counts, Counts, Counts]:
+def unique_count_pairs(n_P: IntArray, c_P: IntArray) -> tuple[IntArray, IntArray, IntArray]:
     """The different pairs (n, c), and how many problems have each: problems of a kind are estimated once."""
     if n_P.size == 0:
         raise UsageError("the coverage of no problems is undefined; give at least one problem")
@@ -31,26 +31,26 @@ def kinds(n_P: Counts, c_P: Counts) -> tuple[Counts, Counts, Counts]:
 
 
 def coverage_curve(
-    n: ArrayLike, c: ArrayLike, k: ArrayLike, short: Short = "error", resamples: int = 1000, seed: int = 0
+    n: ArrayLike, c: ArrayLike, k: ArrayLike, short: TooFewSamples = "error", resamples: int = 1000, seed: int = 0
 ) -> Curve:
     """Mean pass@k over problems for each k, with the bootstrap's interval over problems.
 
     Problems of fewer than k samples: refused ("error"), NaN at that k ("missing"), or left out there ("drop", which
     makes neighbouring points means over different problems; `problems` says over how many).
     """
-    n_P, c_P, k_K = counts(n, c, k)
+    n_P, c_P, k_K = check_counts(n, c, k)
     k_K = np.atleast_1d(k_K)
-    check("way with too few samples", short, Short)
+    check_choice("way with too few samples", short, TooFewSamples)
     if short == "error":
         refuse_short(n_P, k_K, "pass")
-    n_U, c_U, times_U = kinds(n_P, c_P)
+    n_U, c_U, times_U = unique_count_pairs(n_P, c_P)
     # To draw problems again is to draw how often each pair comes. Row 0 is the sample itself.
     rng = np.random.default_rng(seed)
-    redrawn = rng.multinomial(n_P.size, times_U / n_P.size, size=resamples if n_U.size <= MANY else 0)
+    redrawn = rng.multinomial(n_P.size, times_U / n_P.size, size=resamples if n_U.size <= BOOTSTRAP_MAX_PROBLEMS else 0)
     drawn_RU = np.vstack([times_U, redrawn]).astype(np.float64)
     sums_RK, known_RK = np.zeros((2, len(drawn_RU), k_K.size))
     squares_K = np.zeros(k_K.size)
-    rows = max(1, CELLS // k_K.size)
+    rows = max(1, MAX_ARRAY_VALUES // k_K.size)
     for first in range(0, n_U.size, rows):
         part = slice(first, first + rows)
         value_UK = pass_at_k(n_U[part], c_U[part], k_K, short="missing")
@@ -64,7 +64,7 @@ def coverage_curve(
     with np.errstate(invalid="ignore", divide="ignore"):
         means_RK = sums_RK / known_RK
         sd_K = np.sqrt(np.maximum(squares_K / known_RK[0] - means_RK[0] ** 2, 0))
-    low_K, high_K = settle(means_RK, sd_K, problems_K)
+    low_K, high_K = curve_interval(means_RK, sd_K, problems_K)
     hidden_K = (missing_K > 0) if short == "missing" else (problems_K == 0)
     mean_K, low_K, high_K = (np.where(hidden_K, np.nan, x) for x in (means_RK[0], low_K, high_K))
     return Curve(k_K, mean_K, low_K, high_K, problems_K, missing_K)

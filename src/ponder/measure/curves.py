@@ -11,27 +11,27 @@ from dataclasses import dataclass
 import numpy as np
 
 from ponder.errors import UsageError
-from ponder.measure.given import Counts, Floats64
-from ponder.measure.intervals import all_equal, bootstrap_tail, wilson
+from ponder.measure.given import IntArray, Floats64
+from ponder.measure.intervals import constant_sample_interval, bootstrap_tail, wilson
 
-MANY = 5_000  # problems (or kinds of them): from here on the central limit gives the bootstrap's interval
+BOOTSTRAP_MAX_PROBLEMS = 5_000  # problems (or kinds of them): from here on the central limit gives the bootstrap's interval
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
     """A mean over problems for each k, with its 95 % interval over problems. NaN is no number: see `missing`."""
 
-    k: Counts
+    k: IntArray
     mean: Floats64
     low: Floats64
     high: Floats64
-    problems: Counts  # that the mean at this k is over
-    missing: Counts  # that had too few samples, or no verdict, for this k
+    problems: IntArray  # that the mean at this k is over
+    missing: IntArray  # that had too few samples, or no verdict, for this k
     sd: Floats64 | None = None  # of the mean over random subsets of k samples; None: the mean is exact
 
 
 def curve_of(
-    k_K: Counts, values_PK: Floats64, sd: Floats64 | None = None, resamples: int = 1000, seed: int = 0
+    k_K: IntArray, values_PK: Floats64, sd: Floats64 | None = None, resamples: int = 1000, seed: int = 0
 ) -> Curve:
     """From one value per problem and k; a problem that is NaN at some k is left out there, and counted."""
     if len(values_PK) == 0:
@@ -40,17 +40,17 @@ def curve_of(
     problems_K = told_PK.sum(axis=0)
     rng = np.random.default_rng(seed)
     size = len(values_PK)
-    redrawn = rng.multinomial(size, np.full(size, 1 / size), size=resamples if size <= MANY else 0)
+    redrawn = rng.multinomial(size, np.full(size, 1 / size), size=resamples if size <= BOOTSTRAP_MAX_PROBLEMS else 0)
     drawn_RP = np.vstack([np.ones(size), redrawn])
     known_PK = np.where(told_PK, values_PK, 0.0)
     with np.errstate(invalid="ignore", divide="ignore"):
         means_RK = (drawn_RP @ known_PK) / (drawn_RP @ told_PK)
         sd_K = np.sqrt(np.maximum((known_PK**2).sum(axis=0) / problems_K - means_RK[0] ** 2, 0))
-    low_K, high_K = settle(means_RK, sd_K, problems_K)
+    low_K, high_K = curve_interval(means_RK, sd_K, problems_K)
     return Curve(k_K, means_RK[0], low_K, high_K, problems_K, size - problems_K, sd)
 
 
-def settle(means_RK: Floats64, sd_K: Floats64, problems_K: Counts) -> tuple[Floats64, Floats64]:
+def curve_interval(means_RK: Floats64, sd_K: Floats64, problems_K: IntArray) -> tuple[Floats64, Floats64]:
     """The interval from the mean (row 0) and its resamples (the others); from the central limit where there are none.
 
     Where all problems are right or all wrong every resample is too, though nothing is certain: Wilson's there, and
@@ -70,5 +70,5 @@ def settle(means_RK: Floats64, sd_K: Floats64, problems_K: Counts) -> tuple[Floa
     for i in np.flatnonzero(((means_RK[0] == 0) | (means_RK[0] == 1)) & (problems_K > 0)):
         low_K[i], high_K[i] = wilson(int(means_RK[0, i]) * int(problems_K[i]), int(problems_K[i]))
     for i in np.flatnonzero((problems_K > 1) & (sd_K < 1e-9) & (means_RK[0] > 0) & (means_RK[0] < 1)):
-        low_K[i], high_K[i] = all_equal(float(means_RK[0, i]), int(problems_K[i]))
+        low_K[i], high_K[i] = constant_sample_interval(float(means_RK[0, i]), int(problems_K[i]))
     return low_K, high_K

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
 from ponder.errors import UsageError
-from ponder.measure.intervals import Accuracy, Mean, over_all
-from ponder.measure.readers.attempts import LOGPROB, SCORE, Attempts, Group
-from ponder.reason.operators.vote import best, majority, weighted
+from ponder.measure.intervals import Accuracy, MeanInterval, over_all
+from ponder.measure.readers.attempts import LOGPROB, SCORE, Attempts, ProblemAttempts
+from ponder.reason.operators.vote import best_answer, majority_answer, weighted_answer
 
-Method = Literal["mean", "first", "majority", "weighted", "best", "logprob", "any", "chosen"]
-METHODS: tuple[Method, ...] = get_args(Method)
-ABOUT: dict[Method, str] = {
+DecisionRule = Literal["mean", "first", "majority", "weighted", "best", "logprob", "any", "chosen"]
+DECISION_RULES: tuple[DecisionRule, ...] = get_args(DecisionRule)
+RULE_DESCRIPTIONS: dict[DecisionRule, str] = {
     "mean": "one attempt at random",
     "first": "the first attempt",
     "majority": "the most frequent answer",
@@ -28,30 +28,30 @@ ABOUT: dict[Method, str] = {
 }
 
 
-def decide(attempts: Attempts, method: Method, scorer: str | None = None) -> list[float | None]:
+def apply_rule(attempts: Attempts, method: DecisionRule, scorer: str | None = None) -> list[float | None]:
     """What the rule's answer to each problem is worth. `scorer`: whose scores count, where there are several.
 
     A problem left without an answer is wrong; one of which the log holds nothing, or an error, is unknown.
     """
     _needs(attempts, method, scorer)
-    name = LOGPROB if method == "logprob" else scorer or _scorer(attempts, method)
-    rule = _RULES[method]
-    return [rule(g, name) if g.size else 0.0 if g.silent else None for g in attempts.groups]
+    name = LOGPROB if method == "logprob" else scorer or _default_scorer(attempts, method)
+    rule = _RULE_FUNCTIONS[method]
+    return [rule(g, name) if g.size else 0.0 if g.no_attempt_finished else None for g in attempts.groups]
 
 
-def usual(attempts: Attempts) -> Method:
+def default_rule(attempts: Attempts) -> DecisionRule:
     """The system's own choice where it makes one, else one attempt at random."""
     return "chosen" if any(g.chosen is not None for g in attempts.groups) else "mean"
 
 
-def rate(worths: Sequence[float | None]) -> Accuracy | Mean:
+def accuracy_of_values(worths: Sequence[float | None]) -> Accuracy | MeanInterval:
     """Over all problems, also those without a verdict (see `over_all`)."""
     if all(w is None for w in worths):
         raise UsageError("no problem has a verdict, so there is no accuracy; judge the attempts first")
     return over_all(worths)
 
 
-def pick(group: Group, method: Method, name: str) -> int | None:
+def select_attempt(group: ProblemAttempts, method: DecisionRule, name: str) -> int | None:
     """The attempt that a rule chooses; None where it chooses none."""
     places = list(range(group.size))
     if method == "first":
@@ -59,39 +59,39 @@ def pick(group: Group, method: Method, name: str) -> int | None:
     if method == "chosen":
         return group.chosen
     if method in ("best", "logprob"):
-        return best(places, group.scores[name])
+        return best_answer(places, group.scores[name])
     answers = group.answers or ()
-    won = majority(answers) if method == "majority" else weighted(answers, group.scores[name])
+    won = majority_answer(answers) if method == "majority" else weighted_answer(answers, group.scores[name])
     return None if won is None else answers.index(won)
 
 
-def _picked(method: Method) -> Callable[[Group, str], float | None]:
-    def worth(group: Group, name: str) -> float | None:
-        place = pick(group, method, name)
+def _picked(method: DecisionRule) -> Callable[[ProblemAttempts, str], float | None]:
+    def worth(group: ProblemAttempts, name: str) -> float | None:
+        place = select_attempt(group, method, name)
         if place is not None:
             return group.correct[place]
-        return 0.0 if group.judged and not group.missing else None  # owed and not given, unless an error was the reason
+        return 0.0 if group.verdicts and not group.error else None  # owed and not given, unless an error was the reason
 
     return worth
 
 
-_RULES: dict[Method, Callable[[Group, str], float | None]] = {
+_RULE_FUNCTIONS: dict[DecisionRule, Callable[[ProblemAttempts, str], float | None]] = {
     "mean": lambda group, _: group.mean,
     "any": lambda group, _: _any(group),
-    **{m: _picked(m) for m in METHODS if m not in ("mean", "any")},
+    **{m: _picked(m) for m in DECISION_RULES if m not in ("mean", "any")},
 }
 
 
-def _any(group: Group) -> float | None:
-    if group.counted:
-        return float(group.counted[1] > 0)
-    if not group.judged:
+def _any(group: ProblemAttempts) -> float | None:
+    if group.sample_counts:
+        return float(group.sample_counts[1] > 0)
+    if not group.verdicts:
         return None
-    top = max(group.judged)
+    top = max(group.verdicts)
     return top if top == 1 or not group.undecided else None  # an undecided one may have been right
 
 
-def _scorer(attempts: Attempts, method: Method) -> str:
+def _default_scorer(attempts: Attempts, method: DecisionRule) -> str:
     if method not in ("weighted", "best"):
         return ""
     names = [n for n in attempts.scorers if n != LOGPROB]
@@ -103,12 +103,12 @@ def _scorer(attempts: Attempts, method: Method) -> str:
     raise UsageError(f"{attempts.name}: {method} needs a score; say whose with --by NAME (it has {have})")
 
 
-def _needs(attempts: Attempts, method: Method, scorer: str | None) -> None:
+def _needs(attempts: Attempts, method: DecisionRule, scorer: str | None) -> None:
     if method in ("mean", "any"):
         return
-    if any(g.counted for g in attempts.groups):
+    if any(g.sample_counts for g in attempts.groups):
         raise UsageError(f"{attempts.name} has counts only; {method} needs the attempts themselves: use mean or any")
-    if method in ("majority", "weighted") and not attempts.answered:
+    if method in ("majority", "weighted") and not attempts.has_answers:
         raise UsageError(
             f"{attempts.name} has no answers to vote on; name their column with --column answer=NAME, or judge its"
             " texts with `ponder replay --score NAME`"
@@ -117,5 +117,5 @@ def _needs(attempts: Attempts, method: Method, scorer: str | None) -> None:
         raise UsageError(f"{attempts.name} has no log-probabilities: only traces of this program and some servers do")
     if scorer and scorer not in attempts.scorers:
         raise UsageError(f"{attempts.name} has no scores of {scorer!r}; it has {', '.join(attempts.scorers) or 'none'}")
-    if method == "chosen" and usual(attempts) != "chosen":
+    if method == "chosen" and default_rule(attempts) != "chosen":
         raise UsageError(f"{attempts.name}: the system chose no answer of any problem; use another --select")

@@ -11,31 +11,31 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, variance
 
-Rows = Sequence[Mapping[str, float]]
+MetricRows = Sequence[Mapping[str, float]]
 
 BEGIN = 10  # steps that stand for how it was at the start
 REACH = 50  # steps looked back at; of a longer run, only these and the first BEGIN are read
-WINDOW = 10  # steps that stand for how it is now
-FEW = 6  # values in the window below which nothing is said
+WINDOW_STEPS = 10  # steps that stand for how it is now
+MIN_VALUES = 6  # values in the window below which nothing is said
 
-DEAD = 0.6  # share of groups without a gradient: most of the sampling is wasted
+ZERO_STD_SHARE = 0.6  # share of groups without a gradient: most of the sampling is wasted
 HOPELESS = 0.95  # next to nothing is left to learn from
-SIDE = 0.7  # share of the dead groups that must lie on one side to call the problems too hard or too easy
-LOW, HIGH = 0.2, 0.8  # mean rewards that tell the side where groups were not counted, for rewards in [0, 1]
-TRUNCATED = 0.25  # share of answers cut off: a quarter of the rewards speak of the budget, not of the thought
-ENDLESS = 0.99  # nothing ends by itself: the model does not know how to
+ONE_SIDED_SHARE = 0.7  # share of the dead groups that must lie on one side to call the problems too hard or too easy
+LOW_REWARD, HIGH = 0.2, 0.8  # mean rewards that tell the side where groups were not counted, for rewards in [0, 1]
+TRUNCATED_SHARE = 0.25  # share of answers cut off: a quarter of the rewards speak of the budget, not of the thought
+NO_EOS_SHARE = 0.99  # nothing ends by itself: the model does not know how to
 UNDECIDED = 0.05  # share of answers without a verdict; a working grader leaves fewer
-GAP = 0.05  # nats per token; rounding in bfloat16 makes some 0.01, another distribution much more
+LOGP_DIFFERENCE = 0.05  # nats per token; rounding in bfloat16 makes some 0.01, another distribution much more
 WIDE_GAP = 0.5  # the samples are not the policy's
 CLIPPED = 0.3  # share of tokens beyond the clip; GSPO alone, which clips most, reports some 0.15
 MOVED = 0.2  # mean |log ratio| within a step: the usual clip, so that the average token is at its edge
 FADED = 0.1  # entropy as a share of its start; a tenth leaves hardly a choice in a group
-SURE = 0.1  # nats per token; above it there is still something to choose
+ENTROPY_COLLAPSE_NATS = 0.1  # nats per token; above it there is still something to choose
 NOISE = 3.0  # times the entropy of the start, and at least
 LOUD = 2.0  # nats per token: fluent text has less
 EXPLODED = 10.0  # times the usual gradient norm, and at least
-NORM = 1.0  # the norm to which AdamW clips by default: below it nothing is cut
-FAR = 0.5  # nats per token to the reference; a policy that stays itself keeps below some 0.1
+MIN_GRAD_NORM = 1.0  # the norm to which AdamW clips by default: below it nothing is cut
+KL_NATS = 0.5  # nats per token to the reference; a policy that stays itself keeps below some 0.1
 SKIPPED = 2  # steps of the window; one overflow can be chance
 WORSE = 3.0  # standard errors by which the later half must be worse, and at least
 FALL = 0.1  # as a share of the earlier half
@@ -43,7 +43,7 @@ BETTER = 1.0  # standard errors by which the later half must be better to count 
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class TrainingFinding:
     """A disease, what to do about it, and how bad it is: 3 the run is broken, 2 it suffers, 1 worth knowing."""
 
     name: str
@@ -51,107 +51,107 @@ class Finding:
     severity: int
 
 
-def diagnose(rows: Rows) -> list[Finding]:
+def diagnose(rows: MetricRows) -> list[TrainingFinding]:
     """What ails a run now, worst first. `rows`: its metrics, one mapping per step; any may be missing."""
     found = [finding for look in LOOKS for finding in look(rows)]
     return sorted(found, key=lambda f: -f.severity)
 
 
-def skipped(rows: Rows) -> Iterator[Finding]:
-    recent = rows[-WINDOW:]
+def check_skipped_steps(rows: MetricRows) -> Iterator[TrainingFinding]:
+    recent = rows[-WINDOW_STEPS:]
     count = sum(row.get("skipped_steps", 0.0) > 0 for row in recent)
     if count >= SKIPPED:
         text = f"{count} of the last {len(recent)} steps skipped: loss or gradient was not finite; lower --lr"
-        yield Finding("skipped", text, 3)
+        yield TrainingFinding("skipped", text, 3)
 
 
-def undecided(rows: Rows) -> Iterator[Finding]:
+def check_undecided(rows: MetricRows) -> Iterator[TrainingFinding]:
     share = _at_least(rows, "frac_undecided")
     if share is not None and share >= UNDECIDED:
         text = f"{_percent(share)} of answers undecided: the grader fails; the run's traces.jsonl has the reasons"
-        yield Finding("undecided", text, 3 if share >= 0.5 else 2)
+        yield TrainingFinding("undecided", text, 3 if share >= 0.5 else 2)
 
 
-def truncated(rows: Rows) -> Iterator[Finding]:
+def check_truncated(rows: MetricRows) -> Iterator[TrainingFinding]:
     share = _at_least(rows, "completions/clipped_ratio")
     longest = max(_recent(rows, "completions/max_length"), default=0.0)
     budget = f"raise --max-tokens (now {longest:.0f})" if longest else "raise --max-tokens"
-    if share is None or share < TRUNCATED:
+    if share is None or share < TRUNCATED_SHARE:
         return
-    if share >= ENDLESS:
-        yield Finding("no EOS", f"no completion ends with EOS: check the chat template (--template), or {budget}", 3)
+    if share >= NO_EOS_SHARE:
+        yield TrainingFinding("no EOS", f"no completion ends with EOS: check the chat template (--template), or {budget}", 3)
     else:
-        yield Finding("truncated", f"{_percent(share)} truncated: {budget}", 2)
+        yield TrainingFinding("truncated", f"{_percent(share)} truncated: {budget}", 2)
 
 
-def dead_groups(rows: Rows) -> Iterator[Finding]:
+def dead_groups(rows: MetricRows) -> Iterator[TrainingFinding]:
     share = _at_least(rows, "frac_reward_zero_std")
-    if share is None or share < DEAD:
+    if share is None or share < ZERO_STD_SHARE:
         return
     said, side = f"{_percent(share)} of groups have equal rewards", _side(rows)
     if side == "failed":
         cure = "use easier ones, --curriculum frontier or more samples (--n)"
-        yield Finding(
+        yield TrainingFinding(
             "too hard", f"{said}, mostly the lowest: problems too hard; {cure}", 3 if share >= HOPELESS else 2
         )
     elif side == "solved":
         cure = "use harder ones or --curriculum frontier"
-        yield Finding("too easy", f"{said}, mostly the best: problems too easy; {cure}", 1)
+        yield TrainingFinding("too easy", f"{said}, mostly the best: problems too easy; {cure}", 1)
     else:
-        yield Finding("dead groups", f"{said}: try --curriculum frontier or more samples (--n)", 1)
+        yield TrainingFinding("dead groups", f"{said}: try --curriculum frontier or more samples (--n)", 1)
 
 
-def drift(rows: Rows) -> Iterator[Finding]:
+def check_logp_difference(rows: MetricRows) -> Iterator[TrainingFinding]:
     gap = _at_least(rows, "sampling/sampling_logp_difference/mean")
-    if gap is not None and gap >= GAP:
+    if gap is not None and gap >= LOGP_DIFFERENCE:
         text = f"ratio drifts: sampler and learner differ by {gap:.2f} nats per token"
-        yield Finding("drift", f"{text}; no top-p or top-k, or --dtype float32", 3 if gap >= WIDE_GAP else 2)
+        yield TrainingFinding("drift", f"{text}; no top-p or top-k, or --dtype float32", 3 if gap >= WIDE_GAP else 2)
 
 
-def overstepping(rows: Rows) -> Iterator[Finding]:
+def check_step_size(rows: MetricRows) -> Iterator[TrainingFinding]:
     clipped, moved = _at_least(rows, "clip_ratio/region_mean"), _at_least(rows, "ratio/mean_abs")
     if clipped is not None and clipped >= CLIPPED:
         text = f"{_percent(clipped)} of tokens clipped: lower --lr, or fewer --passes and --minibatches"
-        yield Finding("overstepping", text, 2)
+        yield TrainingFinding("overstepping", text, 2)
     elif moved is not None and moved >= MOVED:
         text = f"the policy moves {moved:.2f} nats per token within a step: lower --lr, or fewer --passes"
-        yield Finding("overstepping", text, 2)
+        yield TrainingFinding("overstepping", text, 2)
 
 
-def entropy(rows: Rows) -> Iterator[Finding]:
+def check_entropy(rows: MetricRows) -> Iterator[TrainingFinding]:
     if not rows or "reward" not in rows[-1]:  # imitation is meant to lower it
         return
-    start = _start(rows, "entropy")
+    start = _start_level(rows, "entropy")
     low, high = _at_most(rows, "entropy"), _at_least(rows, "entropy")
     if start is None or low is None or high is None or start <= 0:
         return
-    if low <= FADED * start and low <= SURE and _side(rows) != "solved":  # who solves it all may be sure
+    if low <= FADED * start and low <= ENTROPY_COLLAPSE_NATS and _side(rows) != "solved":  # who solves it all may be sure
         text = f"entropy collapses: {low:.2g} nats, {_percent(low / start)} of what it was at the start"
-        yield Finding("entropy collapse", f"{text}; --option clip_high=0.28 or entropy=0.001, or lower --lr", 2)
+        yield TrainingFinding("entropy collapse", f"{text}; --option clip_high=0.28 or entropy=0.001, or lower --lr", 2)
     if high >= max(NOISE * start, LOUD):
         text = f"entropy explodes: {high:.2g} nats, {high / start:.0f} times the start; the model writes noise"
-        yield Finding("entropy explosion", f"{text}: lower --lr or raise --beta", 3)
+        yield TrainingFinding("entropy explosion", f"{text}: lower --lr or raise --beta", 3)
 
 
-def gradient(rows: Rows) -> Iterator[Finding]:
+def check_gradient_norm(rows: MetricRows) -> Iterator[TrainingFinding]:
     now = _at_least(rows, "grad_norm", positive=True)  # a step without live groups has none
-    usual = _known(rows[-REACH:-WINDOW], "grad_norm", positive=True)
-    if now is None or len(usual) < FEW:
+    usual = _finite_values(rows[-REACH:-WINDOW_STEPS], "grad_norm", positive=True)
+    if now is None or len(usual) < MIN_VALUES:
         return
-    if now >= max(EXPLODED * median(usual), NORM):
+    if now >= max(EXPLODED * median(usual), MIN_GRAD_NORM):
         text = f"gradient norm explodes: {now:.3g}, {now / median(usual):.0f} times the usual; lower --lr"
-        yield Finding("gradient explosion", text, 3)
+        yield TrainingFinding("gradient explosion", text, 3)
 
 
-def divergence(rows: Rows) -> Iterator[Finding]:
+def check_kl(rows: MetricRows) -> Iterator[TrainingFinding]:
     kl = _at_least(rows, "kl")
-    if kl is not None and kl >= FAR:
-        text = f"KL to the reference grows past {FAR:g} nats per token (now {kl:.2g}): raise --beta or lower --lr"
-        yield Finding("KL", text, 2)
+    if kl is not None and kl >= KL_NATS:
+        text = f"KL to the reference grows past {KL_NATS:g} nats per token (now {kl:.2g}): raise --beta or lower --lr"
+        yield TrainingFinding("KL", text, 2)
 
 
-def reward(rows: Rows) -> Iterator[Finding]:
-    values = _known(rows[-REACH:], "reward")
+def check_reward(rows: MetricRows) -> Iterator[TrainingFinding]:
+    values = _finite_values(rows[-REACH:], "reward")
     if len(values) < REACH or _side(rows) == "solved":
         return
     old, new = values[: REACH // 2], values[REACH // 2 :]
@@ -159,56 +159,56 @@ def reward(rows: Rows) -> Iterator[Finding]:
     before, after = fmean(old), fmean(new)
     if before - after > max(WORSE * error, FALL * abs(before)):
         text = f"reward falls: {before:.2f} -> {after:.2f} in {REACH} steps; lower --lr, or go back to a checkpoint"
-        yield Finding("reward falls", text, 2)
+        yield TrainingFinding("reward falls", text, 2)
     elif after - before <= BETTER * error and _side(rows) != "failed":  # then the problems are too hard, as is said
         text = f"reward has not moved in {REACH} steps ({after:.2f}), unless the curriculum holds it there"
-        yield Finding("reward stalls", f"{text}: raise --lr or change problems", 1)
+        yield TrainingFinding("reward stalls", f"{text}: raise --lr or change problems", 1)
 
 
 # In the order in which they are told among equals: what spoils the numbers comes before what they say.
-LOOKS: tuple[Callable[[Rows], Iterator[Finding]], ...] = (
-    skipped, undecided, truncated, drift, gradient, overstepping, divergence, dead_groups, entropy, reward,
+LOOKS: tuple[Callable[[MetricRows], Iterator[TrainingFinding]], ...] = (
+    check_skipped_steps, check_undecided, check_truncated, check_logp_difference, check_gradient_norm, check_step_size, check_kl, dead_groups, check_entropy, check_reward,
 )  # fmt: skip
 
 
-def _side(rows: Rows) -> str:
+def _side(rows: MetricRows) -> str:
     """Where most groups have equal rewards: "failed" or "solved" if these lie on one side; else ""."""
     dead = _at_least(rows, "frac_reward_zero_std")
-    if dead is None or dead < DEAD:
+    if dead is None or dead < ZERO_STD_SHARE:
         return ""
     failed, solved = (_at_least(rows, f"frac_groups_{side}") for side in ("failed", "solved"))
     if failed is not None and solved is not None:
-        return "failed" if failed >= SIDE * dead else "solved" if solved >= SIDE * dead else ""
+        return "failed" if failed >= ONE_SIDED_SHARE * dead else "solved" if solved >= ONE_SIDED_SHARE * dead else ""
     mean = _at_least(rows, "reward")
     if mean is None or not 0 <= mean <= 1:
         return ""
-    return "failed" if mean <= LOW else "solved" if mean >= HIGH else ""
+    return "failed" if mean <= LOW_REWARD else "solved" if mean >= HIGH else ""
 
 
-def _known(rows: Rows, name: str, positive: bool = False) -> list[float]:
+def _finite_values(rows: MetricRows, name: str, positive: bool = False) -> list[float]:
     values = [row[name] for row in rows if name in row and math.isfinite(row[name])]
     return [v for v in values if v > 0] if positive else values
 
 
-def _recent(rows: Rows, name: str, positive: bool = False) -> list[float]:
-    return _known(rows[-WINDOW:], name, positive)
+def _recent(rows: MetricRows, name: str, positive: bool = False) -> list[float]:
+    return _finite_values(rows[-WINDOW_STEPS:], name, positive)
 
 
-def _at_least(rows: Rows, name: str, positive: bool = False) -> float | None:
+def _at_least(rows: MetricRows, name: str, positive: bool = False) -> float | None:
     """How high a metric is by both counts; None where too few steps tell."""
     values = _recent(rows, name, positive)
-    return None if len(values) < FEW else min(_middle(values), median(values[-3:]))
+    return None if len(values) < MIN_VALUES else min(_middle(values), median(values[-3:]))
 
 
-def _at_most(rows: Rows, name: str) -> float | None:
+def _at_most(rows: MetricRows, name: str) -> float | None:
     values = _recent(rows, name)
-    return None if len(values) < FEW else max(_middle(values), median(values[-3:]))
+    return None if len(values) < MIN_VALUES else max(_middle(values), median(values[-3:]))
 
 
-def _start(rows: Rows, name: str) -> float | None:
+def _start_level(rows: MetricRows, name: str) -> float | None:
     """The level of the first steps; None until these have passed out of the window."""
-    values = _known(rows[:BEGIN], name)
-    return None if len(rows) < BEGIN + WINDOW or len(values) < FEW else _middle(values)
+    values = _finite_values(rows[:BEGIN], name)
+    return None if len(rows) < BEGIN + WINDOW_STEPS or len(values) < MIN_VALUES else _middle(values)
 
 
 def _middle(values: Sequence[float]) -> float:

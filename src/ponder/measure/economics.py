@@ -9,16 +9,16 @@ from typing import Literal
 from ponder.errors import UsageError
 from ponder.measure.given import Numbers
 
-Side = Literal["train", "think", "either", "neither"]
+SpendDecision = Literal["train", "think", "either", "neither"]
 
 
 @dataclass(frozen=True, slots=True)
 class TrainOrThink:
     """Both ways to one quality, in dollars (or FLOPs); None where a way does not reach it at any cost tried."""
 
-    training: float  # once
-    trained: float | None  # per query, of the trained model
-    thinking: float | None  # per query, of the present model thinking longer
+    training_cost: float  # once
+    trained_query_cost: float | None  # per query, of the trained model
+    thinking_query_cost: float | None  # per query, of the present model thinking longer
 
     def __post_init__(self) -> None:
         for name in ("training", "trained", "thinking"):
@@ -28,25 +28,25 @@ class TrainOrThink:
                 raise UsageError(f"{name} costs {value}; it must be a number, 0 or more")
 
     @property
-    def break_even(self) -> float:
+    def break_even_queries(self) -> float:
         """Queries at which both cost the same: below, think; above, train. Infinite where training never pays."""
-        if self.trained is None:
+        if self.trained_query_cost is None:
             return math.inf
-        if self.thinking is None:
+        if self.thinking_query_cost is None:
             return 0.0
-        saved = self.thinking - self.trained
+        saved = self.thinking_query_cost - self.trained_query_cost
         if saved <= 0:
-            return 0.0 if self.training == 0 and saved == 0 else math.inf
-        return self.training / saved
+            return 0.0 if self.training_cost == 0 and saved == 0 else math.inf
+        return self.training_cost / saved
 
     def cost(self, queries: float) -> tuple[float | None, float | None]:
         """Of training and of thinking, for so many queries."""
         if not queries >= 0:
             raise UsageError(f"a volume of {queries} queries is none; it must be 0 or more")
-        train = None if self.trained is None else self.training + queries * self.trained
-        return train, None if self.thinking is None else queries * self.thinking
+        train = None if self.trained_query_cost is None else self.training_cost + queries * self.trained_query_cost
+        return train, None if self.thinking_query_cost is None else queries * self.thinking_query_cost
 
-    def side(self, queries: float) -> Side:
+    def cheaper_side(self, queries: float) -> SpendDecision:
         """Where to spend for so many queries."""
         train, think = self.cost(queries)
         if train is None or think is None:

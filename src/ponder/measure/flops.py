@@ -14,19 +14,19 @@ from ponder.types import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ModelShape:
     """What a decoder's FLOPs hang on: the parameters that multiply, its layers, and how wide its attention is."""
 
     parameters: float
     layers: int
-    width: int  # query heads x their size; the hidden size in most models
+    attention_width: int  # query heads x their size; the hidden size in most models
 
     def __post_init__(self) -> None:
-        if not (self.parameters > 0 and self.layers >= 0 and self.width >= 0):
+        if not (self.parameters > 0 and self.layers >= 0 and self.attention_width >= 0):
             raise UsageError(f"{self} is no shape of a model: parameters must be above 0, the others not below")
 
     @classmethod
-    def decoder(
+    def from_decoder_config(
         cls,
         layers: int,
         width: int,
@@ -36,7 +36,7 @@ class Shape:
         kv_heads: int | None = None,
         head_dim: int | None = None,
         gated: bool = True,
-    ) -> Shape:
+    ) -> ModelShape:
         """A transformer's own: projections, feed-forward (three matrices where gated, else two) and the head.
 
         Looking a token up in the embedding multiplies nothing, so the embedding counts once, as the head.
@@ -51,16 +51,16 @@ class Shape:
         if tokens < 0 or before < 0:
             raise UsageError(f"{tokens} tokens after {before} cannot be counted; both must be at least 0")
         contexts = tokens * before + tokens * (tokens + 1) / 2
-        return 2.0 * (self.parameters * tokens + 2 * self.layers * self.width * contexts)
+        return 2.0 * (self.parameters * tokens + 2 * self.layers * self.attention_width * contexts)
 
 
-def group_flops(shape: Shape, prompt: int, completions: Sequence[int], shared: bool = True) -> float:
+def group_flops(shape: ModelShape, prompt: int, completions: Sequence[int], shared: bool = True) -> float:
     """One prompt and its completions, of so many tokens each: the prompt once, or once for each where not shared."""
     times = 1 if shared else len(completions)
     return times * shape.flops(prompt) + sum(shape.flops(length, prompt) for length in completions)
 
 
-def trace_flops(shape: Shape, trace: Trace, shared: bool = True) -> float:
+def trace_flops(shape: ModelShape, trace: Trace, shared: bool = True) -> float:
     """All thinking of a trace, branches and dead ends alike: what its steps added, each where it stands in its path."""
     total, end = 0.0, [0] * len(trace.steps)
     asked_from = {step.parent for step in trace.steps}

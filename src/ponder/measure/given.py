@@ -12,11 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 from ponder.errors import UnknownName, UsageError
 
 Floats64 = NDArray[np.float64]
-Counts = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 Numbers = Sequence[float] | Floats64
 
 
-def numbers(values: Sequence[float | None] | Floats64) -> Floats64:
+def to_floats(values: Sequence[float | None] | Floats64) -> Floats64:
     """None and NaN are both unknown."""
     try:
         return np.array([math.nan if v is None else float(v) for v in values], dtype=np.float64)
@@ -24,13 +24,13 @@ def numbers(values: Sequence[float | None] | Floats64) -> Floats64:
         raise UsageError(f"a score or an outcome is no number ({error}); what is unknown is None") from None
 
 
-def check(kind: str, word: str, words: Any) -> None:
+def check_choice(kind: str, word: str, words: Any) -> None:
     """A setting must be one of its words: another one must not pass for some default."""
     if word not in get_args(words):
         raise UnknownName(kind, str(word), get_args(words))
 
 
-def whole(values: ArrayLike, name: str) -> Counts:
+def to_ints(values: ArrayLike, name: str) -> IntArray:
     given = np.asarray(values)
     if given.dtype.kind not in "iub":
         try:

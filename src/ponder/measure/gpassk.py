@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from ponder.errors import UsageError
 from ponder.measure.given import Floats64
-from ponder.measure.passk import counts, refuse_short
+from ponder.measure.passk import check_counts, refuse_short
 
 
 def g_pass_at_k(n: ArrayLike, c: ArrayLike, k: int, tau: float) -> Floats64:
@@ -44,7 +44,7 @@ def right_among(n: ArrayLike, c: ArrayLike, k: int) -> Floats64:
 
     Built from the ratios of neighbours and scaled to sum to 1, so that no binomial coefficient is ever formed.
     """
-    n_P, c_P, k_ = counts(n, c, k)
+    n_P, c_P, k_ = check_counts(n, c, k)
     if k_.ndim:
         raise UsageError("give one k at a time")
     k = int(k_)

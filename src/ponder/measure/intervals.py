@@ -14,10 +14,10 @@ from statistics import NormalDist
 import numpy as np
 
 from ponder.errors import UsageError
-from ponder.measure.given import numbers
+from ponder.measure.given import to_floats
 
 LEVEL = 0.95
-FEW = 500  # with fewer problems than this an accuracy moves by points from luck alone, so the output says so
+FEW_PROBLEMS = 500  # with fewer problems than this an accuracy moves by points from luck alone, so the output says so
 
 
 def wilson(right: int, total: int, level: float = LEVEL) -> tuple[float, float]:
@@ -40,35 +40,35 @@ class Accuracy:
     where all such are wrong to the high end where all are right (bounds as Manski's for what is missing).
     """
 
-    right: int
+    correct: int
     total: int
     undecided: int = 0  # of all, those that no verifier could judge, or that an error ended
     low: float = field(init=False)
     high: float = field(init=False)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.undecided <= self.total - self.right:
-            raise UsageError(f"{self.right} right and {self.undecided} undecided are more than all {self.total}")
-        object.__setattr__(self, "low", wilson(self.right, self.total)[0])
-        object.__setattr__(self, "high", wilson(self.right + self.undecided, self.total)[1])
+        if not 0 <= self.undecided <= self.total - self.correct:
+            raise UsageError(f"{self.correct} right and {self.undecided} undecided are more than all {self.total}")
+        object.__setattr__(self, "low", wilson(self.correct, self.total)[0])
+        object.__setattr__(self, "high", wilson(self.correct + self.undecided, self.total)[1])
 
     @classmethod
-    def of(cls, outcomes: Iterable[bool | float | None]) -> Accuracy:
+    def from_outcomes(cls, outcomes: Iterable[bool | float | None]) -> Accuracy:
         """From one outcome per problem: true or 1, false or 0, None or NaN where the verifier could not tell."""
         told = [_outcome(o) for o in outcomes]
         return cls(told.count(True), len(told), told.count(None))
 
     @property
     def mean(self) -> float:
-        return self.right / self.total
+        return self.correct / self.total
 
     def __str__(self) -> str:
         share = f"{100 * self.mean:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"
-        return f"{share} ({self.right} of {self.total}{_caveats(self.total, self.undecided, among=True)})"
+        return f"{share} ({self.correct} of {self.total}{_caveats(self.total, self.undecided, among=True)})"
 
 
 @dataclass(frozen=True, slots=True)
-class Mean:
+class MeanInterval:
     """A mean over problems with its 95 % interval, for values that are not just right or wrong (pass@k, reward)."""
 
     mean: float
@@ -76,11 +76,11 @@ class Mean:
     high: float
     total: int
     undecided: int = 0
-    among: bool = False  # the undecided ones are in the total, as in an Accuracy; else they are left out
+    undecided_in_total: bool = False  # the undecided ones are in the total, as in an Accuracy; else they are left out
 
     def __str__(self) -> str:
         numbers = f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
-        return f"{numbers} (bootstrap over {self.total} problems{_caveats(self.total, self.undecided, self.among)})"
+        return f"{numbers} (bootstrap over {self.total} problems{_caveats(self.total, self.undecided, self.undecided_in_total)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,8 @@ class Difference:
     low: float
     high: float
     total: int
-    won: int  # only the first was right
-    lost: int  # only the second was right
+    wins: int  # only the first was right
+    losses: int  # only the second was right
     undecided: int = 0
 
     @property
@@ -100,12 +100,12 @@ class Difference:
         """McNemar's exact test: were the two equally good, how often would wins and losses part this far?"""
         from scipy.special import bdtr
 
-        n, fewer = self.won + self.lost, min(self.won, self.lost)
+        n, fewer = self.wins + self.losses, min(self.wins, self.losses)
         return min(1.0, 2 * float(bdtr(fewer, n, 0.5)))
 
     def __str__(self) -> str:
         points = f"{100 * self.mean:+.1f} points [{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
-        counts = f"{self.won} won, {self.lost} lost of {self.total}"
+        counts = f"{self.wins} won, {self.losses} lost of {self.total}"
         return f"{points} (paired, Newcombe; {counts}{_caveats(self.total, self.undecided)})"
 
 
@@ -127,9 +127,9 @@ def paired_difference(
     return Difference((won - lost) / n, low, high, n, won, lost, len(pairs) - n)
 
 
-def mean_of(values: Iterable[float | None], level: float = LEVEL, resamples: int = 10_000, seed: int = 0) -> Mean:
+def bootstrap_mean(values: Iterable[float | None], level: float = LEVEL, resamples: int = 10_000, seed: int = 0) -> MeanInterval:
     """The mean of one value per problem; the interval is the percentile bootstrap over problems."""
-    told = numbers(list(values))
+    told = to_floats(list(values))
     known = told[~np.isnan(told)]
     if known.size == 0:
         raise UsageError("a mean needs at least one known value; got none")
@@ -137,8 +137,8 @@ def mean_of(values: Iterable[float | None], level: float = LEVEL, resamples: int
         raise UsageError("a value is infinite, so the mean says nothing; leave it out, as None")
     lost = int(told.size - known.size)
     if np.all(known == known[0]):
-        low, high = all_equal(float(known[0]), known.size, level)
-        return Mean(float(known[0]), low, high, int(known.size), lost)
+        low, high = constant_sample_interval(float(known[0]), known.size, level)
+        return MeanInterval(float(known[0]), low, high, int(known.size), lost)
     rng = np.random.default_rng(seed)
     rows = max(1, 4_000_000 // known.size)  # resample in slices: 10,000 x many problems need not fit in memory
     means = [
@@ -147,10 +147,10 @@ def mean_of(values: Iterable[float | None], level: float = LEVEL, resamples: int
     ]
     tail = bootstrap_tail(int(known.size), level)
     low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
-    return Mean(float(known.mean()), float(low), float(high), int(known.size), lost)
+    return MeanInterval(float(known.mean()), float(low), float(high), int(known.size), lost)
 
 
-def over_all(values: Sequence[float | None], graded: bool = False) -> Accuracy | Mean:
+def over_all(values: Sequence[float | None], graded: bool = False) -> Accuracy | MeanInterval:
     """One value per problem, with every problem in the denominator: what is not known (None) counts as 0, and in the
     interval's high end as 1. Right or wrong has its own interval; what lies between, or may (`graded`), gets the
     bootstrap's.
@@ -159,12 +159,12 @@ def over_all(values: Sequence[float | None], graded: bool = False) -> Accuracy |
     """
     known = [v for v in values if v is not None and v == v]
     if not known or (not graded and all(v in (0, 1) for v in known)):
-        return Accuracy.of(values)
+        return Accuracy.from_outcomes(values)
     lost = len(values) - len(known)
     if not lost or not all(0 <= v <= 1 for v in known):
-        return mean_of(values)
-    least, most = mean_of([*known, *[0.0] * lost]), mean_of([*known, *[1.0] * lost])
-    return Mean(least.mean, least.low, most.high, len(values), lost, among=True)
+        return bootstrap_mean(values)
+    least, most = bootstrap_mean([*known, *[0.0] * lost]), bootstrap_mean([*known, *[1.0] * lost])
+    return MeanInterval(least.mean, least.low, most.high, len(values), lost, undecided_in_total=True)
 
 
 def bootstrap_tail(total: int, level: float = LEVEL) -> float:
@@ -177,7 +177,7 @@ def bootstrap_tail(total: int, level: float = LEVEL) -> float:
     return float(ndtr(stdtrit(total - 1, (1 - level) / 2) * math.sqrt(total / (total - 1))))
 
 
-def all_equal(value: float, total: int, level: float = LEVEL, least: float = 0.0) -> tuple[float, float]:
+def constant_sample_interval(value: float, total: int, level: float = LEVEL, least: float = 0.0) -> tuple[float, float]:
     """An interval for the mean of values in [least, 1] that were all the same, which is not certain either.
 
     Of the problems there are, a share q differ with a chance of (1 - q)^total to draw none of them; the q at which that
@@ -217,6 +217,6 @@ def _outcome(value: bool | float | None) -> bool | None:
 
 
 def _caveats(total: int, undecided: int, among: bool = False) -> str:
-    few = f"; fewer than {FEW} problems" if total < FEW else ""
+    few = f"; fewer than {FEW_PROBLEMS} problems" if total < FEW_PROBLEMS else ""
     how = "not right as far as is known" if among else "left out"
     return (f"; {undecided} undecided, {how}" if undecided else "") + few

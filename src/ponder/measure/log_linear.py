@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from ponder.errors import UsageError
 from ponder.measure.given import Floats64
 
-LEVELS = 200  # accuracies at which two curves are compared
+ACCURACY_GRID_POINTS = 200  # accuracies at which two curves are compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class Shift:
     """
 
     factor: float  # the geometric mean over accuracies
-    least: float
-    most: float
-    accuracies: tuple[float, float]  # between which it is measured
+    min_factor: float
+    max_factor: float
+    accuracy_range: tuple[float, float]  # between which it is measured
 
 
 def fit_log_linear(compute: ArrayLike, accuracy: ArrayLike) -> LogLinear:
@@ -76,7 +76,7 @@ def horizontal_shift(first: tuple[ArrayLike, ArrayLike], second: tuple[ArrayLike
             f"the curves share no range of accuracy ({y1[0]:.3g} to {y1[-1]:.3g}, {y2[0]:.3g} to {y2[-1]:.3g}), so no "
             f"shift joins them; measure at more budgets"
         )
-    levels = np.linspace(low, high, LEVELS)
+    levels = np.linspace(low, high, ACCURACY_GRID_POINTS)
     gap = np.interp(levels, y1, x1) - np.interp(levels, y2, x2)
     mean, least, most = (float(np.exp(x)) for x in (gap.mean(), gap.min(), gap.max()))
     return Shift(mean, least, most, (float(low), float(high)))

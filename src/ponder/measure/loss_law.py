@@ -29,7 +29,7 @@ class LossLaw:
         n, d = np.asarray(parameters, dtype=float), np.asarray(tokens, dtype=float)
         return np.asarray(self.e + self.a / n**self.alpha + self.b / d**self.beta)
 
-    def best(self, flops: float) -> tuple[float, float]:
+    def compute_optimal(self, flops: float) -> tuple[float, float]:
         """Parameters and tokens of the least loss for a training budget of flops = 6 N D."""
         if not flops > 0:
             raise UsageError(f"a training budget of {flops} FLOPs trains nothing; it must be above 0")

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ponder.errors import UsageError
-from ponder.measure.given import Floats64, numbers
-from ponder.measure.intervals import FEW, LEVEL, all_equal
+from ponder.measure.given import Floats64, to_floats
+from ponder.measure.intervals import FEW_PROBLEMS, LEVEL, constant_sample_interval
 
-EXACT = 16  # differences that are not 0: up to here all signs are tried
+MAX_EXACT_DIFFERENCES = 16  # differences that are not 0: up to here all signs are tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class PairedMean:
     undecided: int = 0  # problems that one of them left without a verdict: in neither
 
     def __str__(self) -> str:
-        few = f"; fewer than {FEW} problems" if self.problems < FEW else ""
+        few = f"; fewer than {FEW_PROBLEMS} problems" if self.problems < FEW_PROBLEMS else ""
         lost = f"; {self.undecided} undecided" if self.undecided else ""
         gap = f"{100 * self.mean:+.1f} points [{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
         return f"{gap} (paired over {self.problems} problems, p = {self.p_value:.3g}{lost}{few})"
@@ -68,19 +68,19 @@ def paired_means(
     from scipy.special import stdtrit
 
     half = float(stdtrit(count - 1, (1 + level) / 2)) * error
-    low, high = (mean - half, mean + half) if half else all_equal(mean, count, level, least=-1.0)
+    low, high = (mean - half, mean + half) if half else constant_sample_interval(mean, count, level, least=-1.0)
     p = sign_flip(sums, flips, seed)
     return PairedMean(mean, low, high, p, int(gap.size), int(count), int((~told).sum()))
 
 
-def sign_flip(gaps: Sequence[float] | Floats64, flips: int = 10_000, seed: int = 0) -> float:
+def sign_flip(differences: Sequence[float] | Floats64, flips: int = 10_000, seed: int = 0) -> float:
     """How often sums of these differences, each with a random sign, are as far from 0 as theirs: exact for few."""
-    gap = np.asarray(gaps, dtype=float)
+    gap = np.asarray(differences, dtype=float)
     gap = gap[gap != 0]
     if gap.size == 0:
         return 1.0
     bound = abs(gap.sum()) - 1e-9 * np.abs(gap).sum()
-    if gap.size <= EXACT:
+    if gap.size <= MAX_EXACT_DIFFERENCES:
         every = 1 - 2 * (np.arange(2**gap.size)[:, None] >> np.arange(gap.size) & 1)
         return float(np.mean(np.abs(every @ gap) >= bound))
     rng = np.random.default_rng(seed)
@@ -94,7 +94,7 @@ def sign_flip(gaps: Sequence[float] | Floats64, flips: int = 10_000, seed: int =
 def _means(groups: Sequence[Sequence[float | None]]) -> Floats64:
     out = []
     for g in groups:
-        known = numbers(g)
+        known = to_floats(g)
         known = known[~np.isnan(known)]
         out.append(float(known.mean()) if known.size else math.nan)
     return np.array(out)

@@ -13,13 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from ponder.errors import UsageError
 from ponder.measure.given import Floats64
-from ponder.measure.intervals import all_equal, bootstrap_tail, wilson
+from ponder.measure.intervals import constant_sample_interval, bootstrap_tail, wilson
 
-CELLS = 4_000_000  # draws kept at once
+MAX_RESAMPLED_VALUES = 4_000_000  # draws kept at once
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FrontierPoint:
     """A system's mean cost and quality with 95 % intervals, whether it lies on the frontier, and how sure that is."""
 
     name: str
@@ -27,11 +27,11 @@ class Place:
     quality: float
     cost_interval: tuple[float, float]
     quality_interval: tuple[float, float]
-    on: bool
-    chance: float  # share of resampled problem sets in which it is on the frontier
+    on_frontier: bool
+    frontier_probability: float  # share of resampled problem sets in which it is on the frontier
 
 
-def frontier(cost: ArrayLike, quality: ArrayLike) -> NDArray[np.bool_]:
+def pareto_frontier(cost: ArrayLike, quality: ArrayLike) -> NDArray[np.bool_]:
     """True where no other is as good for less, or better for as much. Equals are both on it."""
     cost_S, quality_S = np.asarray(cost, dtype=float), np.asarray(quality, dtype=float)
     if cost_S.ndim != 1 or cost_S.shape != quality_S.shape or cost_S.size == 0:
@@ -55,7 +55,7 @@ def frontier_with_intervals(
     qualities: Sequence[Sequence[float]],
     resamples: int = 2000,
     seed: int = 0,
-) -> list[Place]:
+) -> list[FrontierPoint]:
     """From the cost and quality of each system on each problem, the problems being the same and in the same order."""
     try:
         cost_SP, quality_SP = (np.asarray(x, dtype=float) for x in (costs, qualities))
@@ -63,23 +63,23 @@ def frontier_with_intervals(
         raise UsageError("every system needs a cost and a quality on each of the same problems, in one order") from None
     if cost_SP.ndim != 2 or cost_SP.shape != quality_SP.shape or len(names) != len(cost_SP) or not cost_SP.size:
         raise UsageError("every system needs a name, and a cost and a quality on each of the same problems")
-    on_S = frontier(cost_SP.mean(axis=1), quality_SP.mean(axis=1))
+    on_S = pareto_frontier(cost_SP.mean(axis=1), quality_SP.mean(axis=1))
     size = cost_SP.shape[1]
     rng = np.random.default_rng(seed)
     both_QP = np.concatenate([cost_SP, quality_SP])
-    rows = max(1, CELLS // size)
+    rows = max(1, MAX_RESAMPLED_VALUES // size)
     means = [
         rng.multinomial(size, np.full(size, 1 / size), size=min(rows, resamples - done)) @ both_QP.T / size
         for done in range(0, resamples, rows)
     ]
     cost_RS, quality_RS = np.split(np.concatenate(means), 2, axis=1)
-    chance_S = np.mean([frontier(c, q) for c, q in zip(cost_RS, quality_RS, strict=True)], axis=0)
+    chance_S = np.mean([pareto_frontier(c, q) for c, q in zip(cost_RS, quality_RS, strict=True)], axis=0)
     cost_2S, quality_2S = _interval(cost_RS, size), _interval(quality_RS, size)
     for i in np.flatnonzero(np.ptp(quality_SP, axis=1) == 0):  # no redrawing differs, which is not certain
         same = float(quality_SP[i, 0])
-        quality_2S[:, i] = wilson(round(same) * size, size) if same in (0, 1) else all_equal(same, size)
+        quality_2S[:, i] = wilson(round(same) * size, size) if same in (0, 1) else constant_sample_interval(same, size)
     return [
-        Place(
+        FrontierPoint(
             name,
             float(cost_SP[i].mean()),
             float(quality_SP[i].mean()),

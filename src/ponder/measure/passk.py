@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ponder.errors import UsageError
-from ponder.measure.given import Counts, Floats64, whole
+from ponder.measure.given import IntArray, Floats64, to_ints
 
 SERIES = 16  # from here on four terms of Stirling's series are exact to 1e-15
 
@@ -21,7 +21,7 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: ArrayLike, short: Literal["error", 
 
     Several k add a last axis. A problem of fewer than k samples is refused, or NaN where `short` is "missing".
     """
-    n_P, c_P, k_K = counts(n, c, k)
+    n_P, c_P, k_K = check_counts(n, c, k)
     if short != "missing":
         refuse_short(n_P, k_K, "pass")
     wide = n_P.shape + (1,) * k_K.ndim
@@ -75,9 +75,9 @@ def _stirling(x: Floats64) -> Floats64:
     return (1 / 12 - y * (1 / 360 - y * (1 / 1260 - y / 1680))) / x
 
 
-def counts(n: ArrayLike, c: ArrayLike, k: ArrayLike) -> tuple[Counts, Counts, Counts]:
+def check_counts(n: ArrayLike, c: ArrayLike, k: ArrayLike) -> tuple[IntArray, IntArray, IntArray]:
     """The three as whole numbers, or an error that says which is none."""
-    n_, c_, k_ = (whole(x, name) for x, name in ((n, "n"), (c, "c"), (k, "k")))
+    n_, c_, k_ = (to_ints(x, name) for x, name in ((n, "n"), (c, "c"), (k, "k")))
     if k_.size == 0:
         raise UsageError("give at least one k")
     if np.any(k_ < 1):
@@ -93,7 +93,7 @@ def counts(n: ArrayLike, c: ArrayLike, k: ArrayLike) -> tuple[Counts, Counts, Co
     return n_, c_, k_
 
 
-def refuse_short(n_P: Counts, k_K: Counts, name: str) -> None:
+def refuse_short(n_P: IntArray, k_K: IntArray, name: str) -> None:
     k = int(k_K.max(initial=1))
     if short := int(np.sum(n_P < k)):
         raise UsageError(

@@ -14,10 +14,10 @@ from ponder.measure.intervals import Accuracy
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-INK, QUIET, LINE, MARK = "#1f2328", "#8c959f", "#1f5fbf", "#d1570a"
+INK, QUIET, LINE_COLOUR, MARK_COLOUR = "#1f2328", "#8c959f", "#1f5fbf", "#d1570a"
 # Okabe and Ito (2008): told apart by colour-blind readers; each with a mark and a dash of its own for print in grey.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1f2328", "#8c959f")
-MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))
 STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
@@ -89,10 +89,10 @@ def _curve(axes: Axes, steps_S: np.ndarray, rewards_S: np.ndarray) -> None:
     window = max(1, len(steps_S) // 12)
     few = len(steps_S) < 12  # too few to smooth: show the points themselves
     if few:
-        axes.plot(steps_S, rewards_S, color=LINE, lw=1.8, marker="o", ms=3.5, clip_on=False)
+        axes.plot(steps_S, rewards_S, color=LINE_COLOUR, lw=1.8, marker="o", ms=3.5, clip_on=False)
     else:
-        axes.plot(steps_S, rewards_S, color=LINE, lw=0.9, alpha=0.35)
-        axes.plot(steps_S, moving_mean(rewards_S, window), color=LINE, lw=2.0)
+        axes.plot(steps_S, rewards_S, color=LINE_COLOUR, lw=0.9, alpha=0.35)
+        axes.plot(steps_S, moving_mean(rewards_S, window), color=LINE_COLOUR, lw=2.0)
     known = rewards_S[~np.isnan(rewards_S)]
     if np.all((known >= 0) & (known <= 1)):
         axes.set_ylim(0, 1.02)
@@ -107,7 +107,7 @@ def _accuracies(axes: Axes, marks: Sequence[tuple[str, Accuracy]]) -> None:
     for x, (_, a) in enumerate(marks):
         mean, low, high = 100 * a.mean, 100 * a.low, 100 * a.high
         reach = [[mean - low], [high - mean]]
-        axes.errorbar(x, mean, reach, fmt="o", ms=5, color=MARK, lw=1.4, capsize=3.5, capthick=1.4, clip_on=False)
+        axes.errorbar(x, mean, reach, fmt="o", ms=5, color=MARK_COLOUR, lw=1.4, capsize=3.5, capthick=1.4, clip_on=False)
         over = high < 90  # the figure stands above its interval, or below where the frame is near
         axes.annotate(
             f"{mean:.1f}", (x, high if over else low), (0, 6 if over else -6), textcoords="offset points",
@@ -115,7 +115,7 @@ def _accuracies(axes: Axes, marks: Sequence[tuple[str, Accuracy]]) -> None:
         )  # fmt: skip
     axes.set_xlim(-0.6, len(marks) - 0.4)
     axes.set_ylim(0, 102)
-    axes.set_xticks(range(len(marks)), [f"{name}\n{a.right}/{a.total}" for name, a in marks])
+    axes.set_xticks(range(len(marks)), [f"{name}\n{a.correct}/{a.total}" for name, a in marks])
     axes.tick_params(axis="x", length=0)
     axes.grid(axis="y")
     axes.set_xlabel("with 95 % intervals", fontsize=8, color=QUIET)

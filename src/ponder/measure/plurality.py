@@ -17,15 +17,15 @@ import numpy as np
 
 from ponder.errors import UsageError
 from ponder.measure.ballots import Ballots
-from ponder.measure.given import Counts, Floats64, check
+from ponder.measure.given import IntArray, Floats64, check_choice
 
-Method = Literal["exact", "normal", "sampled"]
+VoteEstimator = Literal["exact", "normal", "sampled"]
 
 WORK = 4e9  # multiplications that one problem may take: some seconds
-CELLS = 4_000_000  # counts drawn at once
+MAX_SAMPLED_COUNTS = 4_000_000  # counts drawn at once
 
 
-def lead(winner: Floats64, others: Sequence[Floats64], silent: Floats64 | None, most: int) -> Floats64:
+def winning_weights(winner: Floats64, others: Sequence[Floats64], silent: Floats64 | None, most: int) -> Floats64:
     """Weights [most + 1] of votes of each size that one answer wins, from the weights of each answer's counts.
 
     Entry x of an array is the weight of x votes for that answer; `silent` is that of samples that do not vote.
@@ -50,19 +50,19 @@ def lead(winner: Floats64, others: Sequence[Floats64], silent: Floats64 | None, 
     return won_K if silent is None else np.convolve(won_K, silent)[: most + 1]
 
 
-def majority_at_k(cast: Ballots, k_K: Counts) -> Floats64:
+def majority_at_k(cast: Ballots, k_K: IntArray) -> Floats64:
     """What the majority of k of these samples is worth, as the exact mean over all subsets and orders, for each k."""
     n = cast.size
-    votes_L = np.bincount(cast.label_N[cast.label_N >= 0], minlength=cast.worth_L.size)
-    worthy = np.flatnonzero((votes_L > 0) & (cast.worth_L != 0))  # NaN is worthy: it must be told
-    work = sum(_work(int(votes_L[i]), int((votes_L > 0).sum()), n, int(k_K.max())) for i in worthy)
+    votes_L = np.bincount(cast.label_N[cast.label_N >= 0], minlength=cast.value_L.size)
+    worthy = np.flatnonzero((votes_L > 0) & (cast.value_L != 0))  # NaN is worthy: it must be told
+    work = sum(_exact_operations(int(votes_L[i]), int((votes_L > 0).sum()), n, int(k_K.max())) for i in worthy)
     if work > WORK:
         raise UsageError(f"the exact vote of {int(k_K.max())} among {n} samples takes too long; take random subsets")
     out_K = np.zeros(k_K.size)
     for span in _spans(n, k_K):
         for i in worthy:
             chance = _wins(votes_L, int(i), n, k_K[span])
-            out_K[span] += np.where(chance > 0, chance * cast.worth_L[i], 0.0)
+            out_K[span] += np.where(chance > 0, chance * cast.value_L[i], 0.0)
     return out_K
 
 
@@ -70,7 +70,7 @@ def plurality_accuracy(
     p: Sequence[float],
     n: int,
     right: int = 0,
-    method: Method = "exact",
+    method: VoteEstimator = "exact",
     draws: int = 100_000,
     seed: int = 0,
 ) -> float:
@@ -79,11 +79,11 @@ def plurality_accuracy(
     "exact" multiplies generating functions, "normal" is the limit of many samples, "sampled" draws votes.
     """
     p_L = _chances(p, right)
-    check("method", method, Method)
+    check_choice("method", method, VoteEstimator)
     if n != int(n) or n < 1 or draws < 1:
         raise UsageError(f"a vote of {n} samples, {draws} times, is undefined; it takes at least 1 of each")
     if method == "sampled":
-        rng, won, rows = np.random.default_rng(seed), 0.0, max(1, CELLS // p_L.size)
+        rng, won, rows = np.random.default_rng(seed), 0.0, max(1, MAX_SAMPLED_COUNTS // p_L.size)
         for done in range(0, draws, rows):
             counts = rng.multinomial(n, p_L, size=min(rows, draws - done))
             top = counts == counts.max(axis=1, keepdims=True)
@@ -95,12 +95,12 @@ def plurality_accuracy(
         return float(p_L[right] > 0)
     if method == "normal":
         return _normal(p_L[right], others, n)
-    if _work(n, p_L.size, n * p_L.size, n) > WORK:
+    if _exact_operations(n, p_L.size, n * p_L.size, n) > WORK:
         raise UsageError(f"the exact vote of {n} samples takes too long; use method='normal' or method='sampled'")
     from scipy.stats import poisson
 
     x = np.arange(n + 1)  # counts that are Poisson for themselves are multinomial given their sum
-    won_K = lead(poisson.pmf(x, n * p_L[right]), [poisson.pmf(x, n * q) for q in others], None, n)
+    won_K = winning_weights(poisson.pmf(x, n * p_L[right]), [poisson.pmf(x, n * q) for q in others], None, n)
     return float(won_K[n] / poisson.pmf(n, n))
 
 
@@ -111,7 +111,7 @@ def plurality_limit(p: Sequence[float], right: int = 0) -> float:
     return float(top[right] / top.sum())
 
 
-def _wins(votes_L: Counts, winner: int, n: int, k_K: Counts) -> Floats64:
+def _wins(votes_L: IntArray, winner: int, n: int, k_K: IntArray) -> Floats64:
     """The chance to win votes of k. Each sample joins with chance q for itself; given how many do, all subsets count
     alike, so any q gives the same result, and one near k / n keeps the numbers from vanishing."""
     from scipy.stats import binom
@@ -121,19 +121,19 @@ def _wins(votes_L: Counts, winner: int, n: int, k_K: Counts) -> Floats64:
     others = [t for i, t in enumerate(taken) if i != winner and votes_L[i]]
     silent = n - int(votes_L.sum())
     none = binom.pmf(np.arange(silent + 1), silent, q) if silent else None
-    won = lead(taken[winner], others, none, most)
+    won = winning_weights(taken[winner], others, none, most)
     return np.asarray(np.clip(won[k_K] / binom.pmf(k_K, n, q), 0.0, 1.0))
 
 
-def _join(n: int, k_K: Counts) -> float:
+def _join(n: int, k_K: IntArray) -> float:
     return float(k_K.min() + k_K.max()) / (2 * n)
 
 
-def _spans(n: int, k_K: Counts) -> list[Counts]:
+def _spans(n: int, k_K: IntArray) -> list[IntArray]:
     """Places of k in groups, so that in each no chance is near the smallest float."""
     from scipy.stats import binom
 
-    groups: list[Counts] = []
+    groups: list[IntArray] = []
     waiting = [np.argsort(k_K)]
     while waiting:
         span = waiting.pop()
@@ -144,7 +144,7 @@ def _spans(n: int, k_K: Counts) -> list[Counts]:
     return groups
 
 
-def _work(height: int, answers: int, votes: int, most: int) -> float:
+def _exact_operations(height: int, answers: int, votes: int, most: int) -> float:
     return float(min(height, most)) * (min(answers, most) / 2 + 1) * votes * most
 
 

@@ -12,7 +12,7 @@ POWER = 0.8  # how often a difference that is there should be seen
 
 
 def problems_needed(
-    difference: float, accuracy: float, disagree: float | None = None, power: float = POWER, level: float = LEVEL
+    difference: float, accuracy: float, disagreement_rate: float | None = None, power: float = POWER, level: float = LEVEL
 ) -> int:
     """Problems on which two systems must be judged, so that a difference in accuracy shows with a chance of `power`.
 
@@ -26,18 +26,18 @@ def problems_needed(
             f"at most there, and they differ"
         )
     z, z_power = _quantiles(power, level)
-    if disagree is None:
+    if disagreement_rate is None:
         middle = (accuracy + other) / 2
         spread = accuracy * (1 - accuracy) + other * (1 - other)
         return math.ceil((z * math.sqrt(2 * middle * (1 - middle)) + z_power * math.sqrt(spread)) ** 2 / difference**2)
     most = min(accuracy + other, 2 - accuracy - other)
-    if not abs(difference) <= disagree <= most + 1e-9:
+    if not abs(difference) <= disagreement_rate <= most + 1e-9:
         raise UsageError(
-            f"the systems cannot disagree on {disagree:g} of the problems: at {accuracy:g} and {other:g} it lies "
+            f"the systems cannot disagree on {disagreement_rate:g} of the problems: at {accuracy:g} and {other:g} it lies "
             f"between {abs(difference):g} and {most:g}"
         )
     # McNemar's test (Miettinen 1968): only problems on which they disagree tell.
-    return math.ceil((z * math.sqrt(disagree) + z_power * math.sqrt(disagree - difference**2)) ** 2 / difference**2)
+    return math.ceil((z * math.sqrt(disagreement_rate) + z_power * math.sqrt(disagreement_rate - difference**2)) ** 2 / difference**2)
 
 
 def problems_for_means(
@@ -61,20 +61,20 @@ def problems_for_means(
 
 
 def difference_seen(
-    problems: int, accuracy: float, disagree: float | None = None, power: float = POWER, level: float = LEVEL
+    problems: int, accuracy: float, disagreement_rate: float | None = None, power: float = POWER, level: float = LEVEL
 ) -> float:
     """The least gain in accuracy that so many problems show with a chance of `power`; NaN where none is."""
     if problems < 1:
         raise UsageError(f"{problems} problems show nothing; it takes at least 1")
     low, high = 1e-9, 1 - accuracy
-    problems_needed(low, accuracy, disagree, power, level)  # refuses what cannot be
-    if disagree is not None:
-        high = min(high, disagree, 2 - 2 * accuracy - disagree)  # beyond, they could not disagree so often
-    if high <= low or problems_needed(high, accuracy, disagree, power, level) > problems:
+    problems_needed(low, accuracy, disagreement_rate, power, level)  # refuses what cannot be
+    if disagreement_rate is not None:
+        high = min(high, disagreement_rate, 2 - 2 * accuracy - disagreement_rate)  # beyond, they could not disagree so often
+    if high <= low or problems_needed(high, accuracy, disagreement_rate, power, level) > problems:
         return math.nan
     for _ in range(100):
         middle = (low + high) / 2
-        if problems_needed(middle, accuracy, disagree, power, level) <= problems:
+        if problems_needed(middle, accuracy, disagreement_rate, power, level) <= problems:
             high = middle
         else:
             low = middle

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ponder.errors import UsageError
-from ponder.measure.coverage import kinds
-from ponder.measure.given import Counts, Floats64, check
-from ponder.measure.passk import counts, pass_at_k
+from ponder.measure.coverage import unique_count_pairs
+from ponder.measure.given import IntArray, Floats64, check_choice
+from ponder.measure.passk import check_counts, pass_at_k
 
 # Where the search in coverage also starts, as log(-a) and b: coverage of 0 or 1 can lead the line in logs astray.
 STARTS = ((-1.0, -0.3), (0.0, -1.0), (1.0, -0.3), (2.0, -1.0), (3.0, -0.5))
 
-Fit = Literal["coverage", "log"]  # least squares in coverage, or of log(-log c) on log k, a straight line there
+FitSpace = Literal["coverage", "log"]  # least squares in coverage, or of log(-log c) on log k, a straight line there
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +30,16 @@ class CoverageLaw:
     b: float
     a_interval: tuple[float, float] | None = None
     b_interval: tuple[float, float] | None = None
-    redrawn: Floats64 | None = field(default=None, repr=False, compare=False)  # [R, 2]: a and b of each resample
+    resampled_parameters: Floats64 | None = field(default=None, repr=False, compare=False)  # [R, 2]: a and b of each resample
 
     def __call__(self, k: ArrayLike) -> Floats64:
         return np.asarray(np.exp(self.a * np.asarray(k, dtype=float) ** self.b))
 
-    def band(self, k: ArrayLike) -> tuple[Floats64, Floats64]:
+    def confidence_band(self, k: ArrayLike) -> tuple[Floats64, Floats64]:
         """95 % of the resampled laws at each k lie between these."""
-        if self.redrawn is None:
+        if self.resampled_parameters is None:
             raise UsageError("this law was fitted to a curve alone; fit it to problems to know how sure it is")
-        a_R1, b_R1 = self.redrawn[:, :1], self.redrawn[:, 1:]
+        a_R1, b_R1 = self.resampled_parameters[:, :1], self.resampled_parameters[:, 1:]
         low, high = np.quantile(np.exp(a_R1 * np.atleast_1d(k).astype(float) ** b_R1), [0.025, 0.975], axis=0)
         return low, high
 
@@ -49,36 +49,36 @@ class Extrapolation:
     """A law fitted to few samples, against what more samples brought."""
 
     law: CoverageLaw
-    k: Counts
+    k: IntArray
     predicted: Floats64
-    found: Floats64
+    observed: Floats64
 
     @property
     def error(self) -> float:
         """The mean distance of prediction and coverage."""
-        return float(np.abs(self.predicted - self.found).mean())
+        return float(np.abs(self.predicted - self.observed).mean())
 
 
-def fit_coverage_law(k: ArrayLike, coverage: ArrayLike, fit: Fit = "coverage") -> CoverageLaw:
+def fit_coverage_law(k: ArrayLike, coverage: ArrayLike, fit: FitSpace = "coverage") -> CoverageLaw:
     """The law through a coverage curve. Space k evenly on a log scale, or large k decide alone."""
     k_K, c_K = np.atleast_1d(np.asarray(k, dtype=float)), np.atleast_1d(np.asarray(coverage, dtype=float))
-    _check(k_K, c_K)
-    a, b = _known(_fit(k_K, c_K[None], fit)[0])
+    _check_curve(k_K, c_K)
+    a, b = _require_fit(_fit(k_K, c_K[None], fit)[0])
     return CoverageLaw(a, b)
 
 
 def coverage_law(
-    n: ArrayLike, c: ArrayLike, k: ArrayLike, fit: Fit = "coverage", resamples: int = 300, seed: int = 0
+    n: ArrayLike, c: ArrayLike, k: ArrayLike, fit: FitSpace = "coverage", resamples: int = 300, seed: int = 0
 ) -> CoverageLaw:
     """The law of a set of problems, n samples each and c of them right, with intervals over problems."""
-    n_P, c_P, k_K = counts(n, c, k)
-    n_U, c_U, times_U = kinds(n_P, c_P)
+    n_P, c_P, k_K = check_counts(n, c, k)
+    n_U, c_U, times_U = unique_count_pairs(n_P, c_P)
     size = int(times_U.sum())
     rng = np.random.default_rng(seed)
     drawn_RU = np.vstack([times_U, rng.multinomial(size, times_U / size, size=resamples)])
     curves_RK = drawn_RU @ pass_at_k(n_U, c_U, k_K) / size
-    _check(k_K.astype(float), curves_RK[0])
-    a, b = _known(_fit(k_K.astype(float), curves_RK[:1], fit)[0])
+    _check_curve(k_K.astype(float), curves_RK[0])
+    a, b = _require_fit(_fit(k_K.astype(float), curves_RK[:1], fit)[0])
     usable = (curves_RK.min(axis=1) < 1) & (curves_RK.max(axis=1) > 0)  # else no law is best
     again = _fit(k_K.astype(float), curves_RK[1:][usable[1:]], fit, near=(a, b))
     again = again[np.isfinite(again).all(axis=1)]
@@ -88,8 +88,8 @@ def coverage_law(
     return CoverageLaw(a, b, (float(a_low), float(a_high)), (float(b_low), float(b_high)), again)
 
 
-def extrapolate(
-    n: ArrayLike, c: ArrayLike, fit_to: ArrayLike, predict: ArrayLike, fit: Fit = "coverage", seed: int = 0
+def extrapolate_coverage(
+    n: ArrayLike, c: ArrayLike, fit_to: ArrayLike, predict: ArrayLike, fit: FitSpace = "coverage", seed: int = 0
 ) -> Extrapolation:
     """Fit to the k in `fit_to`, predict coverage at the larger ones of `predict`, and say how far off that is."""
     known, asked = np.atleast_1d(np.asarray(fit_to)), np.atleast_1d(np.asarray(predict))
@@ -100,7 +100,7 @@ def extrapolate(
     return Extrapolation(law, asked.astype(np.int64), law(asked), found)
 
 
-def _check(k_K: Floats64, c_K: Floats64) -> None:
+def _check_curve(k_K: Floats64, c_K: Floats64) -> None:
     if k_K.shape != c_K.shape or k_K.size < 2 or len(set(k_K.tolist())) < 2:
         raise UsageError("two numbers of a law need coverage at two k or more, one coverage for each k")
     if not np.all((c_K >= 0) & (c_K <= 1)) or not np.all(k_K > 0):
@@ -109,9 +109,9 @@ def _check(k_K: Floats64, c_K: Floats64) -> None:
         raise UsageError("every problem is covered at every k, or none at any: no law can be told from that")
 
 
-def _fit(k_K: Floats64, c_RK: Floats64, fit: Fit, near: tuple[float, float] | None = None) -> Floats64:
+def _fit(k_K: Floats64, c_RK: Floats64, fit: FitSpace, near: tuple[float, float] | None = None) -> Floats64:
     """a and b for each row, NaN where no line is best: the line in logs, then Levenberg and Marquardt's steps."""
-    check("way to fit", fit, Fit)
+    check_choice("way to fit", fit, FitSpace)
     lower, upper = (0.01, 0.99) if fit == "coverage" else (np.nan, np.nan)
     inside = np.where((c_RK > 0) & (c_RK < 1), c_RK, np.where(c_RK <= 0, lower, upper))
     x_K, y_RK = np.log(k_K), np.log(-np.log(inside))
@@ -132,7 +132,7 @@ def _fit(k_K: Floats64, c_RK: Floats64, fit: Fit, near: tuple[float, float] | No
     return np.stack([-np.exp(u_R), b_R], axis=1)
 
 
-def _known(pair: Floats64) -> tuple[float, float]:
+def _require_fit(pair: Floats64) -> tuple[float, float]:
     if np.isnan(pair).any():
         raise UsageError("the line in logs needs coverage strictly between 0 and 1 at two k; use fit='coverage'")
     return float(pair[0]), float(pair[1])

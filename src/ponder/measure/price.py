@@ -8,8 +8,8 @@ from ponder.reason.price import Price, read_prices
 __all__ = ["Price", "read_prices", "seconds_for"]
 
 
-def seconds_for(flops: float, peak: float, used: float = 0.4, gpus: int = 1) -> float:
+def seconds_for(flops: float, peak_flops: float, utilization: float = 0.4, gpus: int = 1) -> float:
     """How long so many FLOPs take at a peak rate per GPU of which a share is used."""
-    if not (flops >= 0 and peak > 0 and 0 < used <= 1 and gpus >= 1):
+    if not (flops >= 0 and peak_flops > 0 and 0 < utilization <= 1 and gpus >= 1):
         raise UsageError("time takes FLOPs, a peak rate above 0, a share of it in (0, 1] and at least one GPU")
-    return flops / (peak * used * gpus)
+    return flops / (peak_flops * utilization * gpus)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ponder.errors import UsageError
-from ponder.measure.calibration import pairs
+from ponder.measure.calibration import check_scores_and_outcomes
 from ponder.measure.given import Floats64
 from ponder.measure.intervals import LEVEL
 
@@ -43,7 +43,7 @@ def auroc(
 
     Samples of one problem are not: name each sample's problem, and whole problems are drawn again instead.
     """
-    score_N, right_N = pairs(scores, right)
+    score_N, right_N = check_scores_and_outcomes(scores, right)
     good = right_N == 1
     if not good.any() or good.all():
         raise UsageError("all samples are right, or all wrong: there is nothing to tell apart")

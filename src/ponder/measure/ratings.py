@@ -28,7 +28,7 @@ class Rating:
     games: int
 
 
-def elo(
+def elo_ratings(
     games: Iterable[tuple[str, str, float]],
     anchors: Mapping[str, float] | None = None,
     prior: float = 0.0,

@@ -13,20 +13,20 @@ from itertools import islice
 
 from ponder.types import Trace
 
-WORDS = re.compile(
+REFLECTION_WORDS = re.compile(
     r"\b(?:wait|hmm+|hold on|let me (?:re-?)?(?:check|verify|think again|try again)|(?:re-?check|double-check)(?:ing)?|"
     r"actually|on second thought|alternatively|(?:i|that) (?:was|is|am) (?:wrong|mistaken)|mistake)\b",
     re.IGNORECASE,
 )
-LONGEST = 200_000  # characters that are looked at
-MOST = 100  # words of doubt, of one text
+MAX_TEXT_CHARS = 200_000  # characters that are looked at
+MAX_REFLECTIONS = 100  # words of doubt, of one text
 
-Read = Callable[[str], str | None]
+AnswerReader = Callable[[str], str | None]
 
 
-def reflections(text: str) -> list[str]:
+def find_reflections(text: str) -> list[str]:
     """The words of doubt in a text, in order."""
-    return [m[0].lower() for m in WORDS.finditer(text[:LONGEST])]
+    return [m[0].lower() for m in REFLECTION_WORDS.finditer(text[:MAX_TEXT_CHARS])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Correction:
     text: str
 
 
-def correction(text: str, read: Read) -> tuple[str, str, str] | None:
+def find_correction(text: str, read: AnswerReader) -> tuple[str, str, str] | None:
     """Word, answer before it and answer in the end, where the two differ; None where nothing is taken back.
 
     The answer before it is the last number on the line that the word stands on, or after.
@@ -47,7 +47,7 @@ def correction(text: str, read: Read) -> tuple[str, str, str] | None:
     final = read(text)
     if final is None:
         return None
-    for m in islice(WORDS.finditer(text[:LONGEST]), MOST):
+    for m in islice(REFLECTION_WORDS.finditer(text[:MAX_TEXT_CHARS]), MAX_REFLECTIONS):
         lines = text[: m.start()].rstrip().rsplit("\n", 1)
         said = _last_number(lines[-1]) or read(lines[-1])
         if said is not None and not _same(said, final):
@@ -55,11 +55,11 @@ def correction(text: str, read: Read) -> tuple[str, str, str] | None:
     return None
 
 
-def corrections(traces: Iterable[tuple[int, Trace]], scorer: str, read: Read) -> Iterator[Correction]:
+def find_corrections(traces: Iterable[tuple[int, Trace]], scorer: str, read: AnswerReader) -> Iterator[Correction]:
     """Right answers in which an earlier, other one is taken back, in the order in which they were written."""
     for step, trace in traces:
         for i in trace.answers():
-            if trace.score(i, scorer) == 1.0 and (found := correction(trace.text(i), read)):
+            if trace.score(i, scorer) == 1.0 and (found := find_correction(trace.text(i), read)):
                 yield Correction(step, trace.problem.id, *found, trace.text(i))
 
 

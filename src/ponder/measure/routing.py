@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ponder.errors import UsageError
-from ponder.measure.given import Floats64, numbers
+from ponder.measure.given import Floats64, to_floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +23,15 @@ class RoutingCurve:
     cost: Floats64
     quality: Floats64
     area: float
-    random: float  # area of a coin that decides
-    oracle: float  # area where the gains are known
+    random_area: float  # area of a coin that decides
+    oracle_area: float  # area where the gains are known
 
     @property
-    def recovered(self) -> float:
+    def recovered_share(self) -> float:
         """The share of what knowing gains over a coin: 1 as good as the oracle, 0 a coin, NaN where both are one."""
-        return (self.area - self.random) / (self.oracle - self.random) if self.oracle > self.random else float("nan")
+        return (self.area - self.random_area) / (self.oracle_area - self.random_area) if self.oracle_area > self.random_area else float("nan")
 
-    def at(self, cost: float) -> float:
+    def quality_at(self, cost: float) -> float:
         """The quality for a mean cost, mixing neighbours."""
         if not self.cost[0] <= cost <= self.cost[-1]:
             raise UsageError(f"a mean cost of {cost:g} is outside the curve, {self.cost[0]:g} to {self.cost[-1]:g}")
@@ -50,7 +50,7 @@ def routing_curve(
 
     Costs are one for all or one for each. In a cascade the weak one is asked first, and paid for, every time.
     """
-    signal_P, weak_P, strong_P = numbers(signal), numbers(weak), numbers(strong)
+    signal_P, weak_P, strong_P = to_floats(signal), to_floats(weak), to_floats(strong)
     if not signal_P.size == weak_P.size == strong_P.size or signal_P.size == 0:
         raise UsageError("every query takes a signal, a weak outcome and a strong outcome, of at least one query")
     for name, values in (("signal", signal_P), ("weak outcome", weak_P), ("strong outcome", strong_P)):

@@ -14,30 +14,30 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ponder.errors import UsageError
-from ponder.measure.ballots import Ballots, Missing, ballots
+from ponder.measure.ballots import Ballots, Missing, to_vote_arrays
 from ponder.measure.bestofk import best_at_k
-from ponder.measure.coverage import Short
+from ponder.measure.coverage import TooFewSamples
 from ponder.measure.curves import Curve, curve_of
-from ponder.measure.given import Counts, Floats64, check
-from ponder.measure.passk import counts, refuse_short
+from ponder.measure.given import IntArray, Floats64, check_choice
+from ponder.measure.passk import check_counts, refuse_short
 from ponder.measure.plurality import majority_at_k
 
-Rule = Literal["majority", "weighted", "best"]
-How = Literal["exact", "subsets", "prefix"]
+SampleSelectionRule = Literal["majority", "weighted", "best"]
+SubsetScheme = Literal["exact", "subsets", "prefix"]
 
-CELLS = 8_000_000  # votes counted at once
+MAX_COUNTED_VOTES = 8_000_000  # votes counted at once
 
 
 def selection_curve(
-    rule: Rule,
+    rule: SampleSelectionRule,
     answers: Sequence[Sequence[Hashable | None]],
     right: Sequence[Sequence[float | None]],
     k: ArrayLike,
     scores: Sequence[Sequence[float | None]] | None = None,
-    how: How = "subsets",
+    how: SubsetScheme = "subsets",
     subsets: int = 100,
     missing: Missing = "error",
-    short: Short = "error",
+    short: TooFewSamples = "error",
     seed: int = 0,
 ) -> Curve:
     """The worth of the answer chosen among k samples of each problem, as a mean over problems.
@@ -47,8 +47,8 @@ def selection_curve(
     choice is wrong; where nobody could judge the winner the problem is left out and counted. Of problems with fewer
     than k samples `short` decides as in `coverage_curve`.
     """
-    for kind, word, words in (("rule", rule, Rule), ("way to take subsets", how, How), ("way", short, Short)):
-        check(kind, word, words)
+    for kind, word, words in (("rule", rule, SampleSelectionRule), ("way to take subsets", how, SubsetScheme), ("way", short, TooFewSamples)):
+        check_choice(kind, word, words)
     if how == "subsets" and subsets < 1:
         raise UsageError(f"{subsets} random subsets have no mean; take at least 1, and 2 to see their spread")
     if rule != "majority" and scores is None:
@@ -56,10 +56,10 @@ def selection_curve(
     if len(answers) != len(right) or (scores is not None and len(scores) != len(right)):
         raise UsageError("answers, outcomes and scores must be of the same problems")
     used = [None] * len(right) if rule == "majority" or scores is None else scores
-    cast = [ballots(a, r, s, missing) for a, r, s in zip(answers, right, used, strict=True)]
+    cast = [to_vote_arrays(a, r, s, missing) for a, r, s in zip(answers, right, used, strict=True)]
     if not cast:
         raise UsageError("a selection over no problems is undefined; give at least one problem")
-    n_P, _, k_K = counts([b.size for b in cast], 0, k)
+    n_P, _, k_K = check_counts([b.size for b in cast], 0, k)
     k_K = np.atleast_1d(k_K)
     if short == "error":
         refuse_short(n_P, k_K, rule)
@@ -79,15 +79,15 @@ def selection_curve(
     return replace(found, mean=mean_K, low=low_K, high=high_K)
 
 
-def chosen_worth(rule: Rule, cast: Sequence[Ballots], k_K: Counts, subsets: int, seed: int = 0) -> Floats64:
+def chosen_worth(rule: SampleSelectionRule, cast: Sequence[Ballots], k_K: IntArray, subsets: int, seed: int = 0) -> Floats64:
     """What the chosen answer is worth, [problems, subsets, k]; with 0 subsets the samples stay in their order.
 
     A random order's first k are a random subset of k, so one order serves all k.
     """
     rng = np.random.default_rng(seed)
     most, orders = int(k_K.max()), max(subsets, 1)
-    widest = max(b.worth_L.size for b in cast)
-    rows = max(1, CELLS // (orders * (most + widest)))
+    widest = max(b.value_L.size for b in cast)
+    rows = max(1, MAX_COUNTED_VOTES // (orders * (most + widest)))
     parts = []
     for first in range(0, len(cast), rows):
         some = cast[first : first + rows]
@@ -96,34 +96,34 @@ def chosen_worth(rule: Rule, cast: Sequence[Ballots], k_K: Counts, subsets: int,
             order, rows_of = _order(rng, b.size, min(most, b.size), subsets), slice(i * orders, (i + 1) * orders)
             label_RN[rows_of, : order.shape[1]] = b.label_N[order]
             weight_RN[rows_of, : order.shape[1]] = b.weight_N[order]
-        width = max(1, *(b.worth_L.size for b in some))
+        width = max(1, *(b.value_L.size for b in some))
         chosen_RK = _choose(rule, label_RN, weight_RN, width, k_K)
         worth_PL = np.zeros((len(some), width + 1))
         for i, b in enumerate(some):
-            worth_PL[i, : b.worth_L.size] = b.worth_L
-            worth_PL[i, -1] = b.silence  # what the label -1 names
+            worth_PL[i, : b.value_L.size] = b.value_L
+            worth_PL[i, -1] = b.no_answer_value  # what the label -1 names
         parts.append(worth_PL[np.repeat(np.arange(len(some)), orders)[:, None], chosen_RK])
     return np.concatenate(parts).reshape(len(cast), orders, k_K.size)
 
 
-def _exact(rule: Rule, cast: Ballots, all_K: Counts) -> Floats64:
+def _exact(rule: SampleSelectionRule, cast: Ballots, all_K: IntArray) -> Floats64:
     """NaN where there are fewer than k samples."""
     if rule == "weighted":
         raise UsageError("a weighted vote has no exact expectation here; use how='subsets'")
     out_K, k_K = np.full(all_K.size, np.nan), all_K[all_K <= cast.size]
     if k_K.size:
         out_K[all_K <= cast.size] = majority_at_k(cast, k_K) if rule == "majority" else _best(cast, k_K)
-    return out_K + cast.silence
+    return out_K + cast.no_answer_value
 
 
-def _best(cast: Ballots, k_K: Counts) -> Floats64:
+def _best(cast: Ballots, k_K: IntArray) -> Floats64:
     votes = cast.label_N >= 0
-    worth_N = np.where(votes, cast.worth_L[cast.label_N] if cast.worth_L.size else 0.0, 0.0)
+    worth_N = np.where(votes, cast.value_L[cast.label_N] if cast.value_L.size else 0.0, 0.0)
     scores_N = np.where(votes, cast.weight_N, np.nan)
     return best_at_k(worth_N.tolist(), scores_N.tolist(), k_K, missing="abstain")
 
 
-def _order(rng: np.random.Generator, n: int, most: int, subsets: int) -> Counts:
+def _order(rng: np.random.Generator, n: int, most: int, subsets: int) -> IntArray:
     """The first `most` of random orders of n samples, one row each."""
     if not subsets:
         return np.arange(most)[None]
@@ -134,7 +134,7 @@ def _order(rng: np.random.Generator, n: int, most: int, subsets: int) -> Counts:
     return np.take_along_axis(few, np.take_along_axis(keys, few, axis=1).argsort(axis=1), axis=1)
 
 
-def _choose(rule: Rule, label_RN: Counts, weight_RN: Floats64, width: int, k_K: Counts) -> Counts:
+def _choose(rule: SampleSelectionRule, label_RN: IntArray, weight_RN: Floats64, width: int, k_K: IntArray) -> IntArray:
     """The winning answer of each row after k samples; -1 where nobody voted. Samples are counted one by one.
 
     Votes that only grow can be led anew only by the answer that just got one; others are searched through.
@@ -164,12 +164,12 @@ def _choose(rule: Rule, label_RN: Counts, weight_RN: Floats64, width: int, k_K: 
                 top_R, leader_R = np.where(ahead_R, sum_R, top_R), np.where(ahead_R, label_R, leader_R)
         if j + 1 in wanted:
             if rule != "best" and not grows:
-                leader_R = _search(sums_RL[:, :-1], first_RL[:, :-1])
+                leader_R = _leading_answer(sums_RL[:, :-1], first_RL[:, :-1])
             out_RK[:, wanted[j + 1]] = leader_R[:, None]
     return out_RK
 
 
-def _search(sums_RL: Floats64, first_RL: NDArray[np.int32]) -> Counts:
+def _leading_answer(sums_RL: Floats64, first_RL: NDArray[np.int32]) -> IntArray:
     """The largest sum among answers that were seen, the first seen of equals."""
     seen_RL = first_RL < np.iinfo(np.int32).max
     held_RL = np.where(seen_RL, sums_RL, -np.inf)

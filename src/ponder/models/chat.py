@@ -50,18 +50,18 @@ QA = """\
 # What a template's own mistakes are in Python.
 _FAULTS = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, SyntaxError, MemoryError)
 
-TEMPLATES = {"plain": PLAIN, "qa": QA, "r1": R1}
+CHAT_TEMPLATES = {"plain": PLAIN, "qa": QA, "r1": R1}
 
 
-def render(template: str | None, messages: Sequence[Message], add_generation_prompt: bool = True, **extra: Any) -> str:
+def render_chat(template: str | None, messages: Sequence[Message], add_generation_prompt: bool = True, **extra: Any) -> str:
     """The text a model goes on from. `template`: jinja2 text, one of `TEMPLATES`' names, or None for "plain"."""
-    if template is not None and "{" not in template and template not in TEMPLATES:
-        raise UnknownName("chat template", template, TEMPLATES)
-    text = TEMPLATES.get(template or "plain", template or "")
+    if template is not None and "{" not in template and template not in CHAT_TEMPLATES:
+        raise UnknownName("chat template", template, CHAT_TEMPLATES)
+    text = CHAT_TEMPLATES.get(template or "plain", template or "")
     given = {"bos_token": "", "eos_token": "", **extra}
     try:
         said = {"messages": [dict(m) for m in messages], "add_generation_prompt": add_generation_prompt}
-        return templates.render(text, said | given)
+        return templates.render_sandboxed(text, said | given)
     except RecursionError:
         raise ModelError("the chat template cannot render these messages: it is nested too deeply") from None
     except (jinja2.TemplateError, *_FAULTS) as reason:
@@ -70,23 +70,23 @@ def render(template: str | None, messages: Sequence[Message], add_generation_pro
         ) from None
 
 
-def encode(tokenizer: Tokenizer, messages: Sequence[Message], **extra: Any) -> Ids:
+def encode_chat(tokenizer: Tokenizer, messages: Sequence[Message], **extra: Any) -> Ids:
     """The tokens after which the assistant speaks, by the model's own template, else "plain"."""
     if tokenizer.chat_template is None:
-        tokenizer = adopt(tokenizer, "plain")
+        tokenizer = with_chat_template(tokenizer, "plain")
     first, last = tokenizer.token(tokenizer.bos), tokenizer.token(next(iter(tokenizer.eos), None))
     given = {"bos_token": first or "", "eos_token": last or "", **extra}
-    return tokenizer.encode(render(tokenizer.chat_template, messages, **given), special=False)
+    return tokenizer.encode(render_chat(tokenizer.chat_template, messages, **given), add_special_tokens=False)
 
 
-def adopt(tokenizer: Tokenizer, template: str) -> Tokenizer:
+def with_chat_template(tokenizer: Tokenizer, template: str) -> Tokenizer:
     """The tokenizer with this template (a name or jinja2 text) as its own.
 
     A template writes the first token itself, so one is put before ours where the tokenizer would add one.
     """
-    if template not in TEMPLATES and "{" not in template:
-        raise UnknownName("chat template", template, TEMPLATES)
-    text = TEMPLATES.get(template, template)
-    if "bos_token" not in text and tokenizer.bos is not None and tokenizer.bos in tokenizer.encode("", special=True):
+    if template not in CHAT_TEMPLATES and "{" not in template:
+        raise UnknownName("chat template", template, CHAT_TEMPLATES)
+    text = CHAT_TEMPLATES.get(template, template)
+    if "bos_token" not in text and tokenizer.bos is not None and tokenizer.bos in tokenizer.encode("", add_special_tokens=True):
         text = "{{- bos_token }}" + text
     return replace(tokenizer, chat_template=text)

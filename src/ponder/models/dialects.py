@@ -14,7 +14,7 @@ from typing import Any, Literal
 from ponder.errors import UsageError
 from ponder.types import Sampling
 
-Kind = Literal["vllm", "llama.cpp", "other"]
+ServerKind = Literal["vllm", "llama.cpp", "other"]
 
 _ALL = {f.name for f in fields(Sampling)}
 _COMMON = {"temperature", "top_p", "max_tokens", "stop", "seed"}
@@ -23,7 +23,7 @@ _VLLM = _ALL - {"no_repeat", "forced", "measures"}
 # llama.cpp counts the prompt's tokens for `presence` and `frequency`, which is another rule.
 _LLAMA = _COMMON | {"top_k", "min_p", "repetition", "bias", "schema", "alternatives"}
 # Over text, what names tokens means nothing.
-_TEXT: dict[Kind, set[str]] = {
+_TEXT: dict[ServerKind, set[str]] = {
     "vllm": _COMMON | {"top_k", "min_p", "repetition", "presence", "frequency", "pattern", "schema"},
     "llama.cpp": _COMMON | {"top_k", "min_p", "repetition", "schema"},
     "other": _COMMON | {"presence", "frequency", "schema"},
@@ -35,23 +35,23 @@ _FIXES = {
 }
 
 
-def over_tokens(sampling: Sampling, kind: Kind, seed: int, context: int, eos: Iterable[int]) -> dict[str, Any]:
+def token_request_fields(sampling: Sampling, kind: ServerKind, seed: int, context: int, eos: Iterable[int]) -> dict[str, Any]:
     """The options of a request whose prompt and answer are token ids."""
     if kind == "llama.cpp":
         _check(sampling, _LLAMA, "llama.cpp")
         return _llama(sampling, seed, context) | {
             "n_predict": sampling.max_tokens,
             "stop": list(sampling.stop),
-            "logit_bias": [[t, b] for t, b in sampling.bias],
-            "n_probs": max(1, sampling.alternatives),
-            "post_sampling_probs": drawn_otherwise(sampling) and not sampling.alternatives,
+            "logit_bias": [[t, b] for t, b in sampling.logit_bias],
+            "n_probs": max(1, sampling.logprobs),
+            "post_sampling_probs": drawn_otherwise(sampling) and not sampling.logprobs,
             "return_tokens": True,
         }
     _check(sampling, _VLLM, "a server of vLLM's kind")
     return _vllm(sampling, seed, eos) | {"return_token_ids": True, "return_tokens_as_token_ids": True}
 
 
-def over_text(sampling: Sampling, kind: Kind, seed: int, context: int, chat: bool) -> dict[str, Any]:
+def text_request_fields(sampling: Sampling, kind: ServerKind, seed: int, context: int, chat: bool) -> dict[str, Any]:
     """The same where both are text. Stop strings are looked for here, not by the server: see `openai`."""
     _check(sampling, _TEXT[kind], "a server that is talked to in text" + ("" if kind == "other" else f" ({kind})"))
     body: dict[str, Any] = {
@@ -63,11 +63,11 @@ def over_text(sampling: Sampling, kind: Kind, seed: int, context: int, chat: boo
     if kind == "llama.cpp":
         body |= _llama(sampling, seed, context)
     else:
-        body |= {"presence_penalty": sampling.presence, "frequency_penalty": sampling.frequency}
+        body |= {"presence_penalty": sampling.presence_penalty, "frequency_penalty": sampling.frequency_penalty}
     if kind == "vllm":
-        body |= {"top_k": sampling.top_k or -1, "min_p": sampling.min_p, "repetition_penalty": sampling.repetition}
+        body |= {"top_k": sampling.top_k or -1, "min_p": sampling.min_p, "repetition_penalty": sampling.repetition_penalty}
         body |= _form(sampling)
-    elif sampling.schema and kind == "other":
+    elif sampling.json_schema and kind == "other":
         if not chat:
             raise UsageError("a schema needs a server's chat: give no template")
         form = {"name": "answer", "schema": _schema(sampling), "strict": True}
@@ -75,21 +75,21 @@ def over_text(sampling: Sampling, kind: Kind, seed: int, context: int, chat: boo
     return body
 
 
-def effort_of(effort: str, kind: Kind) -> dict[str, Any]:
+def reasoning_effort_fields(effort: str, kind: ServerKind) -> dict[str, Any]:
     """How hard to think, as a chat is told. OpenAI's field, which vLLM has too; llama.cpp hands it to the model's
     template. `high` is the most that all know."""
     level = "high" if effort == "max" else effort
     return {"chat_template_kwargs": {"reasoning_effort": level}} if kind == "llama.cpp" else {"reasoning_effort": level}
 
 
-def in_process(sampling: Sampling, seed: int, eos: Iterable[int]) -> dict[str, Any]:
+def vllm_sampling_params(sampling: Sampling, seed: int, eos: Iterable[int]) -> dict[str, Any]:
     """Fields of vLLM's SamplingParams."""
     _check(sampling, _VLLM, "vLLM")
     return _vllm(sampling, seed, eos)
 
 
 def _vllm(sampling: Sampling, seed: int, eos: Iterable[int]) -> dict[str, Any]:
-    if any(abs(b) > 100 for _, b in sampling.bias):
+    if any(abs(b) > 100 for _, b in sampling.logit_bias):
         raise UsageError("vLLM takes a bias from -100 to 100; to ban a token, -100 will do")
     body = {
         "temperature": sampling.temperature,
@@ -100,27 +100,27 @@ def _vllm(sampling: Sampling, seed: int, eos: Iterable[int]) -> dict[str, Any]:
         "min_tokens": sampling.min_tokens,
         "stop": list(sampling.stop),
         "include_stop_str_in_output": True,
-        "stop_token_ids": sorted({*sampling.stop_tokens, *eos}),  # of several ends it may know one only
+        "stop_token_ids": sorted({*sampling.stop_token_ids, *eos}),  # of several ends it may know one only
         "seed": seed,
-        "repetition_penalty": sampling.repetition,
-        "presence_penalty": sampling.presence,
-        "frequency_penalty": sampling.frequency,
-        "logprobs": max(1, sampling.alternatives),
+        "repetition_penalty": sampling.repetition_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "logprobs": max(1, sampling.logprobs),
         "skip_special_tokens": False,
     }
-    if sampling.bias:
-        body["logit_bias"] = dict(sampling.bias)
-    if sampling.allowed:
-        body["allowed_token_ids"] = list(sampling.allowed)
+    if sampling.logit_bias:
+        body["logit_bias"] = dict(sampling.logit_bias)
+    if sampling.allowed_token_ids:
+        body["allowed_token_ids"] = list(sampling.allowed_token_ids)
     return body | _form(sampling)
 
 
 def drawn_otherwise(sampling: Sampling) -> bool:
     """Is what was drawn from another distribution than the model's own at temperature 1? (Greedy takes its largest.)"""
-    return sampling.temperature > 0 and (sampling.temperature != 1 or sampling.truncated)
+    return sampling.temperature > 0 and (sampling.temperature != 1 or sampling.renormalises)
 
 
-def child(seed: int, number: int) -> int:
+def continuation_seed(seed: int, number: int) -> int:
     """The seed of one continuation of a request: 31 bits, which every server takes."""
     digest = hashlib.blake2b(f"{seed} {number}".encode(), digest_size=8).digest()
     return int.from_bytes(digest) >> 33
@@ -133,24 +133,24 @@ def _llama(sampling: Sampling, seed: int, context: int) -> dict[str, Any]:
         "top_k": sampling.top_k,
         "top_p": sampling.top_p,
         "min_p": sampling.min_p,
-        "repeat_penalty": sampling.repetition,
-        "repeat_last_n": context if sampling.repetition != 1 else 0,
+        "repeat_penalty": sampling.repetition_penalty,
+        "repeat_last_n": context if sampling.repetition_penalty != 1 else 0,
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
         "seed": seed,
     }
-    return body | {"json_schema": _schema(sampling)} if sampling.schema else body
+    return body | {"json_schema": _schema(sampling)} if sampling.json_schema else body
 
 
 def _form(sampling: Sampling) -> dict[str, Any]:
-    if sampling.pattern:
-        return {"structured_outputs": {"regex": sampling.pattern}}
-    return {"structured_outputs": {"json": _schema(sampling)}} if sampling.schema else {}
+    if sampling.regex:
+        return {"structured_outputs": {"regex": sampling.regex}}
+    return {"structured_outputs": {"json": _schema(sampling)}} if sampling.json_schema else {}
 
 
 def _schema(sampling: Sampling) -> Any:
     try:
-        return json.loads(sampling.schema)
+        return json.loads(sampling.json_schema)
     except ValueError as reason:
         raise UsageError(f"the schema is not JSON ({reason})") from None
 

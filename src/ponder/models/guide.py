@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ponder.engine.request import Guide
+from ponder.engine.request import GrammarMatcher
 from ponder.errors import MissingExtra, PonderError, UsageError
 from ponder.models.tokenizer import Tokenizer
 from ponder.types import Sampling
 
-LONGEST = 30_000  # characters of a pattern or schema: what one of them takes to compile grows faster than its length
+MAX_GRAMMAR_SOURCE_CHARS = 30_000  # characters of a pattern or schema: what one of them takes to compile grows faster than its length
 _KEPT = 64  # forms that stay compiled
 _CROSSED = 8  # patterns in a schema that asks for several at once: llguidance's time doubles with each
 _SHOWN = 200  # characters of llguidance's own words in an error
@@ -36,7 +36,7 @@ _GRAMMAR = '%llguidance {{"no_forcing": true}}\nstart: {}'
 _JSON = {"whitespace_pattern": r"[ \t\r\n]{1,40}", "lenient": False}
 
 
-class Guides:
+class GrammarCompiler:
     """Makes guides for one tokenizer and a model of so many tokens."""
 
     def __init__(self, tokenizer: Tokenizer, vocab: int) -> None:
@@ -44,13 +44,13 @@ class Guides:
         self._compiled: dict[str, Any] = {}
         self._lock = threading.Lock()  # calls come from several threads
 
-    def __call__(self, sampling: Sampling) -> Callable[[], Guide] | None:
+    def __call__(self, sampling: Sampling) -> Callable[[], GrammarMatcher] | None:
         """What makes a guide for each continuation, or an error for a form that cannot be; None: there is no form."""
-        if not (sampling.pattern or sampling.schema):
+        if not (sampling.regex or sampling.json_schema):
             return None
         _library()
         try:
-            rule = _regex(sampling.pattern) if sampling.pattern else _schema(sampling.schema)
+            rule = _regex(sampling.regex) if sampling.regex else _schema(sampling.json_schema)
             with self._lock:
                 start = self._start(rule)
         except PonderError:
@@ -71,7 +71,7 @@ class Guides:
             )  # fmt: skip
             if start.is_error():
                 raise UsageError(f"the pattern or schema cannot be used: {_reason(start.get_error())}")
-            _Matching(start.deep_copy(), self.tokenizer.eos, self.vocab).allowed()  # what fails at once is told at once
+            _Matching(start.deep_copy(), self.tokenizer.eos, self.vocab).allowed_mask()  # what fails at once is told at once
             while len(self._compiled) >= _KEPT:
                 self._compiled.pop(next(iter(self._compiled)))
             self._compiled[rule] = start
@@ -83,7 +83,7 @@ class Guides:
         if not self.tokenizer.eos:
             raise UsageError("the tokenizer names no token that ends a text, so none could end in a given form")
         given = _Tokens(
-            token_bytes(self.tokenizer, self.vocab), sorted(_special(self.tokenizer)), self.tokenizer.eos[0]
+            vocabulary_bytes(self.tokenizer, self.vocab), sorted(_special(self.tokenizer)), self.tokenizer.eos[0]
         )
         return library.LLTokenizer(library.TokenizerWrapper(given), eos_token=list(self.tokenizer.eos))
 
@@ -94,7 +94,7 @@ class _Matching:
     def __init__(self, matcher: Any, eos: tuple[int, ...], vocab: int) -> None:
         self._matcher, self._eos, self._vocab = matcher, list(eos), vocab
 
-    def allowed(self) -> NDArray[np.bool_]:
+    def allowed_mask(self) -> NDArray[np.bool_]:
         may_end = self._matcher.is_accepting()  # llguidance also allows an end where nothing else can follow
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         if self._matcher.is_error():
@@ -103,7 +103,7 @@ class _Matching:
         mask[self._eos] = may_end
         return mask
 
-    def push(self, token: int) -> None:
+    def accept_token(self, token: int) -> None:
         self._matcher.consume_token(token)
 
 
@@ -119,7 +119,7 @@ class _Tokens:
         raise NotImplementedError("needed only to force text, which is not done here")
 
 
-def token_bytes(tokenizer: Tokenizer, size: int) -> list[bytes]:
+def vocabulary_bytes(tokenizer: Tokenizer, size: int) -> list[bytes]:
     """What each of `size` tokens writes, as the tokenizer's decoder has it; nothing for ids without a token."""
     steps = _steps(tokenizer)
     kinds = {step["type"] for step in steps}
@@ -203,8 +203,8 @@ def _keys(part: Any) -> Iterator[str]:
 def _short(what: str, text: str) -> None:
     if not text.isascii() and re.search("[\ud800-\udfff]", text):
         raise UsageError(f"the {what} has half of a surrogate pair, which is no character")
-    if len(text) > LONGEST:
-        raise UsageError(f"the {what} has {len(text)} characters; at most {LONGEST} are taken")
+    if len(text) > MAX_GRAMMAR_SOURCE_CHARS:
+        raise UsageError(f"the {what} has {len(text)} characters; at most {MAX_GRAMMAR_SOURCE_CHARS} are taken")
 
 
 def _reason(error: str) -> str:

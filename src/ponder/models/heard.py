@@ -31,7 +31,7 @@ def as_logprob(told: Any) -> float:
     return float(told)
 
 
-def matched(
+def match_logprobs(
     tokens: Sequence[int], told: Sequence[Mapping[str, Any]], whole: Callable[[int], bool]
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Which token each entry is of. They are in order, but a token that is not of whole characters may have none, nor
@@ -54,7 +54,7 @@ def _laid(tokens: Sequence[int], named: Sequence[int]) -> list[int]:
     return found
 
 
-def logprob(entry: Mapping[str, Any]) -> float:
+def entry_logprob(entry: Mapping[str, Any]) -> float:
     if "logprob" in entry:
         return as_logprob(entry["logprob"])
     prob = entry["prob"]
@@ -63,14 +63,14 @@ def logprob(entry: Mapping[str, Any]) -> float:
     return math.log(prob) if prob > 0 else math.nan
 
 
-def top(found: Sequence[tuple[int, float]], k: int) -> tuple[Ids, Floats]:
+def top_k(found: Sequence[tuple[int, float]], k: int) -> tuple[Ids, Floats]:
     """The k likeliest; where fewer are known, token 0 with NaN."""
     best = sorted(found, key=lambda pair: -pair[1])[:k]
     best += [(0, math.nan)] * (k - len(best))
     return ids([t for t, _ in best]), np.array([x for _, x in best], np.float32)
 
 
-def usage(told: Mapping[str, Any], prompt: int, least: int, most: int) -> Cost:
+def parse_usage(told: Mapping[str, Any], prompt: int, least: int, most: int) -> Cost:
     """As the server counted, as far as that can be: the prompt has at most a token for each of ours and what a server
     adds, and between `least` and `most` tokens were written. Where its bill did not come, the prompt is not counted."""
     details = told.get("prompt_tokens_details") or {}
@@ -81,34 +81,34 @@ def usage(told: Mapping[str, Any], prompt: int, least: int, most: int) -> Cost:
 
 
 @dataclass(slots=True)
-class Heard:
+class StreamedText:
     """What a stream said."""
 
     text: str = ""
-    ended: str | None = None  # why; None: at a stop string
-    bill: Mapping[str, Any] = field(default_factory=dict)
+    finish_reason: str | None = None  # why; None: at a stop string
+    reported_usage: Mapping[str, Any] = field(default_factory=dict)
     pieces: int = 0  # of text, each of a token or more
-    cut: bool = False  # the server wrote more than it was asked for
+    truncated: bool = False  # the server wrote more than it was asked for
 
     @property
-    def least(self) -> int:
+    def min_tokens(self) -> int:
         """Tokens that this text has at least."""
         return max(self.pieces, -(-len(self.text) // LONGEST_TOKEN))
 
 
-def reader(stops: Sequence[str], most: int) -> Callable[[Iterator[Any]], Heard]:
+def stream_reader(stops: Sequence[str], most: int) -> Callable[[Iterator[Any]], StreamedText]:
     """Reads a streamed answer of at most so many tokens, up to a stop string. A server that stops at one by itself
     tells neither which it met nor whether it was one; and it keeps it out of the text. What a model thought first
     stands between <think> tags. What comes beyond `most` tokens is cut off, by our own count."""
 
-    def read(events: Iterator[Any]) -> Heard:
-        out, thinking = Heard(ended="nothing said why"), False
+    def read(events: Iterator[Any]) -> StreamedText:
+        out, thinking = StreamedText(finish_reason="nothing said why"), False
         over = False
         for event in events:
             bill = event.get("usage") or {}
             bill.get("prompt_tokens")  # of a mapping, or it is nonsense
-            out.bill = bill or out.bill
-            for choice in only(event["choices"]):
+            out.reported_usage = bill or out.reported_usage
+            for choice in single_choice(event["choices"]):
                 delta = choice.get("delta") or choice
                 thought = _text(next((delta[k] for k in _THOUGHTS if delta.get(k)), ""))
                 fresh = _text(delta.get("content") or choice.get("text") or "")
@@ -118,22 +118,22 @@ def reader(stops: Sequence[str], most: int) -> Callable[[Iterator[Any]], Heard]:
                 if more and over:
                     raise ValueError("it wrote on after the end of its answer")
                 if more and (out.pieces == most or len(out.text) + len(more) > most * LONGEST_TOKEN + _ADDED):
-                    out.ended, out.cut = "length", True
+                    out.finish_reason, out.truncated = "length", True
                     return out
                 if (why := choice.get("finish_reason")) is not None and not over:
-                    out.ended, over = why, True
+                    out.finish_reason, over = why, True
                 out.pieces += bool(more)
                 begin = len(out.text)
                 out.text += more
                 if more and (cut := _end_of_stop(out.text, stops, begin)) is not None:
-                    out.text, out.ended = out.text[:cut], None
+                    out.text, out.finish_reason = out.text[:cut], None
                     return out
         return out
 
     return read
 
 
-def only(choices: Any) -> Sequence[Mapping[str, Any]]:
+def single_choice(choices: Any) -> Sequence[Mapping[str, Any]]:
     """One answer was asked for."""
     if not isinstance(choices, list) or len(choices) > 1:
         raise ValueError(f"it has {choices!r:.80} as choices, where one answer was asked for")

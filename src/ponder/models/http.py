@@ -22,7 +22,7 @@ from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 from ponder.errors import ModelError, PonderError, UsageError
-from ponder.terminal import visible
+from ponder.terminal import escape_controls
 
 T = TypeVar("T")
 _CONNECT = 10.0  # seconds for a connection to open
@@ -40,30 +40,30 @@ _TOKEN_SECONDS = 1.0  # a server that takes longer for each token, on the whole,
 
 
 @dataclass(frozen=True)
-class Limits:
+class ReplyLimits:
     """What a reply may take: bytes of a line, bytes in all, and seconds from the first try to the last byte."""
 
-    line: int = _LEAST_LINE
-    body: int = _LEAST_BODY
-    seconds: float = 600.0
+    max_line_bytes: int = _LEAST_LINE
+    max_body_bytes: int = _LEAST_BODY
+    max_seconds: float = 600.0
 
     @classmethod
-    def of(cls, timeout: float, tokens: int = 0, prompt: int = 0, alternatives: int = 0) -> Limits:
+    def for_answer(cls, timeout: float, tokens: int = 0, prompt: int = 0, alternatives: int = 0) -> ReplyLimits:
         """Generous for an answer of so many tokens: a server may say much about each, and repeat the prompt."""
         size = tokens * (_TOKEN_BYTES + _ENTRY_BYTES * alternatives) + 64 * prompt
         return cls(
-            line=min(_LEAST_LINE + size // 4, _MOST_LINE),
-            body=min(_LEAST_BODY + size, _MOST_BODY),
-            seconds=timeout + tokens * min(timeout, _TOKEN_SECONDS),
+            max_line_bytes=min(_LEAST_LINE + size // 4, _MOST_LINE),
+            max_body_bytes=min(_LEAST_BODY + size, _MOST_BODY),
+            max_seconds=timeout + tokens * min(timeout, _TOKEN_SECONDS),
         )
 
 
-class Refused(UsageError):
+class RequestRefused(UsageError):
     """The server answered that it will not: `status` and what it said."""
 
     def __init__(self, status: int, said: str, where: str) -> None:
         super().__init__(f"{where} answered {status}: {said}")
-        self.status, self.said = status, said
+        self.status, self.message = status, said
 
 
 class _Gone(Exception):
@@ -78,16 +78,16 @@ class _Again(Exception):
         self.wait = wait
 
 
-class Http:
+class HttpClient:
     """A server's address. `key` is sent as a bearer token and never shown."""
 
-    def __init__(self, url: str, key: str | None, at_once: int, timeout: float, retries: int) -> None:
+    def __init__(self, url: str, key: str | None, max_concurrency: int, timeout: float, retries: int) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(f"{url!r} is no address of a server: give one such as http://127.0.0.1:8000/v1")
         if parts.username or parts.password:
             raise UsageError("a key does not belong in an address, which is saved with runs: set OPENAI_API_KEY")
-        if at_once < 1 or retries < 0 or not timeout > 0:
+        if max_concurrency < 1 or retries < 0 or not timeout > 0:
             raise UsageError("at_once must be at least 1, retries at least 0, timeout above 0")
         try:
             self._host, self._port = parts.hostname, parts.port
@@ -96,28 +96,28 @@ class Http:
         self.url = url.rstrip("/")
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._key, self._timeout, self._retries = key, timeout, retries
-        self._pool = ThreadPoolExecutor(at_once, thread_name_prefix="http")
+        self._pool = ThreadPoolExecutor(max_concurrency, thread_name_prefix="http")
 
-    async def post(self, url: str, body: Mapping[str, Any], limits: Limits | None = None) -> Any:
+    async def post(self, url: str, body: Mapping[str, Any], limits: ReplyLimits | None = None) -> Any:
         limits = limits or self.limits()
         return await self._call(url, body, lambda reply: self._json(_whole(reply, limits)), limits)
 
-    def now(self, method: str, url: str, body: Mapping[str, Any] | None = None) -> Any:
+    def request_blocking(self, method: str, url: str, body: Mapping[str, Any] | None = None) -> Any:
         """In the caller's own thread, which waits."""
         limits = self.limits()
         return _Call(self, method, url, body, limits).run(lambda reply: self._json(_whole(reply, limits)))
 
     async def stream(
-        self, url: str, body: Mapping[str, Any], read: Callable[[Iterator[Any]], T], limits: Limits | None = None
+        self, url: str, body: Mapping[str, Any], read: Callable[[Iterator[Any]], T], limits: ReplyLimits | None = None
     ) -> T:
         """`read` is handed the events of the reply as they come, in a thread; where it returns, the reply is closed."""
         limits = limits or self.limits()
         return await self._call(url, body, lambda reply: read(self._events(reply, limits)), limits)
 
-    def limits(self, tokens: int = 0, prompt: int = 0, alternatives: int = 0) -> Limits:
-        return Limits.of(self._timeout, tokens, prompt, alternatives)
+    def limits(self, tokens: int = 0, prompt: int = 0, alternatives: int = 0) -> ReplyLimits:
+        return ReplyLimits.for_answer(self._timeout, tokens, prompt, alternatives)
 
-    async def _call(self, url: str, body: Any, read: Callable[[http.client.HTTPResponse], T], limits: Limits) -> T:
+    async def _call(self, url: str, body: Any, read: Callable[[http.client.HTTPResponse], T], limits: ReplyLimits) -> T:
         call = _Call(self, "POST", url, body, limits)
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, call.run, read)
@@ -131,10 +131,10 @@ class Http:
         except RecursionError:
             raise ModelError(f"{self.url} sent JSON that is nested too deep to be an answer") from None
         except ValueError:
-            said = self.hush(_short(raw))
+            said = self.redact_key(_short(raw))
             raise ModelError(f"{self.url} sent what is not JSON: {said!r}; is it the right address?") from None
 
-    def _events(self, reply: http.client.HTTPResponse, limits: Limits) -> Iterator[Any]:
+    def _events(self, reply: http.client.HTTPResponse, limits: ReplyLimits) -> Iterator[Any]:
         """What server-sent events carry. A stream that ends without its last event was cut."""
         for line in _lines(reply, limits):
             if not line.startswith(b"data:"):
@@ -144,11 +144,11 @@ class Http:
                 return
             found = self._json(data)
             if isinstance(found, dict) and found.get("error"):
-                raise _Again(f"the server broke off: {self.hush(_said(data))}")
+                raise _Again(f"the server broke off: {self.redact_key(_said(data))}")
             yield found
         raise _Again("the stream ended before its end")
 
-    def hush(self, text: str) -> str:
+    def redact_key(self, text: str) -> str:
         return text.replace(self._key, "[key]") if self._key else text
 
     def _open(self) -> http.client.HTTPConnection:
@@ -164,7 +164,7 @@ class Http:
 class _Call:
     """One request and its tries, in a thread. `leave` and `expire` are called from others."""
 
-    def __init__(self, server: Http, method: str, url: str, body: Any, limits: Limits) -> None:
+    def __init__(self, server: HttpClient, method: str, url: str, body: Any, limits: ReplyLimits) -> None:
         self.server, self.method, self.url, self.limits = server, method, url, limits
         self.body = None if body is None else json.dumps(body).encode()
         self._gone = threading.Event()
@@ -184,7 +184,7 @@ class _Call:
                     self._sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads from it
 
     def run(self, read: Callable[[http.client.HTTPResponse], T]) -> T:
-        watch = threading.Timer(min(self.limits.seconds, threading.TIMEOUT_MAX), self.expire)
+        watch = threading.Timer(min(self.limits.max_seconds, threading.TIMEOUT_MAX), self.expire)
         watch.daemon = True
         watch.start()
         try:
@@ -193,7 +193,7 @@ class _Call:
             if not self._late:
                 raise
             raise ModelError(
-                f"{self.url} had not ended its answer after {self.limits.seconds:g} s: ask for fewer tokens, or give "
+                f"{self.url} had not ended its answer after {self.limits.max_seconds:g} s: ask for fewer tokens, or give "
                 "a longer timeout"
             ) from None
         finally:
@@ -268,14 +268,14 @@ class _Call:
             raise ModelError(f"{self.url} sent a compressed reply ({_short(form)}), which was not asked for")
 
     def _refuse(self, reply: http.client.HTTPResponse) -> NoReturn:
-        said = self.server.hush(_said(_begin(reply, _ERROR_BYTES)))
+        said = self.server.redact_key(_said(_begin(reply, _ERROR_BYTES)))
         if reply.status in _AGAIN:
             raise _Again(f"answered {reply.status}: {said}", _seconds(reply.getheader("Retry-After")))
         if 300 <= reply.status < 400:
             said = f"moved to {_short(reply.getheader('Location', 'nowhere'))}: give that address"
         if reply.status in (401, 403):
             said += "; set OPENAI_API_KEY to a key that this server takes"
-        raise Refused(reply.status, said, self.url)
+        raise RequestRefused(reply.status, said, self.url)
 
 
 def _pause(gone: threading.Event, seconds: float) -> None:
@@ -287,7 +287,7 @@ class _TooLarge(Exception):
     """More than any answer has."""
 
 
-def _pieces(reply: http.client.HTTPResponse, limits: Limits) -> Iterator[bytes]:
+def _pieces(reply: http.client.HTTPResponse, limits: ReplyLimits) -> Iterator[bytes]:
     """The body as it comes, up to the limit. `read1` itself neither counts nor says that a body was cut short."""
     size, told = 0, reply.length  # None: until the connection is closed, or in chunks
     while told is None or size < told:
@@ -295,14 +295,14 @@ def _pieces(reply: http.client.HTTPResponse, limits: Limits) -> Iterator[bytes]:
         if not piece:
             break
         size += len(piece)
-        if size > limits.body:
-            raise _TooLarge(f"sent more than {limits.body / 2**20:g} MiB")
+        if size > limits.max_body_bytes:
+            raise _TooLarge(f"sent more than {limits.max_body_bytes / 2**20:g} MiB")
         yield piece
     if told is not None and size < told:
         raise http.client.IncompleteRead(b"", told - size)
 
 
-def _whole(reply: http.client.HTTPResponse, limits: Limits) -> bytes:
+def _whole(reply: http.client.HTTPResponse, limits: ReplyLimits) -> bytes:
     return b"".join(_pieces(reply, limits))
 
 
@@ -310,12 +310,12 @@ def _begin(reply: http.client.HTTPResponse, size: int) -> bytes:
     """The first bytes of a body; the rest is not read."""
     out = b""
     with suppress(_TooLarge):
-        for piece in _pieces(reply, Limits(body=size)):
+        for piece in _pieces(reply, ReplyLimits(max_body_bytes=size)):
             out += piece
     return out
 
 
-def _lines(reply: http.client.HTTPResponse, limits: Limits) -> Iterator[bytes]:
+def _lines(reply: http.client.HTTPResponse, limits: ReplyLimits) -> Iterator[bytes]:
     """Those that are not empty, without their ends."""
     left: list[bytes] = []  # of a line that has not ended
     size = 0
@@ -327,8 +327,8 @@ def _lines(reply: http.client.HTTPResponse, limits: Limits) -> Iterator[bytes]:
         yield from filter(None, ended)
         left.append(rest)
         size += len(rest)
-        if size > limits.line:
-            raise _TooLarge(f"sent a line of more than {limits.line / 2**20:g} MiB")
+        if size > limits.max_line_bytes:
+            raise _TooLarge(f"sent a line of more than {limits.max_line_bytes / 2**20:g} MiB")
     if size:
         yield b"".join(left)
 
@@ -346,7 +346,7 @@ def _said(raw: bytes) -> str:
 
 def _short(said: bytes | str) -> str:
     text = said[:1000].decode(errors="replace") if isinstance(said, bytes) else said[:1000]
-    text = visible(" ".join(text.split()))
+    text = escape_controls(" ".join(text.split()))
     return text if len(text) <= 300 else text[:300] + "…"
 
 

@@ -20,21 +20,21 @@ from ponder.errors import ModelError, UnknownName, UsageError
 from ponder.models import chat, smollm2, spoken
 from ponder.models.local import Local
 from ponder.models.native import Native
-from ponder.models.openai import OpenAI
+from ponder.models.openai import OpenAIPolicy
 from ponder.models.tokenizer import Tokenizer
-from ponder.models.transformers_policy import Transformers
-from ponder.models.vllm_policy import VLLM
+from ponder.models.transformers_policy import TransformersPolicy
+from ponder.models.vllm_policy import VLLMPolicy
 from ponder.nets import gguf, hf
 from ponder.nets.compute import pick_device, pick_dtype, set_threads
 from ponder.nets.config import DecoderConfig
-from ponder.nets.decoder import Decoder, initialise
+from ponder.nets.decoder import Decoder, init_decoder
 from ponder.runs import newest_checkpoint, read_job
 
-NAMED = {"smollm2": smollm2.folder}
+NAMED_MODELS = {"smollm2": smollm2.ensure_converted}
 Job = TypeVar("Job")
-FOREIGN = "transformers:"  # before a folder: run by that library
-FAST = "vllm:"
-SERVED = "openai:"  # before a server's address
+TRANSFORMERS_PREFIX = "transformers:"  # before a folder: run by that library
+VLLM_PREFIX = "vllm:"
+OPENAI_PREFIX = "openai:"  # before a server's address
 
 
 @dataclass(frozen=True)
@@ -53,25 +53,25 @@ class Fresh:
             raise UsageError(f"a width of {self.width} does not split into {self.heads} heads of even size")
 
     def build(self, dtype: torch.dtype, device: torch.device) -> tuple[Decoder, Tokenizer]:
-        tokenizer = Tokenizer.characters(self.alphabet)
+        tokenizer = Tokenizer.from_alphabet(self.alphabet)
         config = DecoderConfig(
             "llama", tokenizer.vocab_size, self.width, self.layers, self.heads, self.heads, self.width // self.heads,
-            hidden=4 * self.width, context=self.context, bos=tokenizer.bos, eos=tuple(tokenizer.eos), pad=tokenizer.pad,
+            mlp_width=4 * self.width, context=self.context, bos=tokenizer.bos, eos=tuple(tokenizer.eos), pad=tokenizer.pad,
         )  # fmt: skip
-        return initialise(config, self.seed, dtype).to(device), tokenizer
+        return init_decoder(config, self.seed, dtype).to(device), tokenizer
 
 
 def load_policy(
     model: str | Fresh, template: str | None = None, device: str = "auto", dtype: str = "auto", seed: int = 0
 ) -> Native:
     """The `native` policy of a model. A `template` (its name or text) becomes the model's own, and is saved with it."""
-    if isinstance(model, str) and model.startswith(SERVED):
+    if isinstance(model, str) and model.startswith(OPENAI_PREFIX):
         raise UsageError(f"only ponder's own networks can be trained, in this process: give a folder, not {model!r}")
-    if isinstance(model, str) and model.startswith((FOREIGN, FAST)):
+    if isinstance(model, str) and model.startswith((TRANSFORMERS_PREFIX, VLLM_PREFIX)):
         raise UsageError(f"only ponder's own networks can be trained: give {model.partition(':')[2]!r} alone")
     where, kind = _compute(device, dtype)
     net, tokenizer = _parts(model, kind, where)
-    return Native(net, tokenizer if template is None else chat.adopt(tokenizer, template), seed)
+    return Native(net, tokenizer if template is None else chat.with_chat_template(tokenizer, template), seed)
 
 
 def load_any(
@@ -79,35 +79,35 @@ def load_any(
 ) -> Local:
     """A policy to answer with, not to train: also "transformers:FOLDER", for architectures ponder has no network of,
     "vllm:FOLDER", and "openai:URL"."""
-    if isinstance(model, str) and model.startswith(SERVED):
+    if isinstance(model, str) and model.startswith(OPENAI_PREFIX):
         url, name, tokenizer, effort = _address(model)
-        return OpenAI.connect(url, name, tokenizer, template, seed=seed, effort=effort)
-    if isinstance(model, Fresh) or not model.startswith((FOREIGN, FAST)):
+        return OpenAIPolicy.connect(url, name, tokenizer, template, seed=seed, effort=effort)
+    if isinstance(model, Fresh) or not model.startswith((TRANSFORMERS_PREFIX, VLLM_PREFIX)):
         return load_policy(model, template, device, dtype, seed)
     name = model.partition(":")[2]
-    path = find(name) if name in NAMED or Path(name).expanduser().exists() else Path(name)
+    path = find_model(name) if name in NAMED_MODELS or Path(name).expanduser().exists() else Path(name)
     policy: Local
-    if model.startswith(FAST):
-        policy = VLLM.load(path, dtype, seed)
+    if model.startswith(VLLM_PREFIX):
+        policy = VLLMPolicy.load(path, dtype, seed)
     else:
         where, kind = _compute(device, dtype)
-        policy = Transformers.load(path, kind, where, seed)
+        policy = TransformersPolicy.load(path, kind, where, seed)
     if template is not None:
-        policy.tokenizer = chat.adopt(policy.tokenizer, template)
+        policy.tokenizer = chat.with_chat_template(policy.tokenizer, template)
     return policy
 
 
 def tokenizer_of(model: str) -> Tokenizer:
     """What reads the tokens that a policy of this name writes."""
-    if model.startswith(SERVED):
-        return _address(model)[2] or spoken.tokenizer()
-    path = find(model.partition(":")[2] if model.startswith((FOREIGN, FAST)) else model)
+    if model.startswith(OPENAI_PREFIX):
+        return _address(model)[2] or spoken.make_tokenizer()
+    path = find_model(model.partition(":")[2] if model.startswith((TRANSFORMERS_PREFIX, VLLM_PREFIX)) else model)
     return Tokenizer.from_gguf(path) if path.is_file() else Tokenizer.from_folder(path)
 
 
 def _address(model: str) -> tuple[str, str | None, Tokenizer | None, str | None]:
     """Of "openai:URL?tokenizer=FOLDER#MODEL" or "openai:URL?effort=high#MODEL", all but the URL optional."""
-    parts = urlsplit(model.removeprefix(SERVED))
+    parts = urlsplit(model.removeprefix(OPENAI_PREFIX))
     asked = parse_qs(parts.query, keep_blank_values=True)
     if set(asked) - {"tokenizer", "effort"} or any(len(found) > 1 or not found[0] for found in asked.values()):
         raise UsageError(
@@ -129,40 +129,40 @@ def _compute(device: str, dtype: str) -> tuple[torch.device, torch.dtype]:
 def _parts(model: str | Fresh, dtype: torch.dtype, device: torch.device) -> tuple[Decoder, Tokenizer]:
     if isinstance(model, Fresh):
         return model.build(dtype, device)
-    path = find(model)
+    path = find_model(model)
     if path.is_file():
-        file = gguf.read(path)
+        file = gguf.open_gguf(path)
         return gguf.load(file, dtype, device), Tokenizer.from_gguf(file)
     return hf.load(path, dtype, device), Tokenizer.from_folder(path)
 
 
 @overload
-def pin(model: str, kept: Any = None) -> str: ...
+def pin_checkpoint(model: str, kept: Any = None) -> str: ...
 @overload
-def pin(model: str | Fresh, kept: Any = None) -> str | Fresh: ...
-def pin(model: str | Fresh, kept: Any = None) -> str | Fresh:
+def pin_checkpoint(model: str | Fresh, kept: Any = None) -> str | Fresh: ...
+def pin_checkpoint(model: str | Fresh, kept: Any = None) -> str | Fresh:
     """A run directory's model as the checkpoint it is now, so that a job always means the same weights.
 
     `kept`: what was pinned when the job began, which stays where it is one of that run's, though it has newer ones.
     """
-    if not isinstance(model, str) or model in NAMED or not (Path(model).expanduser() / "job.json").exists():
+    if not isinstance(model, str) or model in NAMED_MODELS or not (Path(model).expanduser() / "job.json").exists():
         return model
     here = Path(model).expanduser()
-    return kept if isinstance(kept, str) and Path(kept).is_relative_to(here) else str(find(model))
+    return kept if isinstance(kept, str) and Path(kept).is_relative_to(here) else str(find_model(model))
 
 
-def pinned(job: Job, folder: str | Path) -> Job:
+def pin_job_models(job: Job, folder: str | Path) -> Job:
     """A job with its model and teacher pinned, as its run directory keeps them where it has begun."""
     began = read_job(folder) if (Path(folder) / "job.json").is_file() else {}
     kept = began if isinstance(began, dict) else {}
     given = {name: getattr(job, name, None) for name in ("model", "teacher")}
-    return replace(job, **{name: pin(m, kept.get(name)) for name, m in given.items() if m is not None})  # type: ignore[type-var]
+    return replace(job, **{name: pin_checkpoint(m, kept.get(name)) for name, m in given.items() if m is not None})  # type: ignore[type-var]
 
 
-def find(model: str) -> Path:
+def find_model(model: str) -> Path:
     """The folder or GGUF file that a model's name stands for."""
-    if model in NAMED:
-        return NAMED[model]()
+    if model in NAMED_MODELS:
+        return NAMED_MODELS[model]()
     path = Path(model).expanduser()
     if (path / "job.json").exists():
         newest = newest_checkpoint(path)
@@ -175,4 +175,4 @@ def find(model: str) -> Path:
         return path
     if path.parent.parent.name == "checkpoints":
         raise ModelError(f"{model} is gone: its run went on and keeps newer ones; export a model, and train from that")
-    raise UnknownName("model", model, NAMED, "Or give a Hugging Face folder, a .gguf file or a run directory.")
+    raise UnknownName("model", model, NAMED_MODELS, "Or give a Hugging Face folder, a .gguf file or a run directory.")

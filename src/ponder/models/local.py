@@ -11,13 +11,13 @@ from dataclasses import replace
 import numpy as np
 
 from ponder import room
-from ponder.engine.request import Request, Row
+from ponder.engine.request import Request, SequenceState
 from ponder.errors import UsageError
 from ponder.models import chat
-from ponder.models.guide import Guides
+from ponder.models.guide import GrammarCompiler
 from ponder.models.tokenizer import Tokenizer
 from ponder.types import Completion, Cost, Floats, Ids, Message, Sampling, ids
-from ponder.validate import shown
+from ponder.validate import short_repr
 
 _REMEMBERED = 1 << 20  # prefixes of which is known how often they were asked for
 
@@ -29,13 +29,13 @@ class Local(ABC):
         self.tokenizer = tokenizer
         self.eos = frozenset(tokenizer.eos)
         self.version = 0
-        self.watch: Callable[[int], None] = lambda tokens: None  # told of tokens as they are written; may raise to stop
-        self._vocab, self._context = vocab, context
-        self._guides = Guides(tokenizer, vocab)
-        self.stream(seed)
+        self.on_tokens: Callable[[int], None] = lambda tokens: None  # told of tokens as they are written; may raise to stop
+        self.vocab_size, self.context_length = vocab, context
+        self._grammars = GrammarCompiler(tokenizer, vocab)
+        self.reseed(seed)
 
     @abstractmethod
-    async def _continue(self, request: Request) -> list[Row]:
+    async def _generate(self, request: Request) -> list[SequenceState]:
         """Every continuation, each at its end."""
 
     @abstractmethod
@@ -43,61 +43,61 @@ class Local(ABC):
         """Of one token after so many others."""
 
     def encode(self, messages: Sequence[Message]) -> Ids:
-        return chat.encode(self.tokenizer, messages)
+        return chat.encode_chat(self.tokenizer, messages)
 
     def tokens(self, text: str) -> Ids:
-        return self.tokenizer.encode(text, special=False)
+        return self.tokenizer.encode(text, add_special_tokens=False)
 
     def text(self, tokens: Ids) -> str:
         return self.tokenizer.decode(tokens, keep_special=True)
 
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
         request = self.request(prefix, sampling, n)
-        return [self._completion(row) for row in await self._continue(request)]
+        return [self._completion(row) for row in await self._generate(request)]
 
     def request(self, prefix: Ids, sampling: Sampling, n: int = 1, adapter: str = "") -> Request:
         """What is asked of the engine, or an error that says what cannot work."""
         prefix = ids(prefix)
-        sampling = self._checked(prefix, sampling, n)
-        guide = self._guides(sampling)
-        seed = self._seed(prefix, adapter) if sampling.seed is None else sampling.seed
+        sampling = self._validate(prefix, sampling, n)
+        guide = self._grammars(sampling)
+        seed = self._next_seed(prefix, adapter) if sampling.seed is None else sampling.seed
         return Request(prefix, sampling, n, seed, adapter, guide)
 
-    def stream(self, *seed: int) -> None:
+    def reseed(self, *seed: int) -> None:
         """Start the policy's own random stream. A call's draws depend on it, the prefix, and how often that
         prefix was continued before; not on the order in which calls for different prefixes arrive."""
-        self._stream = hashlib.blake2b(repr(seed).encode(), digest_size=16).digest()
-        self._asked: Counter[bytes] = Counter()
+        self._stream_key = hashlib.blake2b(repr(seed).encode(), digest_size=16).digest()
+        self._times_asked: Counter[bytes] = Counter()
 
-    def _seed(self, prefix: Ids, adapter: str = "") -> int:
-        key = hashlib.blake2b(prefix.tobytes() + adapter.encode(), key=self._stream, digest_size=16).digest()
-        self._asked[key] += 1
-        if len(self._asked) > _REMEMBERED:  # go on with another stream, in which nothing was asked yet
-            self._stream, self._asked = hashlib.blake2b(self._stream, digest_size=16).digest(), Counter({key: 1})
-        return int.from_bytes(hashlib.blake2b(key + self._asked[key].to_bytes(8), digest_size=8).digest())
+    def _next_seed(self, prefix: Ids, adapter: str = "") -> int:
+        key = hashlib.blake2b(prefix.tobytes() + adapter.encode(), key=self._stream_key, digest_size=16).digest()
+        self._times_asked[key] += 1
+        if len(self._times_asked) > _REMEMBERED:  # go on with another stream, in which nothing was asked yet
+            self._stream_key, self._times_asked = hashlib.blake2b(self._stream_key, digest_size=16).digest(), Counter({key: 1})
+        return int.from_bytes(hashlib.blake2b(key + self._times_asked[key].to_bytes(8), digest_size=8).digest())
 
-    def _checked(self, prefix: Ids, sampling: Sampling, n: int) -> Sampling:
+    def _validate(self, prefix: Ids, sampling: Sampling, n: int) -> Sampling:
         if not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1:
-            raise UsageError(f"n is {shown(n)}; ask for at least one completion")
-        room.fits(n * room.ANSWER, n=n)
-        if prefix.ndim != 1 or not len(prefix) or prefix.min() < 0 or prefix.max() >= self._vocab:
-            raise UsageError(f"a prefix needs at least one token, each below the vocabulary's {self._vocab}")
-        if named := [token for token in sampling.named if token >= self._vocab]:
+            raise UsageError(f"n is {short_repr(n)}; ask for at least one completion")
+        room.require_memory(n * room.COMPLETION_BYTES, n=n)
+        if prefix.ndim != 1 or not len(prefix) or prefix.min() < 0 or prefix.max() >= self.vocab_size:
+            raise UsageError(f"a prefix needs at least one token, each below the vocabulary's {self.vocab_size}")
+        if named := [token for token in sampling.named_token_ids if token >= self.vocab_size]:
             raise UsageError(
-                f"token {named[0]} is allowed, forced, biased or a stop; the vocabulary has {self._vocab} tokens"
+                f"token {named[0]} is allowed, forced, biased or a stop; the vocabulary has {self.vocab_size} tokens"
             )
-        left = self._context - len(prefix)
-        if left < max(1, sampling.min_tokens, len(sampling.forced)):
-            raise UsageError(f"the prompt has {len(prefix)} tokens, the model's context only {self._context}")
+        left = self.context_length - len(prefix)
+        if left < max(1, sampling.min_tokens, len(sampling.forced_token_ids)):
+            raise UsageError(f"the prompt has {len(prefix)} tokens, the model's context only {self.context_length}")
         return sampling if sampling.max_tokens <= left else replace(sampling, max_tokens=left)
 
-    def _stopped(self, row: Row) -> bool:
+    def _hit_stop_string(self, row: SequenceState) -> bool:
         """Has the newest token completed a stop string? A match ends in it, and each token has a byte or more."""
         stop = row.sampling.stop
         if not stop:
             return False
         reach = max(len(s.encode()) for s in stop)
-        written = row.token_ids[len(row.sampling.forced) :]
+        written = row.token_ids[len(row.sampling.forced_token_ids) :]
         tail = self.tokenizer.decode(written[-reach - 1 :], keep_special=True)
         found = [tail.rfind(s) + len(s) for s in stop if s in tail]
         if not found or not row.sampling.min_tokens:
@@ -105,11 +105,11 @@ class Local(ABC):
         before = self.tokenizer.decode(written[-reach - 1 : -1], keep_special=True)
         return max(found) > len(before.rstrip("\ufffd"))  # one that was complete before `min_tokens` ends nothing
 
-    def _completion(self, row: Row) -> Completion:
+    def _completion(self, row: SequenceState) -> Completion:
         """The text keeps its stop string, since the tokens do; only the end-of-sequence token has no text."""
         assert row.stop is not None
         prompt, written = len(row.request.prefix), len(row.token_ids)
-        fed = min(row.computed, prompt)
+        fed = min(row.prefill_tokens, prompt)
         text = self.tokenizer.decode(row.token_ids[:-1] if row.stop == "eos" else row.token_ids, keep_special=True)
         notes: dict[str, Floats] = {name: np.asarray(values, np.float32) for name, values in row.notes.items()}
         if len(set(row.versions)) > 1:
@@ -124,17 +124,17 @@ class Local(ABC):
                 prompt_tokens=fed,
                 cached_tokens=prompt - fed,
                 generated_tokens=written,
-                wasted_tokens=row.wasted,
+                wasted_tokens=row.discarded_tokens,
                 flops=self._flops(prompt + written // 2) * (fed + written - 1),
                 seconds=row.seconds,
             ),
             notes=notes,
-            alternatives=_alternatives(row),
+            top_logprobs=_alternatives(row),
         )
 
 
-def _alternatives(row: Row) -> tuple[Ids, Floats] | None:
-    if not row.alternatives:
+def _alternatives(row: SequenceState) -> tuple[Ids, Floats] | None:
+    if not row.top_logprobs:
         return None
-    tokens, logprobs = zip(*row.alternatives, strict=True)
+    tokens, logprobs = zip(*row.top_logprobs, strict=True)
     return np.stack(tokens), np.stack(logprobs).astype(np.float32)

@@ -33,18 +33,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from ponder.engine.request import Request, Row
+from ponder.engine.request import Request, SequenceState
 from ponder.errors import MAX_NAME_CHARS, ModelError, UnknownName, UsageError
 from ponder.models import chat, dialects, heard, spoken
-from ponder.models.dialects import Kind
-from ponder.models.http import Http, Refused
+from ponder.models.dialects import ServerKind
+from ponder.models.http import HttpClient, RequestRefused
 from ponder.models.local import Local
 from ponder.models.tokenizer import Tokenizer
 from ponder.reason.effort import effort_named
-from ponder.terminal import visible
+from ponder.terminal import escape_controls
 from ponder.types import Completion, Cost, Ids, Message, ids
 
-_OWNERS: dict[str, Kind] = {"vllm": "vllm", "llamacpp": "llama.cpp"}
+_OWNERS: dict[str, ServerKind] = {"vllm": "vllm", "llamacpp": "llama.cpp"}
 _PROBE = "The quick brown fox jumps over 13 lazy dogs."  # splits otherwise under most other vocabularies
 _NONSENSE = (
     KeyError,
@@ -61,29 +61,29 @@ _PADDED = 1 << 16  # rows that an embedding may have beyond the tokenizer's ids
 
 
 @dataclass(eq=False, slots=True)
-class _Answer(Row):
+class _Answer(SequenceState):
     cost: Cost = Cost()
 
 
-class OpenAI(Local):
+class OpenAIPolicy(Local):
     """A `Policy` over a server. Get one with `connect`."""
 
     def __init__(
         self,
-        http: Http,
+        http: HttpClient,
         model: str | None,
-        kind: Kind = "other",
+        kind: ServerKind = "other",
         tokenizer: Tokenizer | None = None,
         template: str | None = None,
         context: int | None = None,
         seed: int = 0,
         effort: str | None = None,
     ) -> None:
-        known = tokenizer or spoken.tokenizer()
+        known = tokenizer or spoken.make_tokenizer()
         limit = context if tokenizer and context else sys.maxsize  # of text, the server counts the tokens
         super().__init__(known, known.vocab_size, limit, seed)
-        self.http, self.model, self.kind, self.context = http, model, kind, context
-        self.by_tokens, self.template, self.effort = tokenizer is not None, template, effort
+        self.http, self.model, self.server_kind, self.context = http, model, kind, context
+        self.sends_token_ids, self.template, self.effort = tokenizer is not None, template, effort
         self._warned = False
 
     @classmethod
@@ -96,11 +96,11 @@ class OpenAI(Local):
         api_key: str | None = None,
         seed: int = 0,
         *,
-        at_once: int = 64,
+        max_concurrency: int = 64,
         timeout: float = 600.0,
         retries: int = 4,
         effort: str | None = None,
-    ) -> OpenAI:
+    ) -> OpenAIPolicy:
         """Ask a server what it serves. `model`: None where it has one only. `at_once`: most requests in flight.
         `timeout`: seconds of silence; a whole answer may take a second more for each token that it may have. `effort`:
         how hard the served model is to think. The key is `api_key`, else OPENAI_API_KEY, which is not sent in the clear
@@ -110,7 +110,7 @@ class OpenAI(Local):
             if tokenizer is not None or template is not None:
                 raise UsageError("a reasoning effort is for a server's chat: leave out the tokenizer and the template")
         url = url.rstrip("/") if urlsplit(url).path.strip("/") else url.rstrip("/") + "/v1"
-        http = Http(url, _key(url, api_key), at_once, timeout, retries)
+        http = HttpClient(url, _key(url, api_key), max_concurrency, timeout, retries)
         name, told = _choose(http, model)
         kind = _OWNERS.get(str(told.get("owned_by", "")), "other")
         meta = told["meta"] if isinstance(told.get("meta"), dict) else {}
@@ -120,21 +120,21 @@ class OpenAI(Local):
             if size is not None:
                 if not tokenizer.vocab_size <= size <= tokenizer.vocab_size + _PADDED:
                     raise ModelError(f"the tokenizer does not fit: {tokenizer.vocab_size} ids, but {url} serves {size}")
-                policy._vocab = size  # an embedding may have more rows than the tokenizer has ids
+                policy.vocab_size = size  # an embedding may have more rows than the tokenizer has ids
             policy._compare(tokenizer)
             if template is not None:
-                policy.tokenizer = chat.adopt(tokenizer, template)
+                policy.tokenizer = chat.with_chat_template(tokenizer, template)
         return policy
 
     def encode(self, messages: Sequence[Message]) -> Ids:
-        if self.by_tokens:
+        if self.sends_token_ids:
             return super().encode(messages)
         if self.template is None:
-            return spoken.encode(messages)
-        return ids(spoken.to_bytes(chat.render(self.template, messages)))
+            return spoken.encode_messages(messages)
+        return ids(spoken.to_bytes(chat.render_chat(self.template, messages)))
 
-    async def _continue(self, request: Request) -> list[Row]:
-        write = self._over_tokens if self.by_tokens else self._over_text
+    async def _generate(self, request: Request) -> list[SequenceState]:
+        write = self._over_tokens if self.sends_token_ids else self._over_text
         tasks = [asyncio.ensure_future(self._timed(write, request, j)) for j in range(request.n)]
         try:
             return list(await asyncio.gather(*tasks))
@@ -146,40 +146,40 @@ class OpenAI(Local):
     def _flops(self, context: int) -> float:
         return 0.0
 
-    def _completion(self, row: Row) -> Completion:
+    def _completion(self, row: SequenceState) -> Completion:
         assert isinstance(row, _Answer)
         return replace(super()._completion(row), cost=row.cost)
 
-    async def _timed(self, write: Callable[[Request, int], Awaitable[_Answer]], request: Request, number: int) -> Row:
+    async def _timed(self, write: Callable[[Request, int], Awaitable[_Answer]], request: Request, number: int) -> SequenceState:
         began = time.perf_counter()
         row = await write(request, number)
         row.cost = replace(row.cost, seconds=time.perf_counter() - began)
         row.versions = [self.version] * max(1, len(row.token_ids))
-        self.watch(row.cost.generated_tokens)
+        self.on_tokens(row.cost.generated_tokens)
         return row
 
     # prompts and answers as token ids
 
     async def _over_tokens(self, request: Request, number: int) -> _Answer:
-        seed = dialects.child(request.seed, number)
+        seed = dialects.continuation_seed(request.seed, number)
         limit = self.context or len(request.prefix) + request.sampling.max_tokens
-        body = dialects.over_tokens(request.sampling, self.kind, seed, limit, self.eos)
+        body = dialects.token_request_fields(request.sampling, self.server_kind, seed, limit, self.eos)
         body |= {"model": self.model, "prompt": request.prefix.tolist()}
         row = _answer(request, number)
-        if self.kind == "llama.cpp":
+        if self.server_kind == "llama.cpp":
             url, hear = self._root + "/completion", self._heard_llama
         else:
             url, hear = self.http.url + "/completions", self._heard_vllm
         s = request.sampling
-        found = await self.http.post(url, body, self.http.limits(s.max_tokens, len(request.prefix), s.alternatives))
+        found = await self.http.post(url, body, self.http.limits(s.max_tokens, len(request.prefix), s.logprobs))
         try:
             hear(row, found)
         except _NONSENSE as reason:
             raise self._strange(found, reason) from None
         most = request.sampling.max_tokens
-        if not 0 < len(row.token_ids) <= most or not 0 <= min(row.token_ids) <= max(row.token_ids) < self._vocab:
+        if not 0 < len(row.token_ids) <= most or not 0 <= min(row.token_ids) <= max(row.token_ids) < self.vocab_size:
             raise ModelError(
-                f"{self.http.url} wrote {len(row.token_ids)} tokens of {most}, which must be each below {self._vocab}: "
+                f"{self.http.url} wrote {len(row.token_ids)} tokens of {most}, which must be each below {self.vocab_size}: "
                 "it does not keep to what it is asked"
             )
         return row
@@ -194,22 +194,22 @@ class OpenAI(Local):
         told: dict[str, Any] = {"prompt_tokens": heard.as_int(times["prompt_n"]) + heard.as_int(times["cache_n"])}
         told |= {"prompt_tokens_details": {"cached_tokens": times["cache_n"]}}
         told |= {"completion_tokens": found["tokens_predicted"]}
-        row.cost = heard.usage(told, len(row.request.prefix), len(written), row.sampling.max_tokens)
+        row.cost = heard.parse_usage(told, len(row.request.prefix), len(written), row.sampling.max_tokens)
         row.cost = replace(row.cost, wasted_tokens=row.cost.generated_tokens - count)
-        s, top = row.sampling, row.sampling.alternatives
-        known = not s.schema and not (s.edits if s.temperature == 0 else top and dialects.drawn_otherwise(s))
-        logprobs, tops = [math.nan] * len(written), [heard.top((), top)] * len(written)
-        for at, entry in heard.matched(written, found.get("completion_probabilities") or (), self._whole):
-            logprobs[at] = heard.logprob(entry) if known else math.nan
-            others = [(heard.as_int(t["id"]), heard.logprob(t)) for t in entry.get("top_logprobs", ())]
-            tops[at] = heard.top(others, top)
-        row.logprobs, row.alternatives = logprobs[:count], tops[:count] if top else []
+        s, top = row.sampling, row.sampling.logprobs
+        known = not s.json_schema and not (s.edits_logits if s.temperature == 0 else top and dialects.drawn_otherwise(s))
+        logprobs, tops = [math.nan] * len(written), [heard.top_k((), top)] * len(written)
+        for at, entry in heard.match_logprobs(written, found.get("completion_probabilities") or (), self._whole):
+            logprobs[at] = heard.entry_logprob(entry) if known else math.nan
+            others = [(heard.as_int(t["id"]), heard.entry_logprob(t)) for t in entry.get("top_logprobs", ())]
+            tops[at] = heard.top_k(others, top)
+        row.logprobs, row.top_logprobs = logprobs[:count], tops[:count] if top else []
 
     def _whole(self, token: int) -> bool:
         return "\ufffd" not in self.tokenizer.decode([token], keep_special=True)
 
     def _heard_vllm(self, row: _Answer, found: Any) -> None:
-        (choice,), top = heard.only(found["choices"]), row.sampling.alternatives
+        (choice,), top = heard.single_choice(found["choices"]), row.sampling.logprobs
         if choice.get("token_ids") is None:
             raise UsageError(f"{self.http.url} gives no token ids: leave out the tokenizer, to talk in text")
         row.token_ids = [heard.as_int(t) for t in choice["token_ids"]]
@@ -222,26 +222,26 @@ class OpenAI(Local):
         if row.stop == "eos" and choice.get("stop_reason") is not None and row.token_ids[-1] not in self.eos:
             row.stop = "stop"
         wrote = len(row.token_ids)
-        row.cost = heard.usage(found.get("usage") or {}, len(row.request.prefix), wrote, wrote)
+        row.cost = heard.parse_usage(found.get("usage") or {}, len(row.request.prefix), wrote, wrote)
         if top:
             each = [
                 [(int(t.removeprefix("token_id:")), heard.as_logprob(x)) for t, x in d.items()]
                 for d in told["top_logprobs"]
             ]
-            row.alternatives = [heard.top(t, top) for t in each]
+            row.top_logprobs = [heard.top_k(t, top) for t in each]
 
     def _compare(self, tokenizer: Tokenizer) -> None:
         """A tokenizer of another model would turn every answer to nonsense: the server splits a text too."""
-        if self.kind == "other":
+        if self.server_kind == "other":
             return
-        asked = {"content": _PROBE} if self.kind == "llama.cpp" else {"model": self.model, "prompt": _PROBE}
+        asked = {"content": _PROBE} if self.server_kind == "llama.cpp" else {"model": self.model, "prompt": _PROBE}
         try:
-            found = self.http.now("POST", self._root + "/tokenize", {**asked, "add_special_tokens": False})
-        except Refused:
+            found = self.http.request_blocking("POST", self._root + "/tokenize", {**asked, "add_special_tokens": False})
+        except RequestRefused:
             return  # it has no such service
         theirs = found.get("tokens") if isinstance(found, dict) else None
         try:
-            ours = tokenizer.encode(_PROBE, special=False).tolist()
+            ours = tokenizer.encode(_PROBE, add_special_tokens=False).tolist()
         except UsageError:
             ours = []
         if theirs is not None and theirs != ours:
@@ -253,18 +253,18 @@ class OpenAI(Local):
     # prompts and answers as text
 
     async def _over_text(self, request: Request, number: int) -> _Answer:
-        said, sampling = spoken.decode(request.prefix), request.sampling
+        said, sampling = spoken.decode_prefix(request.prefix), request.sampling
         body: dict[str, Any] = {"model": self.model, "stream": True, "stream_options": {"include_usage": True}}
         limit = self.context or 1 << 16
         spoke = not isinstance(said, str)
-        body |= dialects.over_text(sampling, self.kind, dialects.child(request.seed, number), limit, spoke)
+        body |= dialects.text_request_fields(sampling, self.server_kind, dialects.continuation_seed(request.seed, number), limit, spoke)
         if self.effort is not None and spoke:
-            body |= dialects.effort_of(self.effort, self.kind)
+            body |= dialects.reasoning_effort_fields(self.effort, self.server_kind)
         path, body["messages" if spoke else "prompt"] = ("/chat/completions" if spoke else "/completions"), said
         if isinstance(said, list):
             if not said[-1]["content"]:
                 said.pop()
-            elif self.kind == "other":
+            elif self.server_kind == "other":
                 raise UsageError(
                     f"whether the chat at {self.http.url} goes on with a half-written answer or begins another is not "
                     "known: give the model's tokenizer or a template, or let each answer be written in one go"
@@ -274,23 +274,23 @@ class OpenAI(Local):
         row = _answer(request, number)
         try:
             limits = self.http.limits(sampling.max_tokens, len(request.prefix))
-            read = heard.reader(sampling.stop, sampling.max_tokens)
+            read = heard.stream_reader(sampling.stop, sampling.max_tokens)
             said_now = await self.http.stream(self.http.url + path, body, read, limits)
-            row.cost = heard.usage(said_now.bill, len(request.prefix), said_now.least, sampling.max_tokens)
-        except Refused as reason:
+            row.cost = heard.parse_usage(said_now.reported_usage, len(request.prefix), said_now.min_tokens, sampling.max_tokens)
+        except RequestRefused as reason:
             if reason.status == 404 and not spoke:
                 raise UsageError(f"{reason}; if it has a chat only, give no template") from None
-            if self.effort is not None and "effort" in reason.said:
+            if self.effort is not None and "effort" in reason.message:
                 raise UsageError(
                     f"{reason}; to bound answers and tokens alone, give --n and --max-tokens in place of an effort"
                 ) from None
             raise
         except _NONSENSE as reason:
             raise self._strange("its stream", reason) from None
-        if said_now.cut:
+        if said_now.truncated:
             self._warn_cut(sampling.max_tokens)
-        row.stop = "stop" if said_now.ended is None else self._ended(said_now.ended)
-        row.token_ids = [*said_now.text.encode(errors="replace"), *([spoken.END] if row.stop == "eos" else [])]
+        row.stop = "stop" if said_now.finish_reason is None else self._ended(said_now.finish_reason)
+        row.token_ids = [*said_now.text.encode(errors="replace"), *([spoken.END_ID] if row.stop == "eos" else [])]
         row.logprobs = [math.nan] * len(row.token_ids)
         return row
 
@@ -308,15 +308,15 @@ class OpenAI(Local):
 
     def _ended(self, reason: Any) -> Any:
         if reason not in ("stop", "length"):
-            raise ModelError(f"{self.http.url} broke off an answer: {visible(str(reason)[:200])}")
+            raise ModelError(f"{self.http.url} broke off an answer: {escape_controls(str(reason)[:200])}")
         return "eos" if reason == "stop" else "length"
 
     def _strange(self, found: Any, reason: Exception) -> ModelError:
         try:
-            said = self.http.hush(f"{found!r}"[:200])
+            said = self.http.redact_key(f"{found!r}"[:200])
         except RecursionError:
             said = "nested too deep to be shown"
-        why = self.http.hush(f"{type(reason).__name__}: {reason}"[:200])
+        why = self.http.redact_key(f"{type(reason).__name__}: {reason}"[:200])
         return ModelError(f"{self.http.url} sent what no such server sends ({why}): {said}")
 
 
@@ -330,11 +330,11 @@ def _key(url: str, given: str | None) -> str | None:
     return (key or None) if near or given is not None else None
 
 
-def _choose(http: Http, model: str | None) -> tuple[str | None, Mapping[str, Any]]:
+def _choose(http: HttpClient, model: str | None) -> tuple[str | None, Mapping[str, Any]]:
     """The model's name, and what the server says of it."""
     try:
-        found = http.now("GET", http.url + "/models")
-    except Refused as reason:
+        found = http.request_blocking("GET", http.url + "/models")
+    except RequestRefused as reason:
         if reason.status != 404:
             raise
         if model is None:

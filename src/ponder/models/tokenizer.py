@@ -17,7 +17,7 @@ from ponder.errors import ModelError, UsageError
 from ponder.models import tokenizer_file, vocabulary
 from ponder.models.tokenizer_file import Panicked, unpanicked
 from ponder.nets import files, gguf
-from ponder.nets.config import DecoderConfig, token_id, token_ids
+from ponder.nets.config import DecoderConfig, parse_token_id, parse_token_ids
 from ponder.types import Ids
 
 
@@ -33,11 +33,11 @@ class Tokenizer:
         self.inner.no_truncation()  # some files ship settings of their training
         self.inner.no_padding()
 
-    def encode(self, text: str, special: bool = True) -> Ids:
+    def encode(self, text: str, add_special_tokens: bool = True) -> Ids:
         """`special`: add what the model saw around its texts, such as a first token. False for rendered chats."""
         try:
             with unpanicked():
-                found = self.inner.encode(text, add_special_tokens=special)
+                found = self.inner.encode(text, add_special_tokens=add_special_tokens)
         except Exception as reason:  # tokenizers raises nothing narrower
             raise UsageError(f"the tokenizer cannot write {text[:80]!r}: {reason}") from None
         return np.asarray(found.ids, dtype=np.int32)
@@ -58,7 +58,7 @@ class Tokenizer:
     def token(self, index: int | None) -> str | None:
         return None if index is None else self.inner.id_to_token(index)
 
-    def fits(self, config: DecoderConfig) -> None:
+    def check_fits(self, config: DecoderConfig) -> None:
         """Raise unless every id has a row in the model's embedding (which may have more rows than ids)."""
         highest = max([self.vocab_size - 1, self.bos or 0, self.pad or 0, *self.eos])
         if highest >= config.vocab:
@@ -71,7 +71,7 @@ class Tokenizer:
     def from_folder(cls, folder: Path | str) -> Tokenizer:
         """`tokenizer.json`, and what the other files of a Hugging Face folder say of special tokens."""
         folder = Path(folder)
-        path = files.within(folder, "tokenizer.json")
+        path = files.path_inside(folder, "tokenizer.json")
         if not path.is_file():
             raise ModelError(
                 f"{folder} has no tokenizer.json; save it there with "
@@ -79,15 +79,15 @@ class Tokenizer:
             )
         manifest.verify(folder)
         names = ("tokenizer_config.json", "generation_config.json", "config.json")
-        told, generation, config = (_json(files.within(folder, name)) for name in names)
-        written = files.within(folder, "chat_template.jinja")
+        told, generation, config = (_json(files.path_inside(folder, name)) for name in names)
+        written = files.path_inside(folder, "chat_template.jinja")
         try:
-            inner = tokenizer_file.load(path)
-            eos = (*token_ids("eos_token_id", generation.get("eos_token_id", config.get("eos_token_id"))),)
+            inner = tokenizer_file.load_tokenizer_json(path)
+            eos = (*parse_token_ids("eos_token_id", generation.get("eos_token_id", config.get("eos_token_id"))),)
             return cls(
                 inner,
                 bos=_special(inner, told, config, "bos"),
-                eos=token_ids("eos_token", [*eos, _named(inner, told.get("eos_token"))]),
+                eos=parse_token_ids("eos_token", [*eos, _named(inner, told.get("eos_token"))]),
                 pad=_special(inner, told, config, "pad"),
                 chat_template=files.read_text(written) if written.is_file() else _template(told.get("chat_template")),
             )
@@ -95,27 +95,27 @@ class Tokenizer:
             raise reason if str(folder) in str(reason) else ModelError(f"{folder}: {reason}") from None
 
     @classmethod
-    def from_gguf(cls, path: Path | str | gguf.File) -> Tokenizer:
-        file = path if isinstance(path, gguf.File) else gguf.read(path)
+    def from_gguf(cls, path: Path | str | gguf.GGUFFile) -> Tokenizer:
+        file = path if isinstance(path, gguf.GGUFFile) else gguf.open_gguf(path)
         keys = ("model", "pre", "tokens", "token_type", "merges", "scores", "bos_token_id")
         flags = ("add_bos_token", "add_space_prefix")
         found = {k: v for k in keys + flags if (v := file.get(f"tokenizer.ggml.{k}")) is not None}
         if "tokens" not in found:
             raise ModelError(f"{file.path} holds no tokenizer; take it from the model's Hugging Face folder")
-        eos = [file.get(f"tokenizer.ggml.{key}_token_id") for key in gguf.ENDS]
+        eos = [file.get(f"tokenizer.ggml.{key}_token_id") for key in gguf.END_TOKEN_KEYS]
         try:
             return cls(
-                vocabulary.parse(found),
-                bos=token_id("bos_token_id", found.get("bos_token_id")),
-                eos=token_ids("eos_token_id", eos),
-                pad=token_id("padding_token_id", file.get("tokenizer.ggml.padding_token_id")),
+                vocabulary.tokenizer_from_gguf(found),
+                bos=parse_token_id("bos_token_id", found.get("bos_token_id")),
+                eos=parse_token_ids("eos_token_id", eos),
+                pad=parse_token_id("padding_token_id", file.get("tokenizer.ggml.padding_token_id")),
                 chat_template=_template(file.get("tokenizer.chat_template")),
             )
         except ModelError as reason:
             raise ModelError(f"{file.path}: {reason}") from None
 
     @classmethod
-    def characters(cls, alphabet: str) -> Tokenizer:
+    def from_alphabet(cls, alphabet: str) -> Tokenizer:
         """One id per character after <pad>, <bos> and <eos>; any other character is an error when encoding."""
         specials = ["<pad>", "<bos>", "<eos>"]
         vocab = {t: i for i, t in enumerate([*specials, *dict.fromkeys(alphabet)])}
@@ -149,8 +149,8 @@ class Tokenizer:
         """What a GGUF file says of its tokenizer, for a model of `size` tokens."""
         if self.vocab_size > size:
             raise ModelError(f"the tokenizer does not fit the model: {self.vocab_size} ids, {size} tokens")
-        ids = {"bos": self.bos, "padding": self.pad} | dict(zip(gguf.ENDS, self.eos, strict=False))
-        out = vocabulary.metadata(self.inner, size)
+        ids = {"bos": self.bos, "padding": self.pad} | dict(zip(gguf.END_TOKEN_KEYS, self.eos, strict=False))
+        out = vocabulary.gguf_metadata_of(self.inner, size)
         out |= {f"{name}_token_id": index for name, index in ids.items() if index is not None}
         out["add_bos_token"] = self.bos is not None and self.encode("").tolist()[:1] == [self.bos]
         ggml = {f"tokenizer.ggml.{k}": v for k, v in out.items()}
@@ -168,7 +168,7 @@ def _write(path: Path, data: Mapping[str, Any]) -> None:
 def _special(inner: tokenizers.Tokenizer, told: Mapping[str, Any], config: Mapping[str, Any], name: str) -> int | None:
     if f"{name}_token" in told:
         return _named(inner, told[f"{name}_token"])
-    return token_id(f"{name}_token_id", config.get(f"{name}_token_id"))
+    return parse_token_id(f"{name}_token_id", config.get(f"{name}_token_id"))
 
 
 def _named(inner: tokenizers.Tokenizer, token: Any) -> int | None:

@@ -17,8 +17,8 @@ import tokenizers
 from ponder.errors import ModelError
 from ponder.nets import files
 
-MAX_BYTES = 128 << 20  # of a tokenizer.json; the largest published have 35 MB
-MAX_GROWTH = 1 << 12  # how much longer a text may get on its way through the steps of a normalizer or decoder
+MAX_TOKENIZER_JSON_BYTES = 128 << 20  # of a tokenizer.json; the largest published have 35 MB
+MAX_TEXT_GROWTH = 1 << 12  # how much longer a text may get on its way through the steps of a normalizer or decoder
 
 
 class Panicked(ValueError):
@@ -35,15 +35,15 @@ def unpanicked() -> Iterator[None]:
         raise Panicked(f"the library 'tokenizers' gave up: {one_line(reason)}") from None
 
 
-def load(path: Path) -> tokenizers.Tokenizer:
-    text = files.read_text(path, MAX_BYTES)
+def load_tokenizer_json(path: Path) -> tokenizers.Tokenizer:
+    text = files.read_text(path, MAX_TOKENIZER_JSON_BYTES)
     try:
         with unpanicked():
             found = tokenizers.Tokenizer.from_str(text)
     except Exception as reason:  # tokenizers raises nothing narrower
         raise ModelError(f"{path} is damaged ({one_line(reason)}); download it again") from None
     for name, part in (("normalizer", found.normalizer), ("decoder", found.decoder)):
-        if part is not None and (growth := _growth(json.loads(part.__getstate__()))) > MAX_GROWTH:
+        if part is not None and (growth := _growth(json.loads(part.__getstate__()))) > MAX_TEXT_GROWTH:
             raise ModelError(f"{path}: its {name} makes a text up to {growth:,.0f} times as long; download it again")
     try:
         with unpanicked():

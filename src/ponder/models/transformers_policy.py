@@ -24,8 +24,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ponder import manifest
-from ponder.engine.draw import StopTest, extend
-from ponder.engine.request import Request, Row
+from ponder.engine.draw import StopTest, sample_and_append
+from ponder.engine.request import Request, SequenceState
 from ponder.errors import MissingExtra, ModelError, UsageError
 from ponder.models.local import Local
 from ponder.models.tokenizer import Tokenizer
@@ -38,10 +38,10 @@ _CACHE_BYTES = 2 << 30  # most memory for keys and values of sequences in flight
 @dataclass(slots=True)
 class _Call:
     request: Request
-    answer: asyncio.Future[list[Row]]
+    answer: asyncio.Future[list[SequenceState]]
 
 
-class Transformers(Local):
+class TransformersPolicy(Local):
     """A `Policy` over a model and a tokenizer of transformers. Calls that wait at the same time are decoded together,
     whatever problem, group or tree they come from."""
 
@@ -49,8 +49,8 @@ class Transformers(Local):
         c = model.config.get_text_config()
         context = getattr(c, "max_position_embeddings", None) or sys.maxsize  # none: the model has no last position
         super().__init__(tokenizer, model.get_input_embeddings().weight.shape[0], context, seed)
-        if tokenizer.vocab_size > self._vocab:
-            both = f"its highest id is {tokenizer.vocab_size - 1}, but the model has {self._vocab} tokens"
+        if tokenizer.vocab_size > self.vocab_size:
+            both = f"its highest id is {tokenizer.vocab_size - 1}, but the model has {self.vocab_size} tokens"
             raise ModelError(f"the tokenizer does not fit the model: {both}; use the one the model was trained with")
         self.model = model.eval()
         # Norms and biases are not counted; neither is the look-up of an embedding that is not the output head too.
@@ -68,7 +68,7 @@ class Transformers(Local):
     @classmethod
     def load(
         cls, folder: Path | str, dtype: torch.dtype | str = "auto", device: torch.device | str = "cpu", seed: int = 0
-    ) -> Transformers:
+    ) -> TransformersPolicy:
         """The model in a local folder; nothing is downloaded, and no code that comes with a model is run."""
         try:
             import transformers
@@ -90,8 +90,8 @@ class Transformers(Local):
             model = model.to(device)
         return cls(model, _tokenizer(theirs, model, folder), seed)
 
-    async def _continue(self, request: Request) -> list[Row]:
-        if request.sampling.pattern or request.sampling.schema:
+    async def _generate(self, request: Request) -> list[SequenceState]:
+        if request.sampling.regex or request.sampling.json_schema:
             raise UsageError("a pattern or schema needs one of ponder's own networks: give the folder alone")
         call = _Call(request, asyncio.get_running_loop().create_future())
         self._waiting.append(call)
@@ -119,29 +119,29 @@ class Transformers(Local):
                     tell = call.answer.set_exception if isinstance(answer, Exception) else call.answer.set_result
                     tell(answer)  # type: ignore[arg-type]
 
-    def _run(self, requests: list[Request]) -> list[list[Row] | Exception]:
+    def _run(self, requests: list[Request]) -> list[list[SequenceState] | Exception]:
         """Of each request its rows, or what one of them failed with."""
         began = time.perf_counter()
-        done: dict[Request, list[Row]] = {request: [] for request in requests}
+        done: dict[Request, list[SequenceState]] = {request: [] for request in requests}
         failed: dict[Request, Exception] = {}
         for rows in self._together(requests):
             alive = [row for row in rows if row.request not in failed]
-            for row in decode(self.model, alive, self.eos, self._stopped, self.version, self.watch, failed):
+            for row in decode(self.model, alive, self.eos, self._hit_stop_string, self.version, self.on_tokens, failed):
                 done[row.request].append(row)
         seconds = (time.perf_counter() - began) / sum(r.n for r in requests)
         for group in done.values():
             for row in group:
                 row.seconds = seconds
-                row.computed = len(row.request.prefix) if row.number == 0 else 0
+                row.prefill_tokens = len(row.request.prefix) if row.index == 0 else 0
         return [failed.get(request, group) for request, group in done.items()]
 
-    def _together(self, requests: list[Request]) -> Iterator[list[Row]]:
+    def _together(self, requests: list[Request]) -> Iterator[list[SequenceState]]:
         """Rows to decode in one batch: as many as memory allows, those of like length side by side."""
         most = self._most_rows(requests)
         alone = _recurrent(self.model)
-        rows: list[Row] = []
+        rows: list[SequenceState] = []
         for request in sorted(requests, key=lambda r: len(r.prefix)):
-            for row in Row.of(request):
+            for row in SequenceState.from_request(request):
                 other = rows and alone and len(rows[-1].request.prefix) != len(request.prefix)
                 if other or len(rows) == most:
                     yield rows
@@ -163,13 +163,13 @@ class Transformers(Local):
 @torch.inference_mode()
 def decode(
     model: Any,
-    rows: list[Row],
+    rows: list[SequenceState],
     eos: frozenset[int],
     stopped: StopTest,
     version: int = 0,
     progress: Callable[[int], None] = lambda tokens: None,
     failed: dict[Request, Exception] | None = None,
-) -> list[Row]:
+) -> list[SequenceState]:
     """Write all these rows to their ends. A prompt is prefilled once for its rows; rows that end leave at once, and so
     do those of a request that fails, with its error in `failed`."""
     failed = {} if failed is None else failed
@@ -182,7 +182,7 @@ def decode(
     forward.keep(place_B)
     logits_BV = logits_PV[place_B]
     while True:
-        for row, failure in extend(logits_BV, rows, eos, stopped, version).items():
+        for row, failure in sample_and_append(logits_BV, rows, eos, stopped, version).items():
             failed.setdefault(row.request, failure)
         progress(len(rows))
         alive = [i for i, row in enumerate(rows) if row.stop is None and row.request not in failed]

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ponder import manifest
-from ponder.engine.request import Request, Row
+from ponder.engine.request import Request, SequenceState
 from ponder.errors import MissingExtra, ModelError, UsageError
 from ponder.models import dialects
 from ponder.models.local import Local
@@ -30,7 +30,7 @@ from ponder.types import ids
 T = TypeVar("T")
 
 
-class VLLM(Local):
+class VLLMPolicy(Local):
     """A `Policy` over vLLM's asynchronous engine, which lives in an event loop of its own; callers come from any."""
 
     def __init__(self, engine: Any, loop: asyncio.AbstractEventLoop, tokenizer: Tokenizer, seed: int = 0) -> None:
@@ -41,7 +41,7 @@ class VLLM(Local):
         self._in_hand = 0
 
     @classmethod
-    def load(cls, folder: Path | str, dtype: str = "auto", seed: int = 0, **options: Any) -> VLLM:
+    def load(cls, folder: Path | str, dtype: str = "auto", seed: int = 0, **options: Any) -> VLLMPolicy:
         """`options`: more of vLLM's engine arguments, such as gpu_memory_utilization=0.5 or max_model_len=4096."""
         try:
             from vllm import AsyncEngineArgs
@@ -83,8 +83,8 @@ class VLLM(Local):
         self.engine.shutdown()
         self._loop.call_soon_threadsafe(self._loop.stop)
 
-    async def _continue(self, request: Request) -> list[Row]:
-        if request.sampling.alternatives and dialects.drawn_otherwise(request.sampling):
+    async def _generate(self, request: Request) -> list[SequenceState]:
+        if request.sampling.logprobs and dialects.drawn_otherwise(request.sampling):
             raise UsageError(
                 "vLLM's alternatives are of the distribution sampled from: ask at temperature 1 or 0, uncut"
             )
@@ -107,17 +107,17 @@ class VLLM(Local):
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-        told = dialects.in_process(request.sampling, dialects.child(request.seed, number), self.eos)
+        told = dialects.vllm_sampling_params(request.sampling, dialects.continuation_seed(request.seed, number), self.eos)
         if form := told.pop("structured_outputs", None):
             told["structured_outputs"] = StructuredOutputsParams(**form)
         return SamplingParams(**told, output_kind=RequestOutputKind.FINAL_ONLY)
 
-    async def _row(self, request: Request, number: int, params: Any) -> Row:
+    async def _row(self, request: Request, number: int, params: Any) -> SequenceState:
         began = time.perf_counter()
         name = f"ponder-{next(self._names)}"
         found = await self._there(self._written(request.prefix.tolist(), params, name))
-        (said,), top = found.outputs, request.sampling.alternatives
-        row = Row(request, number, 0, token_ids=list(said.token_ids))
+        (said,), top = found.outputs, request.sampling.logprobs
+        row = SequenceState(request, number, 0, token_ids=list(said.token_ids))
         row.logprobs = [told[token].logprob for token, told in zip(row.token_ids, said.logprobs, strict=True)]
         row.versions = [self.version] * len(row.token_ids)
         if said.finish_reason not in ("stop", "length"):
@@ -126,10 +126,10 @@ class VLLM(Local):
         row.stop = "length" if said.finish_reason == "length" else ended  # type: ignore[assignment]
         for told in said.logprobs if top else ():
             best = sorted(((x.logprob, token) for token, x in told.items()), reverse=True)[:top]
-            row.alternatives.append((ids([t for _, t in best]), np.array([x for x, _ in best], np.float32)))
-        row.computed = max(0, len(request.prefix) - (found.num_cached_tokens or 0) - 1)
+            row.top_logprobs.append((ids([t for _, t in best]), np.array([x for x, _ in best], np.float32)))
+        row.prefill_tokens = max(0, len(request.prefix) - (found.num_cached_tokens or 0) - 1)
         row.seconds = time.perf_counter() - began
-        self.watch(len(row.token_ids))
+        self.on_tokens(len(row.token_ids))
         return row
 
     async def _written(self, prompt: list[int], params: Any, name: str) -> Any:

@@ -49,10 +49,10 @@ PRE_TOKENIZERS: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
     "deepseek-r1-qwen": lambda: _split(QWEN2_WORDS),
     "llama-bpe": lambda: _split(LLAMA3_WORDS),
 }
-NFC = ("qwen2",)  # these compose accents first
+NFC_PRE_TOKENIZERS = ("qwen2",)  # these compose accents first
 
 
-def parse(metadata: Mapping[str, Any]) -> Tokenizer:
+def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     """From metadata keys without their `tokenizer.ggml.` (tokens, token_type, merges, ...)."""
     try:
         with unpanicked():
@@ -128,7 +128,7 @@ def _byte_level(tokens: Sequence[str], metadata: Mapping[str, Any]) -> Tokenizer
             f"the GGUF file's merges do not fit its tokens ({one_line(reason)}); convert the model anew"
         ) from None
     out = Tokenizer(model)
-    if pre in NFC:
+    if pre in NFC_PRE_TOKENIZERS:
         out.normalizer = normalizers.NFC()
     out.pre_tokenizer = PRE_TOKENIZERS[pre]()
     out.decoder = decoders.ByteLevel()
@@ -160,11 +160,11 @@ def _sentence_piece(tokens: Sequence[str], types: Sequence[int], metadata: Mappi
     return out
 
 
-def metadata(tokenizer: Tokenizer, size: int) -> dict[str, Any]:
+def gguf_metadata_of(tokenizer: Tokenizer, size: int) -> dict[str, Any]:
     """The same keys for a byte-level BPE tokenizer; `size` is the model's vocabulary, filled up with padding."""
     state = json.loads(tokenizer.to_str())
     composed = state["normalizer"] is not None
-    pre = next((name for name in PRE_TOKENIZERS if (name in NFC) == composed and _is(state, name)), None)
+    pre = next((name for name in PRE_TOKENIZERS if (name in NFC_PRE_TOKENIZERS) == composed and _is(state, name)), None)
     if state["model"]["type"] != "BPE" or pre is None or state["normalizer"] not in (None, {"type": "NFC"}):
         raise ModelError(
             "GGUF has no way to write this tokenizer (only byte-level BPE with a known pre-tokenizer); "

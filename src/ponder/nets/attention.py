@@ -18,35 +18,35 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ponder.nets.causal import LONG, Causal
+from ponder.nets.causal import MIN_MEAN_TOKENS, CausalAttention
 from ponder.nets.config import DecoderConfig
-from ponder.nets.flex import Flex
-from ponder.nets.varlen import Runs, Varlen
+from ponder.nets.flex import FlexTreeAttention
+from ponder.nets.varlen import UnbranchedRuns, Varlen
 
 
 @dataclass(slots=True)
 class _Bucket:
     index_Bt: Tensor  # each tree's tokens among all; padding points anywhere
-    real_Bt: Tensor  # False on padding
-    back_Btt: Tensor  # how far back a key lies on the query's own path; negative where it does not
+    is_token_Bt: Tensor  # False on padding
+    distance_Btt: Tensor  # how far back a key lies on the query's own path; negative where it does not
 
 
-def packed(
+def make_tree_attention(
     lengths: Sequence[int], parents: Sequence[int], config: DecoderConfig, device: torch.device, dtype: torch.dtype
-) -> Packed | Varlen | Flex | Causal:
+) -> PaddedTreeAttention | Varlen | FlexTreeAttention | CausalAttention:
     """The best way there is to attend over this forest here."""
     if device.type != "cuda" or config.head_dim < 16:  # smaller heads no kernel takes
-        return Packed(lengths, parents, device)
-    runs = Runs(lengths, parents)
+        return PaddedTreeAttention(lengths, parents, device)
+    runs = UnbranchedRuns(lengths, parents)
     total = len(runs.positions_T)
-    if runs.gathered == total and total >= LONG * len(runs.sizes) and not any(config.windows):
-        return Causal(runs.sizes, runs.positions_T, device)
-    if Varlen.takes(runs, dtype):
+    if runs.gathered_keys == total and total >= MIN_MEAN_TOKENS * len(runs.sizes) and not any(config.windows):
+        return CausalAttention(runs.sizes, runs.positions_T, device)
+    if Varlen.supports(runs, dtype):
         return Varlen(runs, device)
-    return Flex(lengths, parents, runs.positions_T, device)
+    return FlexTreeAttention(lengths, parents, runs.positions_T, device)
 
 
-class Packed:
+class PaddedTreeAttention:
     """Attention over a forest of segments; `parents[s] < s`, or -1 for a root. Trees lie one after another."""
 
     def __init__(self, lengths: Sequence[int], parents: Sequence[int], device: torch.device | None = None) -> None:
@@ -67,7 +67,7 @@ class Packed:
             trees.append((first, _reach(lengths[a:b], [p - a for p in parents[a:b]], positions[first:past])))
             first = past
         self.buckets = [_bucket(group, device) for group in _alike(trees)]
-        flat = torch.cat([b.index_Bt[b.real_Bt] for b in self.buckets])
+        flat = torch.cat([b.index_Bt[b.is_token_Bt] for b in self.buckets])
         self.order_T = torch.empty_like(flat).scatter_(0, flat, torch.arange(len(flat), device=flat.device))
         self._masks: dict[tuple[int | None, int], list[Tensor]] = {}
 
@@ -84,14 +84,14 @@ class Packed:
             q = q.reshape(trees, kv_heads, shared * longest, size)
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
             mixed = mixed.view(trees, kv_heads, shared, longest, size).permute(0, 3, 1, 2, 4)
-            out.append(mixed.reshape(trees, longest, heads, size)[bucket.real_Bt])
+            out.append(mixed.reshape(trees, longest, heads, size)[bucket.is_token_Bt])
         return torch.cat(out)[self.order_T]
 
     def _mask(self, window: int | None, shared: int) -> list[Tensor]:
         """What each query of each bucket may see, [B, 1, shared * t, t]; the same for every layer of a kind."""
         if (window, shared) not in self._masks:
             seen = [
-                b.back_Btt >= 0 if window is None else (b.back_Btt >= 0) & (b.back_Btt < window) for b in self.buckets
+                b.distance_Btt >= 0 if window is None else (b.distance_Btt >= 0) & (b.distance_Btt < window) for b in self.buckets
             ]
             self._masks[window, shared] = [s.repeat(1, shared, 1)[:, None] for s in seen]
         return self._masks[window, shared]

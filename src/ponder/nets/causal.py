@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-LONG = 2048  # tokens; sequences of this length, on average, are worth a kernel call each
-BEST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+MIN_MEAN_TOKENS = 2048  # tokens; sequences of this length, on average, are worth a kernel call each
+SDPA_BACKENDS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
-class Causal:
-    inline = False
+class CausalAttention:
+    can_compile = False
 
     def __init__(self, sizes: Sequence[int], positions_T: np.ndarray[Any, Any], device: torch.device) -> None:
         self.positions_T = torch.from_numpy(positions_T).to(device)
@@ -28,7 +28,7 @@ class Causal:
     ) -> Tensor:
         assert window is None
         out = []
-        with sdpa_kernel(BEST, set_priority=True):
+        with sdpa_kernel(SDPA_BACKENDS, set_priority=True):
             for a, b in self._ends:
                 q, k, v = (x[a:b].transpose(0, 1)[None] for x in (q_THD, k_TKD, v_TKD))
                 gqa = q.shape[1] != k.shape[1]

@@ -19,15 +19,15 @@ FAMILIES = {
 
 
 # Sizes beyond which a number is no model's: several times those of the largest that are published.
-MOST = {"layers": 1 << 12, "heads": 1 << 14, "head_dim": 1 << 16, "width": 1 << 20, "hidden": 1 << 24}
-MOST |= {"vocab": 1 << 24, "context": 1 << 24, "kv_heads": 1 << 14}
+MAX_SIZES = {"layers": 1 << 12, "heads": 1 << 14, "head_dim": 1 << 16, "width": 1 << 20, "hidden": 1 << 24}
+MAX_SIZES |= {"vocab": 1 << 24, "context": 1 << 24, "kv_heads": 1 << 14}
 
 ROPE_NUMBERS = {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}
 ROPE_NUMBERS |= {"beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim"}
 
 
 @dataclass(frozen=True, slots=True)
-class Rope:
+class RopeConfig:
     """Rotary positions: the base frequency, and how it is stretched to longer contexts."""
 
     theta: float = 10000.0
@@ -44,13 +44,13 @@ class DecoderConfig:
     heads: int
     kv_heads: int
     head_dim: int
-    hidden: int  # of the feed-forward block
+    mlp_width: int  # of the feed-forward block
     context: int = 2048
     norm_eps: float = 1e-6
-    rope: Rope = Rope()
-    local_rope: Rope | None = None  # Gemma 3: sliding layers turn at another base
+    rope: RopeConfig = RopeConfig()
+    local_rope: RopeConfig | None = None  # Gemma 3: sliding layers turn at another base
     windows: tuple[int | None, ...] = ()  # per layer: how many tokens back attention reaches (None: all)
-    tied: bool = True  # the output head is the embedding
+    tied_embeddings: bool = True  # the output head is the embedding
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
@@ -65,7 +65,7 @@ class DecoderConfig:
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
             raise UnknownName("model family", self.family, FAMILIES)
-        for name, most in MOST.items():
+        for name, most in MAX_SIZES.items():
             if not 1 <= (size := getattr(self, name)) <= most:
                 raise ModelError(f"a model's {name} cannot be {size:,}; it must be between 1 and {most:,}")
         if self.head_dim % 2:
@@ -90,14 +90,14 @@ class DecoderConfig:
         return self.head_dim**-0.5 if self.query_scale is None else self.query_scale
 
     @property
-    def parameters(self) -> int:
+    def parameter_count(self) -> int:
         """Of the matrices; norms and biases are not counted, and a head only once."""
         attention = self.width * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
-        return self.layers * (attention + 3 * self.width * self.hidden) + self.vocab * self.width
+        return self.layers * (attention + 3 * self.width * self.mlp_width) + self.vocab * self.width
 
     def flops_per_token(self, context: int = 0) -> float:
         """Forward: 2 (parameters + 2 layers width context), the embedding look-up not counted."""
-        return 2.0 * (self.parameters + 2 * self.layers * self.heads * self.head_dim * context)
+        return 2.0 * (self.parameter_count + 2 * self.layers * self.heads * self.head_dim * context)
 
 
 def from_hf(raw: Mapping[str, Any]) -> DecoderConfig:
@@ -113,36 +113,36 @@ def from_hf(raw: Mapping[str, Any]) -> DecoderConfig:
         raise ModelError(f"config.json has no {missing}; it is not a whole {family} configuration") from None
 
 
-def whole(name: str, value: Any) -> int:
+def parse_int(name: str, value: Any) -> int:
     """A size that a file tells."""
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
         raise ModelError(f"{name} is {value!r:.60}, which makes no sense: it is a whole number")
     return int(value)
 
 
-def token_id(name: str, value: Any) -> int | None:
+def parse_token_id(name: str, value: Any) -> int | None:
     """Of a special token; some files say -1 for none."""
     if value is None:
         return None
-    index = whole(name, value)
-    if index >= MOST["vocab"]:
+    index = parse_int(name, value)
+    if index >= MAX_SIZES["vocab"]:
         raise ModelError(f"{name} is {index:,}, which is no token of any model")
     return index if index >= 0 else None
 
 
-def token_ids(name: str, values: Any) -> tuple[int, ...]:
+def parse_token_ids(name: str, values: Any) -> tuple[int, ...]:
     """One or several, each once."""
-    found = [token_id(name, value) for value in (values if isinstance(values, list | tuple) else [values])]
+    found = [parse_token_id(name, value) for value in (values if isinstance(values, list | tuple) else [values])]
     return tuple(dict.fromkeys(index for index in found if index is not None))
 
 
 def _read(family: str, raw: Mapping[str, Any]) -> DecoderConfig:
     def size(name: str, default: int | None = None) -> int:
         value = raw[name] if default is None else raw.get(name)
-        return default if value is None and default is not None else whole(name, value)
+        return default if value is None and default is not None else parse_int(name, value)
 
     heads, layers, width = size("num_attention_heads"), size("num_hidden_layers"), size("hidden_size")
-    if not 1 <= layers <= MOST["layers"] or heads < 1:
+    if not 1 <= layers <= MAX_SIZES["layers"] or heads < 1:
         raise ModelError(f"a model cannot have {layers:,} layers of {heads:,} heads")
     gemma = family == "gemma3_text"
     qwen = family.startswith("qwen")
@@ -157,13 +157,13 @@ def _read(family: str, raw: Mapping[str, Any]) -> DecoderConfig:
         heads=heads,
         kv_heads=size("num_key_value_heads", heads),
         head_dim=size("head_dim", 256 if gemma else width // heads),
-        hidden=size("intermediate_size"),
+        mlp_width=size("intermediate_size"),
         context=size("max_position_embeddings", 2048),
         norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
         rope=rope,
         local_rope=local,
         windows=_windows(raw, layers, gemma, qwen),
-        tied=bool(raw.get("tie_word_embeddings", gemma)),
+        tied_embeddings=bool(raw.get("tie_word_embeddings", gemma)),
         qkv_bias=bias or family == "qwen2",
         out_bias=bias and family != "qwen2",
         mlp_bias=bool(raw.get("mlp_bias", False)),
@@ -171,13 +171,13 @@ def _read(family: str, raw: Mapping[str, Any]) -> DecoderConfig:
         activation="gelu_tanh" if gemma else "silu",
         query_scale=None if scalar is None else float(scalar) ** -0.5,
         gemma=gemma,
-        bos=token_id("bos_token_id", raw.get("bos_token_id")),
-        eos=token_ids("eos_token_id", raw.get("eos_token_id")),
-        pad=token_id("pad_token_id", raw.get("pad_token_id")),
+        bos=parse_token_id("bos_token_id", raw.get("bos_token_id")),
+        eos=parse_token_ids("eos_token_id", raw.get("eos_token_id")),
+        pad=parse_token_id("pad_token_id", raw.get("pad_token_id")),
     )
 
 
-def _ropes(raw: Mapping[str, Any], gemma: bool) -> tuple[Rope, Rope | None]:
+def _ropes(raw: Mapping[str, Any], gemma: bool) -> tuple[RopeConfig, RopeConfig | None]:
     new = raw.get("rope_parameters") or {}
     if gemma:
         full = new.get("full_attention") or raw.get("rope_scaling") or {}
@@ -189,7 +189,7 @@ def _ropes(raw: Mapping[str, Any], gemma: bool) -> tuple[Rope, Rope | None]:
     return _rope(new or raw.get("rope_scaling") or {}, raw.get("rope_theta", 1e4)), None
 
 
-def _rope(given: Mapping[str, Any], theta: Any) -> Rope:
+def _rope(given: Mapping[str, Any], theta: Any) -> RopeConfig:
     settings = dict(given)
     kind: Any = settings.pop("rope_type", None) or settings.pop("type", None) or "default"
     settings.pop("type", None)
@@ -199,7 +199,7 @@ def _rope(given: Mapping[str, Any], theta: Any) -> Rope:
             raise ModelError(f"the rope's {name} is {value!r:.60}, which makes no sense: it is a number")
     if kind not in ("default", "linear", "llama3", "yarn"):
         raise UnknownName("rope scaling", str(kind), ("default", "linear", "llama3", "yarn"))
-    return Rope(theta, kind, {} if kind == "default" else settings)
+    return RopeConfig(theta, kind, {} if kind == "default" else settings)
 
 
 def _windows(raw: Mapping[str, Any], layers: int, gemma: bool, qwen: bool) -> tuple[int | None, ...]:
@@ -230,10 +230,10 @@ def to_hf(config: DecoderConfig, dtype: str = "float32") -> dict[str, Any]:
         "num_attention_heads": c.heads,
         "num_key_value_heads": c.kv_heads,
         "head_dim": c.head_dim,
-        "intermediate_size": c.hidden,
+        "intermediate_size": c.mlp_width,
         "max_position_embeddings": c.context,
         "rms_norm_eps": c.norm_eps,
-        "tie_word_embeddings": c.tied,
+        "tie_word_embeddings": c.tied_embeddings,
         "hidden_act": "silu",
         "torch_dtype": dtype,
         "bos_token_id": c.bos,

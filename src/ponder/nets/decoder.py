@@ -23,7 +23,7 @@ from ponder.nets.compiled import compile_once
 from ponder.nets.config import DecoderConfig
 
 
-class Attend(Protocol):
+class AttentionFn(Protocol):
     """What mixes tokens. `window` is how many tokens back one may look, itself included (None: all)."""
 
     def __call__(
@@ -72,9 +72,9 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     def __init__(self, c: DecoderConfig) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(c.width, c.hidden, bias=c.mlp_bias)
-        self.up_proj = nn.Linear(c.width, c.hidden, bias=c.mlp_bias)
-        self.down_proj = nn.Linear(c.hidden, c.width, bias=c.mlp_bias)
+        self.gate_proj = nn.Linear(c.width, c.mlp_width, bias=c.mlp_bias)
+        self.up_proj = nn.Linear(c.width, c.mlp_width, bias=c.mlp_bias)
+        self.down_proj = nn.Linear(c.mlp_width, c.width, bias=c.mlp_bias)
         self.gelu = c.activation == "gelu_tanh"
 
     def forward(self, x: Tensor) -> Tensor:
@@ -95,19 +95,19 @@ class Block(nn.Module):
             self.post_feedforward_layernorm = RMSNorm(c.width, c.norm_eps, c.gemma)
         self.gemma = c.gemma
 
-    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], attend: AttentionFn) -> Tensor:
         own = self.self_attn
-        return self.after(x, attend(own.layer, *self.before(x, turn), scale=own.scale, window=own.window))
+        return self.finish_block(x, attend(own.layer, *self.compute_qkv(x, turn), scale=own.scale, window=own.window))
 
-    def whole(self, x: Tensor, turn: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+    def forward_any_layer(self, x: Tensor, turn: tuple[Tensor, Tensor], attend: AttentionFn) -> Tensor:
         """As `forward`, without the layer's number, for which it would be compiled again."""
         own = self.self_attn
-        return self.after(x, attend(-1, *self.before(x, turn), scale=own.scale, window=own.window))
+        return self.finish_block(x, attend(-1, *self.compute_qkv(x, turn), scale=own.scale, window=own.window))
 
-    def before(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    def compute_qkv(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         return self.self_attn(self.input_layernorm(x), turn)
 
-    def after(self, x: Tensor, mixed_THD: Tensor) -> Tensor:
+    def finish_block(self, x: Tensor, mixed_THD: Tensor) -> Tensor:
         mixed = self.self_attn.o_proj(mixed_THD.flatten(1))
         if self.gemma:  # norms on both sides of each block
             x = x + self.post_attention_layernorm(mixed)
@@ -116,16 +116,16 @@ class Block(nn.Module):
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
-def fused(block: Block, x: Tensor, turn: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+def run_compiled_block(block: Block, x: Tensor, turn: tuple[Tensor, Tensor], attend: AttentionFn) -> Tensor:
     """A block, compiled once for all layers: what lies between matrix products becomes one kernel.
 
     An attention that cannot be compiled stands between two compiled halves.
     """
     own = block.self_attn
     if getattr(attend, "inline", False):
-        return compile_once(Block.whole)(block, x, turn, attend)
-    mixed_THD = attend(own.layer, *compile_once(Block.before)(block, x, turn), scale=own.scale, window=own.window)
-    return compile_once(Block.after)(block, x, mixed_THD)
+        return compile_once(Block.forward_any_layer)(block, x, turn, attend)
+    mixed_THD = attend(own.layer, *compile_once(Block.compute_qkv)(block, x, turn), scale=own.scale, window=own.window)
+    return compile_once(Block.finish_block)(block, x, mixed_THD)
 
 
 class Decoder(nn.Module):
@@ -136,21 +136,21 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(Block(c, i) for i in range(c.layers))
         self.norm = RMSNorm(c.width, c.norm_eps, c.gemma)
         self.lm_head = nn.Linear(c.width, c.vocab, bias=False)
-        if c.tied:
+        if c.tied_embeddings:
             self.lm_head.weight = self.embed_tokens.weight
         self.recompute = False  # keep no activations inside a block for the backward pass: compute them again
-        self._turns = [rope.frequencies(r, c.head_dim, c.context) for r in (c.rope, c.local_rope or c.rope)]
+        self.rope_frequencies = [rope.frequencies(r, c.head_dim, c.context) for r in (c.rope, c.local_rope or c.rope)]
 
-    def forward(self, ids_T: Tensor, positions_T: Tensor, attend: Attend, compiled: bool = False) -> Tensor:
+    def forward(self, ids_T: Tensor, positions_T: Tensor, attend: AttentionFn, compiled: bool = False) -> Tensor:
         """Hidden states [T, E] after the last norm; `logits` makes logits of those that are wanted.
 
         `compiled` fuses the blocks: for many passes over many tokens on a GPU.
         """
-        run: Callable[..., Tensor] = fused if compiled else Block.__call__
+        run: Callable[..., Tensor] = run_compiled_block if compiled else Block.__call__
         x = self.embed_tokens(ids_T)
         if self.config.gemma:
             x = x * torch.tensor(math.sqrt(self.config.width), dtype=x.dtype)
-        turns = [self._turn(positions_T, f, factor, x.dtype) for f, factor in self._turns]
+        turns = [self.rope_cos_sin(positions_T, f, factor, x.dtype) for f, factor in self.rope_frequencies]
         for block, window in zip(self.layers, self.config.windows, strict=True):
             turn = turns[1] if self.config.local_rope is not None and window is not None else turns[0]
             if self.recompute and torch.is_grad_enabled():
@@ -160,7 +160,7 @@ class Decoder(nn.Module):
         return self.norm(x)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return project(hidden, self.lm_head.weight)
+        return project_logits(hidden, self.lm_head.weight)
 
     @property
     def device(self) -> torch.device:
@@ -170,24 +170,24 @@ class Decoder(nn.Module):
     def dtype(self) -> torch.dtype:
         return self.embed_tokens.weight.dtype
 
-    def _turn(self, positions_T: Tensor, freqs: Tensor, factor: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def rope_cos_sin(self, positions_T: Tensor, freqs: Tensor, factor: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         cos, sin = rope.angles(positions_T, freqs.float().to(positions_T.device), factor)  # MPS has no float64
         return cos.to(dtype), sin.to(dtype)
 
 
-def project(hidden_NE: Tensor, weight_VE: Tensor) -> Tensor:
+def project_logits(hidden_NE: Tensor, weight_VE: Tensor) -> Tensor:
     """Logits in float32, whatever the network's type: rounded to bfloat16, a logit of 20 is off by up to 0.06."""
     if hidden_NE.device.type == "cuda" and hidden_NE.dtype != torch.float32:
         return torch.mm(hidden_NE, weight_VE.T, out_dtype=torch.float32)
-    return wide(hidden_NE @ weight_VE.T)
+    return at_least_float32(hidden_NE @ weight_VE.T)
 
 
-def wide(x: Tensor) -> Tensor:
+def at_least_float32(x: Tensor) -> Tensor:
     """At least float32."""
     return x if x.dtype == torch.float64 else x.float()
 
 
-def initialise(config: DecoderConfig, seed: int, dtype: torch.dtype = torch.float32) -> Decoder:
+def init_decoder(config: DecoderConfig, seed: int, dtype: torch.dtype = torch.float32) -> Decoder:
     """A fresh model: normal weights of std 0.02, the residual outputs smaller by sqrt(2 layers) (GPT-2)."""
     net = Decoder(config).to(dtype)
     draw = torch.Generator().manual_seed(seed)

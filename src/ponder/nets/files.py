@@ -19,13 +19,13 @@ from ponder.errors import ModelError
 MAX_JSON_BYTES = 64 << 20  # of a configuration or an index; the largest published have 15 MB
 MAX_HEADER_BYTES = 64 << 20  # of a safetensors file; 100,000 tensors take about 15 MB
 MAX_DIMENSIONS = 8
-FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}  # bytes of the types that weights come in
-OTHERS = {"I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2, "I8": 1, "U8": 1, "BOOL": 1}
-OTHERS |= {"F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1}
+FLOAT_DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}  # bytes of the types that weights come in
+OTHER_DTYPE_BYTES = {"I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+OTHER_DTYPE_BYTES |= {"F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1}
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TensorEntry:
     """A tensor in a safetensors file, of which nothing but its place and shape is read."""
 
     path: Path
@@ -34,7 +34,7 @@ class Entry:
     shape: tuple[int, ...]
 
 
-def within(folder: Path, name: str) -> Path:
+def path_inside(folder: Path, name: str) -> Path:
     """A file of the folder. A name or link that leads out of it is refused, but for the links of a hub's cache."""
     path = folder / name
     home = folder.resolve()
@@ -74,7 +74,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-def entries(path: Path) -> list[Entry]:
+def read_safetensors_header(path: Path) -> list[TensorEntry]:
     """What a safetensors file says that it holds, if the file is as large as that."""
     try:
         return list(_entries(path))
@@ -86,7 +86,7 @@ def entries(path: Path) -> list[Entry]:
         raise ModelError(f"{path} is damaged or cut short ({damage!s:.200}); download it again") from None
 
 
-def _entries(path: Path) -> Iterable[Entry]:
+def _entries(path: Path) -> Iterable[TensorEntry]:
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -102,15 +102,15 @@ def _entries(path: Path) -> Iterable[Entry]:
         if name == "__metadata__":
             continue
         dtype, shape, (begin, end) = about["dtype"], about["shape"], about["data_offsets"]
-        if dtype not in FLOATS and dtype not in OTHERS:
+        if dtype not in FLOAT_DTYPE_BYTES and dtype not in OTHER_DTYPE_BYTES:
             raise ValueError(f"{name!r:.80} is of type {dtype!r:.40}")
         if len(shape) > MAX_DIMENSIONS or not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
             raise ValueError(f"{name!r:.80} has a shape or place of {shape!r:.80}, {begin!r:.40}, {end!r:.40}")
-        needed = math.prod(shape) * (FLOATS | OTHERS)[dtype]
+        needed = math.prod(shape) * (FLOAT_DTYPE_BYTES | OTHER_DTYPE_BYTES)[dtype]
         if end > room or end - begin != needed:
             raise ValueError(f"{name!r:.80} needs {needed:,} bytes, and is said to lie at {begin:,} to {end:,}")
         places.append((begin, end, name))
-        yield Entry(path, name, dtype, tuple(shape))
+        yield TensorEntry(path, name, dtype, tuple(shape))
     places.sort()
     for (_, end, one), (begin, _, other) in pairwise(places):
         if begin < end:

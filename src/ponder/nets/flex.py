@@ -16,18 +16,18 @@ from torch import Tensor
 
 from ponder.nets.compiled import compile_once
 
-BLOCK = 128  # tokens; the packer fills the last one
+FLEX_BLOCK_TOKENS = 128  # tokens; the packer fills the last one
 
 
-class Flex:
+class FlexTreeAttention:
     """Attention over a forest of segments; `parents[s] < s`, or -1 for a root. Trees lie one after another."""
 
-    inline = False
+    can_compile = False
 
     def __init__(
         self, lengths: Sequence[int], parents: Sequence[int], positions_T: np.ndarray[Any, Any], device: torch.device
     ) -> None:
-        assert sum(lengths) % BLOCK == 0, "the packer fills the last block"
+        assert sum(lengths) % FLEX_BLOCK_TOKENS == 0, "the packer fills the last block"
         self.positions_T = torch.from_numpy(positions_T).to(device)
         enter, leave = _visits(parents)
         self._enter_T, self._leave_T = (
@@ -61,13 +61,13 @@ class Flex:
             keys_T = torch.arange(total, device=self.positions_T.device)
             none = torch.zeros((), dtype=torch.int32, device=keys_T.device)
             some, whole = [], []
-            for rows in keys_T.split(16 * BLOCK):  # a slab of the [T, T] mask at a time
-                seen = sees(none, none, rows[:, None], keys_T[None]).view(-1, BLOCK, total // BLOCK, BLOCK)
+            for rows in keys_T.split(16 * FLEX_BLOCK_TOKENS):  # a slab of the [T, T] mask at a time
+                seen = sees(none, none, rows[:, None], keys_T[None]).view(-1, FLEX_BLOCK_TOKENS, total // FLEX_BLOCK_TOKENS, FLEX_BLOCK_TOKENS)
                 some.append(seen.any(3).any(1))
                 whole.append(seen.all(3).all(1))
             some_QQ, whole_QQ = torch.cat(some), torch.cat(whole)
             parts = (*_listed(some_QQ & ~whole_QQ), *_listed(whole_QQ))
-            self._masks[window] = BlockMask.from_kv_blocks(*parts, BLOCK_SIZE=BLOCK, mask_mod=sees)
+            self._masks[window] = BlockMask.from_kv_blocks(*parts, BLOCK_SIZE=FLEX_BLOCK_TOKENS, mask_mod=sees)
         return self._masks[window]
 
 

@@ -18,16 +18,16 @@ from torch import Tensor
 from ponder import scratch
 from ponder.errors import ModelError, UnknownName
 from ponder.nets import gguf_layout, gguf_reader, gguf_rope
-from ponder.nets.config import DecoderConfig, Rope, token_id, token_ids, whole
+from ponder.nets.config import DecoderConfig, RopeConfig, parse_token_id, parse_token_ids, parse_int
 from ponder.nets.decoder import Decoder
-from ponder.nets.gguf_reader import Stored
-from ponder.nets.weights import fill
+from ponder.nets.gguf_reader import GGUFTensor
+from ponder.nets.weights import build_decoder
 
 ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}
 
 # What can be written, and the number GGUF gives a file that is mostly of this type.
-KINDS = {"F32": 0, "F16": 1, "BF16": 32, "Q8_0": 7, "Q4_0": 2, "Q4_1": 3, "Q5_0": 8, "Q5_1": 9}
-ENDS = ("eos", "eot", "eom")  # of text, of a turn, of a message: any of them ends an answer
+WRITABLE_TYPES = {"F32": 0, "F16": 1, "BF16": 32, "Q8_0": 7, "Q4_0": 2, "Q4_1": 3, "Q5_0": 8, "Q5_1": 9}
+END_TOKEN_KEYS = ("eos", "eot", "eom")  # of text, of a turn, of a message: any of them ends an answer
 
 
 class Vocabulary(Protocol):
@@ -37,12 +37,12 @@ class Vocabulary(Protocol):
 
 
 @dataclass(frozen=True)
-class File:
+class GGUFFile:
     """An open GGUF file: its metadata by key, and its tensors by name, whose values are read when they are used."""
 
     path: Path
     fields: dict[str, Any]
-    tensors: dict[str, Stored] = field(default_factory=dict)
+    tensors: dict[str, GGUFTensor] = field(default_factory=dict)
 
     def get(self, key: str, default: Any = None) -> Any:
         value = self.fields.get(key, default)
@@ -58,7 +58,7 @@ class File:
         return value
 
 
-def library() -> Any:
+def import_gguf() -> Any:
     try:
         import gguf
     except ImportError:
@@ -66,10 +66,10 @@ def library() -> Any:
     return gguf
 
 
-def read(path: Path | str) -> File:
+def open_gguf(path: Path | str) -> GGUFFile:
     """Open a file; nothing but its table of contents is read, and none of that is believed before it is checked."""
     path = Path(path)
-    gguf = library()
+    gguf = import_gguf()
     if not path.is_file():
         raise ModelError(f"no GGUF file at {path}; check the path")
     try:
@@ -77,7 +77,7 @@ def read(path: Path | str) -> File:
             magic = start.read(4)
         if magic != gguf_reader.MAGIC:
             raise ModelError(f"{path} is not a GGUF file (it begins with {magic!r})")
-        return File(path, *gguf_reader.read(path, gguf))
+        return GGUFFile(path, *gguf_reader.read_contents(path, gguf))
     except (ValueError, IndexError, OverflowError) as damage:
         raise ModelError(f"{path} is damaged or cut short ({damage!s:.200}); download it again") from None
     except OSError as why:
@@ -85,16 +85,16 @@ def read(path: Path | str) -> File:
 
 
 def load(
-    path: Path | str | File, dtype: torch.dtype | None = torch.float32, device: torch.device | str = "cpu"
+    path: Path | str | GGUFFile, dtype: torch.dtype | None = torch.float32, device: torch.device | str = "cpu"
 ) -> Decoder:
     """The model in a GGUF file, its quantised weights as floats of this type."""
-    file = path if isinstance(path, File) else read(path)
-    config = configuration(file)
+    file = path if isinstance(path, GGUFFile) else open_gguf(path)
+    config = decoder_config(file)
     shapes = {gguf_layout.our_name(name, config): t.shape[::-1] for name, t in _weights(file).items()}
-    return fill(config, _tensors(file, config), file.path, dtype, device, shapes=shapes)
+    return build_decoder(config, stream_tensors(file, config), file.path, dtype, device, shapes=shapes)
 
 
-def configuration(file: File) -> DecoderConfig:
+def decoder_config(file: GGUFFile) -> DecoderConfig:
     try:
         return _configuration(file)
     except ModelError as reason:
@@ -103,7 +103,7 @@ def configuration(file: File) -> DecoderConfig:
         raise ModelError(f"{file.path} has metadata that makes no sense ({reason!s:.200})") from None
 
 
-def _configuration(file: File) -> DecoderConfig:
+def _configuration(file: GGUFFile) -> DecoderConfig:
     architecture = str(file.need("general.architecture"))
     if architecture not in ARCHITECTURES:
         raise UnknownName("native GGUF architecture", architecture, ARCHITECTURES)
@@ -113,7 +113,7 @@ def _configuration(file: File) -> DecoderConfig:
         value = file.need(f"{architecture}.{key}")
         if isinstance(value, list):
             raise ModelError(f"{file.path}: {key} differs between layers, which no native model family does")
-        return whole(key, value)
+        return parse_int(key, value)
 
     def get(key: str, default: Any = None) -> Any:
         return file.get(f"{architecture}.{key}", default)
@@ -121,7 +121,7 @@ def _configuration(file: File) -> DecoderConfig:
     width, heads, layers = need("embedding_length"), need("attention.head_count"), need("block_count")
     if layers > len(file.tensors):
         raise ModelError(f"{file.path} has {layers:,} layers by its metadata, but {len(file.tensors):,} tensors")
-    head_dim = whole("head size", get("attention.key_length") or get("rope.dimension_count") or width // heads)
+    head_dim = parse_int("head size", get("attention.key_length") or get("rope.dimension_count") or width // heads)
     if architecture == "llama" and get("attention.sliding_window"):
         family = "mistral"  # GGUF has one name for both; what tells them apart is the window
     if "token_embd.weight" not in file.tensors:
@@ -129,7 +129,7 @@ def _configuration(file: File) -> DecoderConfig:
     scale = get("attention.scale")
     if gemma and scale is None and layers == 62:
         scale = (width / heads) ** -0.5  # the 27B model alone; llama.cpp knows it by its layers too
-    eos = [file.get(f"tokenizer.ggml.{key}_token_id") for key in ENDS]
+    eos = [file.get(f"tokenizer.ggml.{key}_token_id") for key in END_TOKEN_KEYS]
     context = need("context_length")
     return DecoderConfig(
         family=family,
@@ -137,15 +137,15 @@ def _configuration(file: File) -> DecoderConfig:
         width=width,
         layers=layers,
         heads=heads,
-        kv_heads=whole("attention.head_count_kv", get("attention.head_count_kv") or heads),
+        kv_heads=parse_int("attention.head_count_kv", get("attention.head_count_kv") or heads),
         head_dim=head_dim,
-        hidden=need("feed_forward_length"),
+        mlp_width=need("feed_forward_length"),
         context=context,
         norm_eps=float(get("attention.layer_norm_rms_epsilon", 1e-6)),
         rope=_rope(file, architecture, head_dim),
-        local_rope=Rope(float(get("rope.freq_base_swa", 1e4))) if gemma else None,
+        local_rope=RopeConfig(float(get("rope.freq_base_swa", 1e4))) if gemma else None,
         windows=_windows(get("attention.sliding_window"), get("attention.sliding_window_pattern"), layers, gemma),
-        tied="output.weight" not in file.tensors,
+        tied_embeddings="output.weight" not in file.tensors,
         qkv_bias="blk.0.attn_q.bias" in file.tensors,
         out_bias="blk.0.attn_output.bias" in file.tensors,
         mlp_bias="blk.0.ffn_up.bias" in file.tensors,
@@ -153,15 +153,15 @@ def _configuration(file: File) -> DecoderConfig:
         activation="gelu_tanh" if gemma else "silu",
         query_scale=(head_dim**-0.5 if scale is None else float(scale)) if gemma else None,
         gemma=gemma,
-        bos=token_id("bos_token_id", file.get("tokenizer.ggml.bos_token_id")),
-        eos=token_ids("eos_token_id", eos),
-        pad=token_id("padding_token_id", file.get("tokenizer.ggml.padding_token_id")),
+        bos=parse_token_id("bos_token_id", file.get("tokenizer.ggml.bos_token_id")),
+        eos=parse_token_ids("eos_token_id", eos),
+        pad=parse_token_id("padding_token_id", file.get("tokenizer.ggml.padding_token_id")),
     )
 
 
-def _rope(file: File, architecture: str, head_dim: int) -> Rope:
+def _rope(file: GGUFFile, architecture: str, head_dim: int) -> RopeConfig:
     settings = {
-        key: value for key in gguf_rope.KEYS if (value := file.get(f"{architecture}.rope.scaling.{key}")) is not None
+        key: value for key in gguf_rope.SCALING_KEYS if (value := file.get(f"{architecture}.rope.scaling.{key}")) is not None
     }
     factors = None
     if "rope_freqs.weight" in file.tensors:
@@ -181,12 +181,12 @@ def _windows(window: int | None, pattern: Any, layers: int, gemma: bool) -> tupl
     return tuple(None if (i + 1) % every == 0 else int(window) for i in range(layers))
 
 
-def dequantise(file: File, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
+def dequantise(file: GGUFFile, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
     tensor = file.tensors[name]
     data = tensor.data.astype(tensor.data.dtype.newbyteorder("="), copy=False)  # some files are a big-endian machine's
     try:
         with np.errstate(all="ignore"):  # what is not finite is found later, and named
-            values = library().dequantize(data, tensor.tensor_type)
+            values = import_gguf().dequantize(data, tensor.tensor_type)
     except NotImplementedError:
         kind = tensor.tensor_type.name
         raise ModelError(f"{file.path}: {name} is stored as {kind}, which the gguf package cannot read") from None
@@ -195,31 +195,31 @@ def dequantise(file: File, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
     return out
 
 
-def _weights(file: File) -> dict[str, Stored]:
+def _weights(file: GGUFFile) -> dict[str, GGUFTensor]:
     return {name: t for name, t in file.tensors.items() if name != "rope_freqs.weight"}  # those are the rope's settings
 
 
-def _tensors(file: File, config: DecoderConfig) -> Iterator[tuple[str, Tensor]]:
+def stream_tensors(file: GGUFFile, config: DecoderConfig) -> Iterator[tuple[str, Tensor]]:
     for name in _weights(file):
         values = torch.from_numpy(dequantise(file, name))
         yield gguf_layout.our_name(name, config), gguf_layout.our_values(name, values, config)
 
 
 def save(
-    decoder: Decoder, tokenizer: Vocabulary | None, path: Path | str, kind: str = "F32", overwrite: bool = False
+    decoder: Decoder, tokenizer: Vocabulary | None, path: Path | str, tensor_type: str = "F32", overwrite: bool = False
 ) -> None:
     """A file that llama.cpp runs. Matrices are stored as `kind` (F16 where a row is no whole number of blocks),
     vectors as F32. It appears whole or not at all."""
-    gguf, path = library(), Path(path)
-    if kind not in KINDS:
-        raise UnknownName("GGUF tensor type to write", kind, KINDS)
+    gguf, path = import_gguf(), Path(path)
+    if tensor_type not in WRITABLE_TYPES:
+        raise UnknownName("GGUF tensor type to write", tensor_type, WRITABLE_TYPES)
     if path.exists() and not overwrite:
         raise ModelError(f"{path} exists; name another file, or allow overwriting")
     facts = _metadata(decoder.config) | (_ends(decoder.config) if tokenizer is None else {})
     facts |= {} if tokenizer is None else tokenizer.gguf_metadata(decoder.config.vocab)
-    facts |= {"general.file_type": KINDS[kind], "general.quantization_version": 2}
-    with scratch.beside(path) as work:
-        _write(gguf, work / path.name, decoder, facts, gguf.GGMLQuantizationType[kind])
+    facts |= {"general.file_type": WRITABLE_TYPES[tensor_type], "general.quantization_version": 2}
+    with scratch.staging_folder(path) as work:
+        _write(gguf, work / path.name, decoder, facts, gguf.GGMLQuantizationType[tensor_type])
         os.replace(work / path.name, path)
 
 
@@ -229,7 +229,7 @@ def _write(gguf: Any, path: Path, decoder: Decoder, facts: Mapping[str, Any], ki
         if key != "general.architecture":  # the writer has written it
             _add(writer, key, value)
     stored = gguf_layout.their_names(decoder)
-    if (factors := gguf_rope.factors(decoder.config.rope, decoder.config.head_dim)) is not None:
+    if (factors := gguf_rope.llama3_factors(decoder.config.rope, decoder.config.head_dim)) is not None:
         stored["rope_freqs.weight"] = factors
     for name, values in stored.items():  # the table of contents comes first, so the tensors are visited twice
         type_ = _stored_as(gguf, values, kind)
@@ -272,7 +272,7 @@ def _metadata(c: DecoderConfig) -> dict[str, Any]:
         "context_length": c.context,
         "embedding_length": c.width,
         "block_count": c.layers,
-        "feed_forward_length": c.hidden,
+        "feed_forward_length": c.mlp_width,
         "attention.head_count": c.heads,
         "attention.head_count_kv": c.kv_heads,
         "attention.key_length": c.head_dim,
@@ -299,6 +299,6 @@ def _metadata(c: DecoderConfig) -> dict[str, Any]:
 
 def _ends(c: DecoderConfig) -> dict[str, Any]:
     """No tokenizer, but the ids the configuration knows."""
-    ids = {"bos": c.bos, "padding": c.pad} | dict(zip(ENDS, c.eos, strict=False))
+    ids = {"bos": c.bos, "padding": c.pad} | dict(zip(END_TOKEN_KEYS, c.eos, strict=False))
     found = {f"tokenizer.ggml.{name}_token_id": index for name, index in ids.items() if index is not None}
     return {"tokenizer.ggml.model": "none", **found}

@@ -14,7 +14,7 @@ from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import Decoder
 
 # GGUF's names within a block; `ffn_norm` is the norm before the feed-forward block, which Gemma names so
-BLOCK = {
+BLOCK_NAMES = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
@@ -27,12 +27,12 @@ BLOCK = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-GEMMA_BLOCK = BLOCK | {
+GEMMA_BLOCK_NAMES = BLOCK_NAMES | {
     "post_attention_norm": "post_attention_layernorm",
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
-TOP = {"token_embd": "embed_tokens", "output_norm": "norm", "output": "lm_head"}
+TOP_LEVEL_NAMES = {"token_embd": "embed_tokens", "output_norm": "norm", "output": "lm_head"}
 
 
 def our_name(name: str, config: DecoderConfig) -> str:
@@ -40,15 +40,15 @@ def our_name(name: str, config: DecoderConfig) -> str:
     block = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", name)
     if block is None:
         stem, _, kind = name.rpartition(".")
-        return f"{TOP[stem]}.{kind}" if stem in TOP else name
+        return f"{TOP_LEVEL_NAMES[stem]}.{kind}" if stem in TOP_LEVEL_NAMES else name
     layer, part, kind = block.groups()
-    ours = (GEMMA_BLOCK if config.gemma else BLOCK).get(part)
+    ours = (GEMMA_BLOCK_NAMES if config.gemma else BLOCK_NAMES).get(part)
     return name if ours is None else f"layers.{layer}.{ours}.{kind}"
 
 
 def their_names(decoder: Decoder) -> dict[str, Tensor]:
-    block = {ours: theirs for theirs, ours in (GEMMA_BLOCK if decoder.config.gemma else BLOCK).items()}
-    top = {ours: theirs for theirs, ours in TOP.items()}
+    block = {ours: theirs for theirs, ours in (GEMMA_BLOCK_NAMES if decoder.config.gemma else BLOCK_NAMES).items()}
+    top = {ours: theirs for theirs, ours in TOP_LEVEL_NAMES.items()}
     out: dict[str, Tensor] = {}
     for name, p in decoder.named_parameters():
         stem, _, kind = name.rpartition(".")

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ponder.errors import ModelError
-from ponder.nets.config import Rope
+from ponder.nets.config import RopeConfig
 from ponder.nets.rope import frequencies
 
-KEYS = (
+SCALING_KEYS = (
     "type",
     "factor",
     "original_context_length",
@@ -34,17 +34,17 @@ KEYS = (
 
 def parse(
     theta: float, head_dim: int, scaling: Mapping[str, Any], tensor: NDArray[np.float64] | None, where: str
-) -> Rope:
+) -> RopeConfig:
     """The rope of a file, from its `rope.scaling.*` metadata and its `rope_freqs.weight`."""
     kind = scaling.get("type", "none")
     if tensor is not None:
         if kind != "none":
             raise ModelError(f"{where} has both rope factors and {kind!s:.60} scaling, which no native model does")
-        return llama3(theta, head_dim, tensor, scaling.get("original_context_length"), where)
+        return solve_llama3(theta, head_dim, tensor, scaling.get("original_context_length"), where)
     if kind == "none":
-        return Rope(theta)
+        return RopeConfig(theta)
     if kind == "linear":
-        return Rope(theta, "linear", {"factor": scaling["factor"]})
+        return RopeConfig(theta, "linear", {"factor": scaling["factor"]})
     if kind != "yarn":
         raise ModelError(f"{where} has rope scaling {kind!r:.60}; native models know linear, yarn and llama3")
     if scaling.get("yarn_ext_factor", 1.0) not in (1.0, -1.0) or scaling.get("yarn_log_multiplier"):
@@ -58,10 +58,10 @@ def parse(
     extra = float(scaling.get("yarn_attn_factor", scaling.get("attn_factor", 1.0)))
     if extra != 1.0:  # llama.cpp multiplies this onto YaRN's own factor
         settings["attention_factor"] = extra * (0.1 * math.log(settings["factor"]) + 1.0)
-    return Rope(theta, "yarn", settings)
+    return RopeConfig(theta, "yarn", settings)
 
 
-def metadata(rope: Rope, head_dim: int, context: int) -> dict[str, Any]:
+def metadata(rope: RopeConfig, head_dim: int, context: int) -> dict[str, Any]:
     """The inverse of `parse`, less what `factors` says."""
     given = rope.settings
     if rope.kind == "default":
@@ -80,17 +80,17 @@ def metadata(rope: Rope, head_dim: int, context: int) -> dict[str, Any]:
     return out if abs(extra - 1) < 1e-7 else out | {"yarn_attn_factor": extra}
 
 
-def factors(rope: Rope, head_dim: int) -> Tensor | None:
+def llama3_factors(rope: RopeConfig, head_dim: int) -> Tensor | None:
     """Llama 3's scaling as the tensor llama.cpp divides frequencies by."""
     if rope.kind != "llama3":
         return None
-    return (frequencies(Rope(rope.theta), head_dim, 0)[0] / frequencies(rope, head_dim, 0)[0]).float()
+    return (frequencies(RopeConfig(rope.theta), head_dim, 0)[0] / frequencies(rope, head_dim, 0)[0]).float()
 
 
-def llama3(theta: float, head_dim: int, found: NDArray[np.float64], original: int | None, where: str) -> Rope:
+def solve_llama3(theta: float, head_dim: int, found: NDArray[np.float64], original: int | None, where: str) -> RopeConfig:
     """Settings that give these factors, or an error where no settings do."""
     guess = float(original or 8192)
-    plain = frequencies(Rope(theta), head_dim, 0)[0].numpy()
+    plain = frequencies(RopeConfig(theta), head_dim, 0)[0].numpy()
     biggest = _neat(float(found.max()))
     candidates = [(1.0, 4.0, guess)]
     between = (found > 1 + 1e-4) & (found < biggest * (1 - 1e-4))
@@ -104,7 +104,7 @@ def llama3(theta: float, head_dim: int, found: NDArray[np.float64], original: in
     for low, high, context in candidates:
         settings = {"factor": biggest, "low_freq_factor": low, "high_freq_factor": high}
         settings["original_max_position_embeddings"] = int(context)
-        rope = Rope(theta, "llama3", settings)
+        rope = RopeConfig(theta, "llama3", settings)
         if len(found) == len(plain) and np.allclose(plain / frequencies(rope, head_dim, 0)[0].numpy(), found, 1e-5):
             return rope
     raise ModelError(f"{where} scales its rope by factors that are not Llama 3's; load the model's Hugging Face folder")

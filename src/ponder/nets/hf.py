@@ -21,68 +21,68 @@ from ponder.errors import ModelError, UsageError
 from ponder.nets import config as configs
 from ponder.nets import files, lora
 from ponder.nets.decoder import Decoder
-from ponder.nets.files import Entry
+from ponder.nets.files import TensorEntry
 from ponder.nets.finite import not_finite
-from ponder.nets.valued import Head, Valued, layers
-from ponder.nets.weights import Net, fill
+from ponder.nets.valued import ScoreHead, DecoderWithHead, build_head
+from ponder.nets.weights import DecoderT, build_decoder
 
-HEAD = "score_head"  # in config.json, what a value or reward model's numbers mean; ours
-CLASSIFIER = "ForSequenceClassification"  # how transformers calls a decoder with a number instead of a next token
-WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+HEAD_CONFIG_KEY = "score_head"  # in config.json, what a value or reward model's numbers mean; ours
+CLASSIFIER_SUFFIX = "ForSequenceClassification"  # how transformers calls a decoder with a number instead of a next token
+WEIGHTS_FILE, WEIGHTS_INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
 # Gemma 3's multimodal files name their language model in one of two ways.
-PREFIXES = ("model.language_model.", "language_model.model.", "language_model.", "model.")
+TENSOR_NAME_PREFIXES = ("model.language_model.", "language_model.model.", "language_model.", "model.")
 # What a model folder may hold; `save` replaces no folder that holds anything else.
-_THEIRS = ("config.json", "generation_config.json", "model*.safetensors", INDEX, "tokenizer*")
-OURS: tuple[str, ...] = (*_THEIRS, "chat_template.jinja", manifest.MANIFEST)
+_THEIRS = ("config.json", "generation_config.json", "model*.safetensors", WEIGHTS_INDEX_FILE, "tokenizer*")
+MODEL_FILE_PATTERNS: tuple[str, ...] = (*_THEIRS, "chat_template.jinja", manifest.MANIFEST_FILE)
 _NAMES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
 
 def load(folder: Path | str, dtype: torch.dtype | None = torch.float32, device: torch.device | str = "cpu") -> Decoder:
     """The model in a folder. On the CPU and in its stored type, weights stay on disk until they are used."""
-    raw = _configuration(Path(folder))
+    raw = read_config(Path(folder))
     if _classifier(raw):
         raise ModelError(f"{folder} holds a value or reward model, which cannot write: give a language model")
     return _load(Path(folder), raw, dtype, device, Decoder)
 
 
-def load_valued(folder: Path | str, dtype: torch.dtype | None, device: torch.device | str = "cpu") -> Valued:
+def load_valued(folder: Path | str, dtype: torch.dtype | None, device: torch.device | str = "cpu") -> DecoderWithHead:
     """A value or reward model with its head; of a language model, its network with values of 0."""
-    raw = _configuration(Path(folder))
+    raw = read_config(Path(folder))
     if not _classifier(raw):
-        return Valued.of(_load(Path(folder), raw, dtype, device, Decoder))
-    return _load(Path(folder), raw, dtype, device, cast(type[Valued], partial(Valued, head=_head(raw, folder))))
+        return DecoderWithHead.from_decoder(_load(Path(folder), raw, dtype, device, Decoder))
+    return _load(Path(folder), raw, dtype, device, cast(type[DecoderWithHead], partial(DecoderWithHead, head=_head(raw, folder))))
 
 
 def holds_numbers(folder: Path | str) -> bool:
     """Is this a value or reward model?"""
-    return Path(folder).is_dir() and _classifier(_configuration(Path(folder)))
+    return Path(folder).is_dir() and _classifier(read_config(Path(folder)))
 
 
-def head_of(folder: Path | str) -> tuple[Head, dict[str, Tensor]]:
+def head_of(folder: Path | str) -> tuple[ScoreHead, dict[str, Tensor]]:
     """The head of a value or reward model alone, and its tensors."""
-    raw = _configuration(Path(folder))
+    raw = read_config(Path(folder))
     if not _classifier(raw):
         raise ModelError(f"{folder} holds a language model; give a value or reward model")
-    head, config = _head(raw, folder), _decoder_config(Path(folder), raw)
+    head, config = _head(raw, folder), decoder_config(Path(folder), raw)
     held = {name: entry for name, entry in _entries(Path(folder), False).items() if name.startswith("score.")}
     with torch.device("meta"):  # shapes without memory: a head may be said to be of any size
-        wanted = {f"score.{n}": tuple(p.shape) for n, p in layers(config.width, head).named_parameters()}
+        wanted = {f"score.{n}": tuple(p.shape) for n, p in build_head(config.width, head).named_parameters()}
     if wanted != {name: entry.shape for name, entry in held.items()}:
         raise ModelError(f"the head in {folder} is not what its config.json says; download the model again")
     return head, dict(_read(held))
 
 
-def _head(raw: Mapping[str, Any], folder: Path | str) -> Head:
+def _head(raw: Mapping[str, Any], folder: Path | str) -> ScoreHead:
     """What config.json says of it; a classifier of others that gives one number is a reward model."""
     try:
-        told = {**raw.get(HEAD, {})}
-        return Head(**told | {"hidden": tuple(told.get("hidden", ()))}) if told else Head("reward")
+        told = {**raw.get(HEAD_CONFIG_KEY, {})}
+        return ScoreHead(**told | {"hidden": tuple(told.get("hidden", ()))}) if told else ScoreHead("reward")
     except (TypeError, ValueError, ArithmeticError, UsageError) as reason:
-        raise ModelError(f"{folder}/config.json has a {HEAD} that makes no sense ({reason!s:.200})") from None
+        raise ModelError(f"{folder}/config.json has a {HEAD_CONFIG_KEY} that makes no sense ({reason!s:.200})") from None
 
 
 def _classifier(raw: Mapping[str, Any]) -> bool:
-    return any(str(name).endswith(CLASSIFIER) for name in _list(raw.get("architectures")))
+    return any(str(name).endswith(CLASSIFIER_SUFFIX) for name in _list(raw.get("architectures")))
 
 
 def _list(value: Any) -> list[Any]:
@@ -90,18 +90,18 @@ def _list(value: Any) -> list[Any]:
 
 
 def _load(
-    folder: Path, raw: Mapping[str, Any], dtype: torch.dtype | None, device: torch.device | str, kind: type[Net]
-) -> Net:
+    folder: Path, raw: Mapping[str, Any], dtype: torch.dtype | None, device: torch.device | str, kind: type[DecoderT]
+) -> DecoderT:
     if "quantization_config" in raw:
         raise ModelError(f"{folder} holds quantised weights; use the 'transformers:' policy, or unquantised weights")
-    config = _decoder_config(folder, raw)
+    config = decoder_config(folder, raw)
     held = _entries(folder, multimodal="text_config" in raw)
     stays = str(device) == "cpu" and dtype is not None and {e.dtype for e in held.values()} == {_NAMES.get(dtype)}
     shapes = {name: entry.shape for name, entry in held.items()}
-    return fill(config, _read(held), folder, None if stays else dtype, device, kind, shapes)
+    return build_decoder(config, _read(held), folder, None if stays else dtype, device, kind, shapes)
 
 
-def _decoder_config(folder: Path, raw: Mapping[str, Any]) -> configs.DecoderConfig:
+def decoder_config(folder: Path, raw: Mapping[str, Any]) -> configs.DecoderConfig:
     path = folder / "config.json"
     try:
         return configs.from_hf(raw)
@@ -111,10 +111,10 @@ def _decoder_config(folder: Path, raw: Mapping[str, Any]) -> configs.DecoderConf
         raise ModelError(f"{path} has a value that makes no sense ({reason!s:.200})") from None
 
 
-def _configuration(folder: Path) -> Mapping[str, Any]:
+def read_config(folder: Path) -> Mapping[str, Any]:
     if not folder.is_dir():
         raise ModelError(f"no model folder at {folder}; check the path")
-    path = files.within(folder, "config.json")
+    path = files.path_inside(folder, "config.json")
     if not path.is_file():
         raise ModelError(f"{folder} has no config.json, so it is no Hugging Face model folder")
     manifest.verify(folder)
@@ -122,36 +122,36 @@ def _configuration(folder: Path) -> Mapping[str, Any]:
 
 
 def _files(folder: Path) -> list[Path]:
-    if files.within(folder, INDEX).is_file():
-        where = files.read_json(folder / INDEX).get("weight_map")
+    if files.path_inside(folder, WEIGHTS_INDEX_FILE).is_file():
+        where = files.read_json(folder / WEIGHTS_INDEX_FILE).get("weight_map")
         if not isinstance(where, dict) or not where or not all(isinstance(name, str) for name in where.values()):
-            raise ModelError(f"{folder / INDEX} has no weight_map from tensors to files; download it again")
-        found = [files.within(folder, name) for name in sorted(set(where.values()))]
+            raise ModelError(f"{folder / WEIGHTS_INDEX_FILE} has no weight_map from tensors to files; download it again")
+        found = [files.path_inside(folder, name) for name in sorted(set(where.values()))]
         for file in found:
             if not file.is_file():
-                raise ModelError(f"{folder} lacks {file.name:.200}, which {INDEX} names; download it")
+                raise ModelError(f"{folder} lacks {file.name:.200}, which {WEIGHTS_INDEX_FILE} names; download it")
         return found
-    if files.within(folder, WHOLE).is_file():
-        return [folder / WHOLE]
+    if files.path_inside(folder, WEIGHTS_FILE).is_file():
+        return [folder / WEIGHTS_FILE]
     if pickles := sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt")) + sorted(folder.glob("*.pth")):
         raise ModelError(
             f"{folder} holds its weights as a pickle ({pickles[0].name}), which can run code when it is opened; "
             "convert it to safetensors: AutoModelForCausalLM.from_pretrained(...).save_pretrained(...)"
         )
-    raise ModelError(f"{folder} has no weights; expected {WHOLE}, or shards with {INDEX}")
+    raise ModelError(f"{folder} has no weights; expected {WEIGHTS_FILE}, or shards with {WEIGHTS_INDEX_FILE}")
 
 
-def _entries(folder: Path, multimodal: bool) -> dict[str, Entry]:
+def _entries(folder: Path, multimodal: bool) -> dict[str, TensorEntry]:
     """What the folder's files hold, by our names, none of it read; each once, and of floats."""
-    out: dict[str, Entry] = {}
+    out: dict[str, TensorEntry] = {}
     for path in _files(folder):
-        for entry in files.entries(path):
-            name = next((entry.name.removeprefix(p) for p in PREFIXES if entry.name.startswith(p)), entry.name)
+        for entry in files.read_safetensors_header(path):
+            name = next((entry.name.removeprefix(p) for p in TENSOR_NAME_PREFIXES if entry.name.startswith(p)), entry.name)
             if name.endswith("rotary_emb.inv_freq"):
                 continue  # a buffer in old files, computed here
             if multimodal and name.startswith(("vision_tower.", "multi_modal_projector.")):
                 continue  # only text is read
-            if entry.dtype not in files.FLOATS:
+            if entry.dtype not in files.FLOAT_DTYPE_BYTES:
                 raise ModelError(
                     f"{entry.name:.200} in {path} is stored as {entry.dtype}; weights are floats of 16 bits or more"
                 )
@@ -161,11 +161,11 @@ def _entries(folder: Path, multimodal: bool) -> dict[str, Entry]:
     return out
 
 
-def _tensors(folder: Path, multimodal: bool) -> Iterator[tuple[str, Tensor]]:
+def stream_tensors(folder: Path, multimodal: bool) -> Iterator[tuple[str, Tensor]]:
     return _read(_entries(folder, multimodal))
 
 
-def _read(held: Mapping[str, Entry]) -> Iterator[tuple[str, Tensor]]:
+def _read(held: Mapping[str, TensorEntry]) -> Iterator[tuple[str, Tensor]]:
     from safetensors import SafetensorError, safe_open
 
     for path, group in groupby(held.items(), key=lambda item: item[1].path):
@@ -181,7 +181,7 @@ def save(decoder: Decoder, folder: Path | str, shard_bytes: float = 5e9, overwri
     """A folder that transformers and vLLM load. It appears whole or not at all."""
     folder = Path(folder)
     _may_write(folder, overwrite)
-    with scratch.beside(folder) as work:
+    with scratch.staging_folder(folder) as work:
         new = work / "new"  # made with the user's permissions, where the work folder is private
         snapshot(decoder, shard_bytes, copy=False)(new)
         if folder.is_dir():
@@ -193,14 +193,14 @@ def snapshot(decoder: Decoder, shard_bytes: float = 5e9, copy: bool = True) -> C
     """What writes the model as it is now, adapters folded in, whenever it is called. Without a copy: as it is then."""
     c = decoder.config
     config = configs.to_hf(c, str(decoder.dtype).removeprefix("torch."))
-    if isinstance(decoder, Valued):
-        names = [str(name).replace("ForCausalLM", CLASSIFIER) for name in config["architectures"]]
+    if isinstance(decoder, DecoderWithHead):
+        names = [str(name).replace("ForCausalLM", CLASSIFIER_SUFFIX) for name in config["architectures"]]
         labels = ["value"] if decoder.head.bins == 1 else [f"bin {i}" for i in range(decoder.head.bins)]
-        config |= {"architectures": names, "num_labels": len(labels), HEAD: asdict(decoder.head)}
+        config |= {"architectures": names, "num_labels": len(labels), HEAD_CONFIG_KEY: asdict(decoder.head)}
         config |= {"id2label": {str(i): n for i, n in enumerate(labels)}}
         config |= {"label2id": {n: i for i, n in enumerate(labels)}}
     ends = {"bos_token_id": c.bos, "eos_token_id": list(c.eos) or None, "pad_token_id": c.pad}
-    tensors = lora.merged(decoder)  # a tied head is the embedding, named once
+    tensors = lora.merged_weights(decoder)  # a tied head is the embedding, named once
     if (bad := not_finite(tensors)) is not None:
         raise ModelError(f"the weight {bad} holds a number that is not finite: such a model is not saved")
     if copy:
@@ -223,7 +223,7 @@ def _may_write(folder: Path, overwrite: bool) -> None:
     held = sorted(entry.name for entry in folder.iterdir())
     if held and not overwrite:
         raise ModelError(f"{folder} is not empty; name another folder, or allow overwriting")
-    if strange := [name for name in held if not any(fnmatch(name, ours) for ours in OURS)]:
+    if strange := [name for name in held if not any(fnmatch(name, ours) for ours in MODEL_FILE_PATTERNS)]:
         raise ModelError(f"{folder} holds {strange[0]}, which is no part of a model; name another folder")
 
 
@@ -233,13 +233,13 @@ def _write(tensors: Mapping[str, Tensor], folder: Path, shard_bytes: float) -> N
     shards = _shards(tensors, shard_bytes)
     where: dict[str, str] = {}
     for number, names in enumerate(shards, 1):
-        file = WHOLE if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        file = WEIGHTS_FILE if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
         save_file({_their_name(ours): tensors[ours].contiguous() for ours in names}, folder / file, {"format": "pt"})
         shutil.copymode(folder / "config.json", folder / file)  # safetensors makes private files
         where |= {_their_name(ours): file for ours in names}
     if len(shards) > 1:
         total = sum(t.nbytes for t in tensors.values())
-        _dump(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": where})
+        _dump(folder / WEIGHTS_INDEX_FILE, {"metadata": {"total_size": total}, "weight_map": where})
 
 
 def _their_name(ours: str) -> str:

@@ -22,19 +22,19 @@ from torch import Tensor, nn
 from ponder import manifest, scratch
 from ponder.errors import MissingExtra, ModelError, UnknownName, UsageError
 from ponder.nets import files
-from ponder.nets.config import whole
+from ponder.nets.config import parse_int
 from ponder.nets.decoder import Decoder
-from ponder.nets.files import Entry
-from ponder.nets.weights import finite
+from ponder.nets.files import TensorEntry
+from ponder.nets.weights import all_finite
 
-TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 MAX_RANK = 1 << 14
-PREFIX = "base_model.model.model."  # before a decoder's own names, in a file of peft's
+PEFT_PREFIX = "base_model.model.model."  # before a decoder's own names, in a file of peft's
 MAX_ALPHA = 1e6
 
 # Settings of an adapter file that say nothing about its function, or are read here; all others must be empty.
-KNOWN = {
+KNOWN_SETTINGS = {
     "auto_mapping", "base_model_name_or_path", "bias", "exclude_modules", "inference_mode", "init_lora_weights",
     "lora_alpha", "lora_dropout", "megatron_core", "peft_type", "peft_version", "qalora_group_size", "r", "revision",
     "runtime_config", "target_modules", "task_type", "use_rslora",
@@ -47,17 +47,17 @@ class LoRA:
 
     rank: int = 16
     alpha: float = 32.0
-    targets: tuple[str, ...] = TARGETS
+    targets: tuple[str, ...] = LORA_TARGETS
 
     def __post_init__(self) -> None:
         if self.rank < 1 or not 0 < self.alpha <= MAX_ALPHA:
             given = f"LoRA has rank {self.rank} and alpha {self.alpha}"
             raise UsageError(f"{given}; both must be positive, and alpha at most {MAX_ALPHA:g}")
         if not self.targets:
-            raise UsageError(f"LoRA has no targets; choose of {', '.join(TARGETS)}")
+            raise UsageError(f"LoRA has no targets; choose of {', '.join(LORA_TARGETS)}")
         for name in self.targets:  # not the head or embedding: they are used by their weight, past any adapter
-            if name not in TARGETS:
-                raise UnknownName("layer for LoRA", name, TARGETS)
+            if name not in LORA_TARGETS:
+                raise UnknownName("layer for LoRA", name, LORA_TARGETS)
 
 
 def attach(net: Decoder, lora: LoRA, seed: int) -> None:
@@ -66,7 +66,7 @@ def attach(net: Decoder, lora: LoRA, seed: int) -> None:
     They compute in the decoder's own type: float32 ones would turn its activations into float32 and multiply there.
     Small updates survive in the optimiser's float32 masters, as those of any weight do.
     """
-    if attached(net):
+    if has_adapter(net):
         raise UsageError("the model has adapters already; load it again to attach others")
     peft = _peft()
     with torch.random.fork_rng(devices=[]):  # peft draws first values, which are replaced here
@@ -80,17 +80,17 @@ def attach(net: Decoder, lora: LoRA, seed: int) -> None:
     _remember(net, lora, zero=True)
 
 
-def attached(net: nn.Module) -> bool:
+def has_adapter(net: nn.Module) -> bool:
     return getattr(net, "_lora", None) is not None
 
 
 def zero_start(net: nn.Module) -> bool:
     """Whether the decoder without its adapters is the one that training begins with."""
-    return attached(net) and bool(getattr(net, "_lora_zero", False))
+    return has_adapter(net) and bool(getattr(net, "_lora_zero", False))
 
 
 @contextmanager
-def without(net: Decoder) -> Iterator[None]:
+def disable_adapter(net: Decoder) -> Iterator[None]:
     """Adapters off: the model that training began with."""
     _needs_adapters(net)
     if not zero_start(net):
@@ -112,7 +112,7 @@ def without(net: Decoder) -> Iterator[None]:
 
 
 @torch.no_grad()
-def merged(net: Decoder) -> dict[str, Tensor]:
+def merged_weights(net: Decoder) -> dict[str, Tensor]:
     """The weights under a plain decoder's names and in their order, adapters folded in. The decoder stays as it is;
     weights without an adapter are its own, not copies.
     """
@@ -137,7 +137,7 @@ def save(net: Decoder, lora: LoRA, folder: Path | str, base: str) -> None:
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ModelError(f"{folder} is not an empty folder; name another one to save the adapter in")
-    with scratch.beside(folder) as work:
+    with scratch.staging_folder(folder) as work:
         write(work / "new")  # made with the user's permissions, where the work folder is private
         os.replace(work / "new", folder)
 
@@ -150,20 +150,20 @@ def snapshot(net: Decoder, lora: LoRA, base: str) -> Callable[[Path], None]:
     if lora != getattr(net, "_lora", None):
         raise UsageError(f"the model's adapters are {getattr(net, '_lora', None)}, not {lora}: save those")
     config = _config(_peft(), lora, base_model_name_or_path=base, inference_mode=True)
-    tensors = {PREFIX + name: p.detach().to("cpu", copy=True).contiguous() for name, p in _adapters(net).items()}
+    tensors = {PEFT_PREFIX + name: p.detach().to("cpu", copy=True).contiguous() for name, p in _adapters(net).items()}
 
     def write(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         config.save_pretrained(folder)
-        save_file(tensors, folder / WEIGHTS, {"format": "pt"})
-        shutil.copymode(folder / CONFIG, folder / WEIGHTS)  # safetensors makes private files
+        save_file(tensors, folder / ADAPTER_WEIGHTS_FILE, {"format": "pt"})
+        shutil.copymode(folder / ADAPTER_CONFIG_FILE, folder / ADAPTER_WEIGHTS_FILE)  # safetensors makes private files
 
     return write
 
 
 def load(net: Decoder, folder: Path | str) -> LoRA:
     """Attach an adapter that was saved here or by peft, in the decoder's own type."""
-    lora, stored = read(net, folder)
+    lora, stored = read_adapter(net, folder)
     attach(net, lora, seed=0)
     for name, p in _adapters(net).items():
         p.data.copy_(stored[name])
@@ -171,14 +171,14 @@ def load(net: Decoder, folder: Path | str) -> LoRA:
     return lora
 
 
-def read(net: Decoder, folder: Path | str) -> tuple[LoRA, dict[str, Tensor]]:
+def read_adapter(net: Decoder, folder: Path | str) -> tuple[LoRA, dict[str, Tensor]]:
     """An adapter that fits the decoder, and its A and B of every layer, by the names of a file without its prefix."""
     folder = Path(folder)
     raw, stored = _read(folder)
-    targets = tuple(t for t in TARGETS if any(f".{t}.lora_A." in name for name in stored))
+    targets = tuple(t for t in LORA_TARGETS if any(f".{t}.lora_A." in name for name in stored))
     rank, alpha = _scale(raw, folder)
     if not targets:
-        raise ModelError(f"{folder} has no adapter for any layer of a decoder ({', '.join(TARGETS)})")
+        raise ModelError(f"{folder} has no adapter for any layer of a decoder ({', '.join(LORA_TARGETS)})")
     lora = LoRA(rank, alpha, targets)
     _fits(net, lora, {name: entry.shape for name, entry in stored.items()}, folder)
     return lora, _tensors(stored, folder)
@@ -187,7 +187,7 @@ def read(net: Decoder, folder: Path | str) -> tuple[LoRA, dict[str, Tensor]]:
 def _scale(raw: Mapping[str, Any], folder: Path) -> tuple[int, float]:
     """The rank, and alpha as it is divided by the rank."""
     try:
-        rank, alpha = whole("r", raw["r"]), float(raw["lora_alpha"])
+        rank, alpha = parse_int("r", raw["r"]), float(raw["lora_alpha"])
     except (LookupError, TypeError, ValueError, ArithmeticError, ModelError) as reason:
         raise ModelError(f"the adapter in {folder} is damaged ({reason!s:.200}); download it again") from None
     if not 1 <= rank <= MAX_RANK or not 0 < alpha < math.inf:
@@ -195,37 +195,37 @@ def _scale(raw: Mapping[str, Any], folder: Path) -> tuple[int, float]:
     return rank, alpha * (math.sqrt(rank) if raw.get("use_rslora") else 1.0)  # alpha / sqrt(rank) there
 
 
-def _tensors(stored: Mapping[str, Entry], folder: Path) -> dict[str, Tensor]:
+def _tensors(stored: Mapping[str, TensorEntry], folder: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
-        found = load_file(folder / WEIGHTS)
+        found = load_file(folder / ADAPTER_WEIGHTS_FILE)
     except (SafetensorError, OSError) as reason:
         raise ModelError(f"the adapter in {folder} is damaged ({reason}); download it again") from None
     out = {name: found[entry.name] for name, entry in stored.items()}
     for name, tensor in out.items():
-        if not finite(tensor):
+        if not all_finite(tensor):
             raise ModelError(f"the adapter in {folder} has weights that are not finite ({name}); download it again")
     return out
 
 
-def _read(folder: Path) -> tuple[Mapping[str, Any], dict[str, Entry]]:
+def _read(folder: Path) -> tuple[Mapping[str, Any], dict[str, TensorEntry]]:
     """What the adapter says of itself, and what its file holds, of which nothing is read."""
-    for file in (CONFIG, WEIGHTS):
-        if not files.within(folder, file).is_file():
+    for file in (ADAPTER_CONFIG_FILE, ADAPTER_WEIGHTS_FILE):
+        if not files.path_inside(folder, file).is_file():
             raise ModelError(f"{folder} has no {file}, so it is no adapter that peft saved")
     manifest.verify(folder)
     try:
-        raw = files.read_json(folder / CONFIG)
-        stored = files.entries(folder / WEIGHTS)
+        raw = files.read_json(folder / ADAPTER_CONFIG_FILE)
+        stored = files.read_safetensors_header(folder / ADAPTER_WEIGHTS_FILE)
     except ModelError as reason:
         raise ModelError(f"the adapter in {folder} is damaged: {reason}") from None
     if raw.get("peft_type") != "LORA":
         raise ModelError(f"{folder} holds an adapter of type {raw.get('peft_type')!r:.60}; only LoRA can be loaded")
-    if wrong := [entry for entry in stored if entry.dtype not in files.FLOATS]:
-        raise ModelError(f"{wrong[0].name:.200} in {folder / WEIGHTS} is stored as {wrong[0].dtype}, not as floats")
-    strange = [f"{key}={value!r:.60}" for key, value in raw.items() if value and key not in KNOWN]
+    if wrong := [entry for entry in stored if entry.dtype not in files.FLOAT_DTYPE_BYTES]:
+        raise ModelError(f"{wrong[0].name:.200} in {folder / ADAPTER_WEIGHTS_FILE} is stored as {wrong[0].dtype}, not as floats")
+    strange = [f"{key}={value!r:.60}" for key, value in raw.items() if value and key not in KNOWN_SETTINGS]
     if (start := raw.get("init_lora_weights", True)) not in (True, False, "gaussian"):  # some change the base, too
         strange.append(f"init_lora_weights={start!r:.60}")
     if strange:
@@ -233,7 +233,7 @@ def _read(folder: Path) -> tuple[Mapping[str, Any], dict[str, Entry]]:
             f"the adapter in {folder} is not plain LoRA ({strange[0]}): merge it into its model with peft's "
             "merge_and_unload, and give that model"
         )
-    return raw, {entry.name.removeprefix(PREFIX): entry for entry in stored}
+    return raw, {entry.name.removeprefix(PEFT_PREFIX): entry for entry in stored}
 
 
 def _fits(net: Decoder, lora: LoRA, stored: Mapping[str, tuple[int, ...]], folder: Path) -> None:
@@ -282,7 +282,7 @@ def _adapters(net: nn.Module) -> dict[str, Tensor]:
 
 
 def _needs_adapters(net: nn.Module) -> None:
-    if not attached(net):
+    if not has_adapter(net):
         raise UsageError("the model has no adapters; attach or load some first")
 
 

@@ -7,10 +7,10 @@ import math
 import torch
 from torch import Tensor
 
-from ponder.nets.config import Rope
+from ponder.nets.config import RopeConfig
 
 
-def frequencies(rope: Rope, head_dim: int, context: int) -> tuple[Tensor, float]:
+def frequencies(rope: RopeConfig, head_dim: int, context: int) -> tuple[Tensor, float]:
     """Angular frequencies [D/2] and the factor on cos and sin (only YaRN's differs from 1)."""
     half = torch.arange(0, head_dim, 2, dtype=torch.float64, device="cpu") / head_dim  # not meta, when loading
     freqs = rope.theta**-half
@@ -24,7 +24,7 @@ def frequencies(rope: Rope, head_dim: int, context: int) -> tuple[Tensor, float]
     return freqs, 1.0
 
 
-def _llama3(freqs: Tensor, rope: Rope) -> Tensor:
+def _llama3(freqs: Tensor, rope: RopeConfig) -> Tensor:
     """Llama 3.1: long waves are stretched, short ones kept, those between blended."""
     g = rope.settings
     factor, low, high = float(g["factor"]), float(g["low_freq_factor"]), float(g["high_freq_factor"])
@@ -34,7 +34,7 @@ def _llama3(freqs: Tensor, rope: Rope) -> Tensor:
     return freqs * (blend + (1 - blend) / factor)
 
 
-def _yarn(freqs: Tensor, rope: Rope, head_dim: int, context: int) -> tuple[Tensor, float]:
+def _yarn(freqs: Tensor, rope: RopeConfig, head_dim: int, context: int) -> tuple[Tensor, float]:
     """YaRN (Peng et al. 2023): a ramp over dimensions between interpolated and original frequencies."""
     g = rope.settings
     original = float(g.get("original_max_position_embeddings") or context)

@@ -18,13 +18,13 @@ from ponder.nets import lora
 from ponder.nets.config import DecoderConfig
 from ponder.nets.decoder import Decoder
 
-Of = Literal["value", "reward", "outcome", "process"]
-Form = Literal["number", "logit", "squashed", "two-hot"]
-MAX_WIDTH = 1 << 20  # of a head's layer
+HeadPrediction = Literal["value", "reward", "outcome", "process"]
+HeadForm = Literal["number", "logit", "squashed", "two-hot"]
+MAX_HEAD_WIDTH = 1 << 20  # of a head's layer
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ScoreHead:
     """How a number is read from a hidden state, and what it means.
 
     `form`: the number itself; a logit, read as its sigmoid; 2 sigmoid - 1 (x1, Besta et al. 2025); or a distribution
@@ -32,8 +32,8 @@ class Head:
     what a sigmoid or softmax is taken of, and a reward.
     """
 
-    of: Of = "value"
-    form: Form = "number"
+    predicts: HeadPrediction = "value"
+    form: HeadForm = "number"
     bias: bool = False  # transformers' classifiers have none
     hidden: tuple[int, ...] = ()  # widths of ReLU layers before the last
     bins: int = 1
@@ -43,10 +43,10 @@ class Head:
     separator: str = "\n"  # where the steps that it was trained on end, if they were cut
 
     def __post_init__(self) -> None:
-        if self.of not in get_args(Of) or self.form not in get_args(Form):
-            raise UsageError(f"no head reads {self.of!r:.60} as {self.form!r:.60}")
-        if not all(type(size) is int and size <= MAX_WIDTH for size in (self.bins, *self.hidden)):
-            raise UsageError(f"a head's bins and hidden layers are whole numbers up to {MAX_WIDTH:,}")
+        if self.predicts not in get_args(HeadPrediction) or self.form not in get_args(HeadForm):
+            raise UsageError(f"no head reads {self.predicts!r:.60} as {self.form!r:.60}")
+        if not all(type(size) is int and size <= MAX_HEAD_WIDTH for size in (self.bins, *self.hidden)):
+            raise UsageError(f"a head's bins and hidden layers are whole numbers up to {MAX_HEAD_WIDTH:,}")
         if (self.bins > 1) != (self.form == "two-hot") or self.bins < 1 or not self.low < self.high:
             raise UsageError("a two-hot head, and no other, has 2 bins or more, from a low value to a higher one")
         if not (math.isfinite(self.low) and math.isfinite(self.high)):
@@ -54,40 +54,40 @@ class Head:
         if min(self.hidden, default=1) < 1 or not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise UsageError("a head's hidden layers and its temperature must be positive")
 
-    def read(self, numbers_NO: Tensor) -> Tensor:
+    def interpret(self, numbers_NO: Tensor) -> Tensor:
         """[N]: a probability, a reward or a value."""
         warm_NO = numbers_NO / self.temperature
         match self.form:
             case "two-hot":
-                return warm_NO.softmax(-1) @ self.values(warm_NO)
+                return warm_NO.softmax(-1) @ self.bin_values(warm_NO)
             case "logit":
                 return warm_NO[:, 0].sigmoid()
             case "squashed":
                 return 2 * numbers_NO[:, 0].sigmoid() - 1
             case _:
-                return warm_NO[:, 0] if self.of == "reward" else numbers_NO[:, 0]
+                return warm_NO[:, 0] if self.predicts == "reward" else numbers_NO[:, 0]
 
-    def values(self, like: Tensor) -> Tensor:
+    def bin_values(self, like: Tensor) -> Tensor:
         """Of the bins."""
         return torch.linspace(self.low, self.high, self.bins, dtype=like.dtype, device=like.device)
 
 
-PLAIN = Head()
+SCALAR_HEAD = ScoreHead()
 
 
-class Valued(Decoder):
+class DecoderWithHead(Decoder):
     """The number is read from the last hidden state, in float32. It has no LM head of its own."""
 
-    def __init__(self, config: DecoderConfig, head: Head = PLAIN) -> None:
-        super().__init__(replace(config, tied=True))
+    def __init__(self, config: DecoderConfig, head: ScoreHead = SCALAR_HEAD) -> None:
+        super().__init__(replace(config, tied_embeddings=True))
         self.head = head
-        self.score = layers(config.width, head)  # the name of transformers' sequence classifiers
+        self.score = build_head(config.width, head)  # the name of transformers' sequence classifiers
 
     @classmethod
-    def of(cls, net: Decoder, head: Head = PLAIN, seed: int = 0) -> Valued:
+    def from_decoder(cls, net: Decoder, head: ScoreHead = SCALAR_HEAD, seed: int = 0) -> DecoderWithHead:
         """A copy of a policy's network; every number is 0 at first."""
         valued = cls(net.config, head).to(net.device, net.dtype)
-        own = {name: p for name, p in lora.merged(net).items() if not name.startswith(("lm_head.", "score"))}
+        own = {name: p for name, p in lora.merged_weights(net).items() if not name.startswith(("lm_head.", "score"))}
         lacking = valued.load_state_dict(own, strict=False).missing_keys
         assert all(name.startswith(("score", "lm_head.")) for name in lacking), lacking
         if isinstance(valued.score, nn.Sequential):
@@ -98,9 +98,9 @@ class Valued(Decoder):
                     p.data.copy_(torch.empty(p.shape).uniform_(-bound, bound, generator=draw))
         return valued
 
-    def numbers(self, hidden: Tensor) -> Tensor:
+    def raw_scores(self, hidden: Tensor) -> Tensor:
         """[N, O], before they are read as anything."""
-        return linear(self.score, hidden)
+        return apply_head(self.score, hidden)
 
     def values(self, hidden: Tensor) -> Tensor:
         """[N] of a critic."""
@@ -108,10 +108,10 @@ class Valued(Decoder):
             raise UsageError(f"this model's numbers are of the form {self.head.form!r}; a critic's are plain numbers")
         if isinstance(self.score, nn.Linear) and self.score.bias is None:
             return torch.mv(hidden.float(), self.score.weight[0].float())
-        return self.numbers(hidden)[:, 0]
+        return self.raw_scores(hidden)[:, 0]
 
 
-def layers(width: int, head: Head) -> nn.Module:
+def build_head(width: int, head: ScoreHead) -> nn.Module:
     """What reads numbers from hidden states; they are 0 at first."""
     sizes = list(pairwise([width, *head.hidden, head.bins]))
     last = nn.Linear(*sizes[-1], bias=head.bias)
@@ -121,7 +121,7 @@ def layers(width: int, head: Head) -> nn.Module:
     return nn.Sequential(*before, last) if before else last
 
 
-def linear(score: nn.Module, hidden: Tensor) -> Tensor:
+def apply_head(score: nn.Module, hidden: Tensor) -> Tensor:
     """A head's layers in float32, whatever type they are kept in."""
     x = hidden.float()
     for layer in score if isinstance(score, nn.Sequential) else [score]:

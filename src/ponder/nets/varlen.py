@@ -20,22 +20,22 @@ MOST_COPIES = 8.0  # keys gathered for each token packed; a deep tree of short s
 class Varlen:
     """Attention over a forest of segments; `parents[s] < s`, or -1 for a root. Trees lie one after another."""
 
-    inline = True  # it can be part of a compiled block
+    can_compile = True  # it can be part of a compiled block
 
     @staticmethod
-    def takes(runs: Runs, dtype: torch.dtype) -> bool:
-        fits = runs.gathered <= MOST_COPIES * len(runs.positions_T)
+    def supports(runs: UnbranchedRuns, dtype: torch.dtype) -> bool:
+        fits = runs.gathered_keys <= MOST_COPIES * len(runs.positions_T)
         return fits and dtype != torch.float32 and torch.backends.cuda.is_flash_attention_available()
 
-    def __init__(self, runs: Runs, device: torch.device) -> None:
+    def __init__(self, runs: UnbranchedRuns, device: torch.device) -> None:
         def put(values: Any, kind: torch.dtype = torch.int32) -> Tensor:
             return torch.as_tensor(values, dtype=kind).to(device, non_blocking=True)
 
         self.positions_T = put(runs.positions_T, torch.int64)
         self.ends_q = put(np.append(0, np.cumsum(runs.sizes)))
-        self.ends_k = put(np.append(0, np.cumsum(runs.paths)))
-        self.most_q, self.most_k = (_rounded(max(n)) for n in (runs.sizes, runs.paths))
-        self.index_G = put(runs.index_G(), torch.int64) if runs.gathered > len(runs.positions_T) else None
+        self.ends_k = put(np.append(0, np.cumsum(runs.path_lengths)))
+        self.most_q, self.most_k = (_rounded(max(n)) for n in (runs.sizes, runs.path_lengths))
+        self.index_G = put(runs.index_G(), torch.int64) if runs.gathered_keys > len(runs.positions_T) else None
 
     def __call__(
         self, layer: int, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, *, scale: float, window: int | None
@@ -51,14 +51,14 @@ class Varlen:
         return out
 
 
-class Runs:
+class UnbranchedRuns:
     """The unbranched runs of a forest, on the host."""
 
     def __init__(self, lengths: Sequence[int], parents: Sequence[int]) -> None:
         children = np.bincount([p for p in parents if p >= 0], minlength=len(lengths))
         self.sizes: list[int] = []  # tokens of each run
-        self.paths: list[int] = []  # and of the path that ends in it
-        self.above: list[int] = []  # the run it goes on from, -1: none
+        self.path_lengths: list[int] = []  # and of the path that ends in it
+        self.parent: list[int] = []  # the run it goes on from, -1: none
         run_of: list[int] = []  # of each segment
         first = [0]  # token of each run
         for s, (length, p) in enumerate(zip(lengths, parents, strict=True)):
@@ -66,26 +66,26 @@ class Runs:
                 raise ValueError(f"segment {s}: parent {p}, length {length}")
             if p >= 0 and p == s - 1 and children[p] == 1:
                 self.sizes[-1] += length
-                self.paths[-1] += length
+                self.path_lengths[-1] += length
                 first[-1] += length
             else:
-                self.above.append(run_of[p] if p >= 0 else -1)
-                self.paths.append(length + (self.paths[self.above[-1]] if p >= 0 else 0))
+                self.parent.append(run_of[p] if p >= 0 else -1)
+                self.path_lengths.append(length + (self.path_lengths[self.parent[-1]] if p >= 0 else 0))
                 self.sizes.append(length)
                 first.append(first[-1] + length)
             run_of.append(len(self.sizes) - 1)
         self.first = first[:-1]
-        before = np.asarray(self.paths) - np.asarray(self.sizes)
+        before = np.asarray(self.path_lengths) - np.asarray(self.sizes)
         self.positions_T = np.concatenate([np.arange(b, b + n) for b, n in zip(before, self.sizes, strict=True)])
 
     @property
-    def gathered(self) -> int:
-        return sum(self.paths)
+    def gathered_keys(self) -> int:
+        return sum(self.path_lengths)
 
     def index_G(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """The tokens of each run's path, path after path."""
         paths: list[list[np.ndarray[Any, np.dtype[np.int64]]]] = []
-        for first, size, above in zip(self.first, self.sizes, self.above, strict=True):
+        for first, size, above in zip(self.first, self.sizes, self.parent, strict=True):
             own = np.arange(first, first + size)
             paths.append([*paths[above], own] if above >= 0 else [own])
         return np.concatenate([part for path in paths for part in path])

@@ -18,7 +18,7 @@ from ponder.nets.decoder import Decoder
 from ponder.nets.rope import frequencies
 from ponder.room import free_memory
 
-Net = TypeVar("Net", bound=Decoder)
+DecoderT = TypeVar("Net", bound=Decoder)
 
 
 class _Unset(TorchFunctionMode):
@@ -33,15 +33,15 @@ class _Unset(TorchFunctionMode):
         return func(*args, **given)
 
 
-def fill(
+def build_decoder(
     config: DecoderConfig,
     tensors: Iterable[tuple[str, Tensor]],
     where: Path,
     dtype: torch.dtype | None,
     device: torch.device | str,
-    kind: type[Net] = Decoder,  # type: ignore[assignment]
+    kind: type[DecoderT] = Decoder,  # type: ignore[assignment]
     shapes: Mapping[str, tuple[int, ...]] | None = None,
-) -> Net:
+) -> DecoderT:
     """A decoder holding these tensors. `dtype=None` keeps each as it is stored. `shapes`: of tensors that are still to
     be read, which is done only if they fit."""
     if shapes is None:
@@ -53,28 +53,28 @@ def fill(
     _fits(config, shapes, {name: tuple(p.shape) for name, p in waiting.items()}, where)
     _room(shapes, where, dtype)
     for name, tensor in tensors:
-        if config.tied and name == "lm_head.weight":
+        if config.tied_embeddings and name == "lm_head.weight":
             continue  # some files hold the embedding twice
-        if not finite(tensor):
+        if not all_finite(tensor):
             raise ModelError(f"{name} in {where} holds numbers that are not finite; download the model again")
         owner, leaf = name.rpartition(".")[::2]
         setattr(net.get_submodule(owner), leaf, nn.Parameter(tensor.to(device=device, dtype=dtype)))
-    if config.tied:
+    if config.tied_embeddings:
         net.lm_head.weight = net.embed_tokens.weight
     return net
 
 
-def finite(tensor: Tensor) -> bool:
+def all_finite(tensor: Tensor) -> bool:
     """Whether all of a tensor's numbers are; in one pass, without a copy."""
     return not tensor.numel() or all(bool(end.isfinite()) for end in torch.aminmax(tensor))
 
 
-def _empty(config: DecoderConfig, shapes: Mapping[str, tuple[int, ...]], where: Path, kind: type[Net]) -> Net:
+def _empty(config: DecoderConfig, shapes: Mapping[str, tuple[int, ...]], where: Path, kind: type[DecoderT]) -> DecoderT:
     """The module without its numbers, unless the configuration is of a model far larger than what is stored."""
     stored = sum(math.prod(shape) for shape in shapes.values())
-    if config.layers > len(shapes) or config.parameters > 8 * stored + (1 << 20):
+    if config.layers > len(shapes) or config.parameter_count > 8 * stored + (1 << 20):
         raise ModelError(
-            f"the configuration in {where} is of a model with {config.layers:,} layers and {config.parameters:,} "
+            f"the configuration in {where} is of a model with {config.layers:,} layers and {config.parameter_count:,} "
             f"weights, but {len(shapes):,} tensors with {stored:,} weights are there; download both again"
         )
     try:
@@ -96,7 +96,7 @@ def _fits(
     where: Path,
 ) -> None:
     for name, found in shapes.items():
-        if config.tied and name == "lm_head.weight":
+        if config.tied_embeddings and name == "lm_head.weight":
             continue
         if name not in wanted:
             raise ModelError(f"{where} holds {name:.200}, which no {config.family} model of its configuration has")

@@ -10,26 +10,26 @@ from ponder.types import Problem, Trace
 
 
 @dataclass
-class Tried:
+class SolveRate:
     """What solvers made of one problem."""
 
     problem: Problem
-    right: list[int] = field(default_factory=list)  # samples with its answer, by solver
-    rival: list[int] = field(default_factory=list)  # samples with the commonest other answer
-    decided: int = 0
-    lengths: list[int] = field(default_factory=list)  # tokens of right solutions
+    correct_by_solver: list[int] = field(default_factory=list)  # samples with its answer, by solver
+    runner_up_by_solver: list[int] = field(default_factory=list)  # samples with the commonest other answer
+    num_judged: int = 0
+    correct_lengths: list[int] = field(default_factory=list)  # tokens of right solutions
 
     @property
-    def rate(self) -> float | None:
-        return sum(self.right) / self.decided if self.decided else None
+    def pass_rate(self) -> float | None:
+        return sum(self.correct_by_solver) / self.num_judged if self.num_judged else None
 
     @property
-    def agreed(self) -> bool:
+    def majority_agrees(self) -> bool:
         """With most solvers, no other answer is as frequent."""
-        won = sum(right > rival for right, rival in zip(self.right, self.rival, strict=True))
-        return 2 * won > len(self.right)
+        won = sum(right > rival for right, rival in zip(self.correct_by_solver, self.runner_up_by_solver, strict=True))
+        return 2 * won > len(self.correct_by_solver)
 
-    def count(self, trace: Trace) -> None:
+    def add_trace(self, trace: Trace) -> None:
         """One more solver's attempts. What could not be judged is no attempt."""
         others: Counter[str] = Counter()
         right = 0
@@ -37,11 +37,11 @@ class Tried:
             score = trace.score(end, ANSWERED.name)
             if score is None:
                 continue
-            self.decided += 1
+            self.num_judged += 1
             if score == 1.0:
                 right += 1
-                self.lengths.append(sum(len(trace.steps[i].token_ids) for i in trace.path(end)[1:]))
-            elif (answer := ANSWERED.read(trace.text(end))) is not None:
+                self.correct_lengths.append(sum(len(trace.steps[i].token_ids) for i in trace.path(end)[1:]))
+            elif (answer := ANSWERED.extract_answer(trace.text(end))) is not None:
                 others[answer] += 1
-        self.right.append(right)
-        self.rival.append(max(others.values(), default=0))
+        self.correct_by_solver.append(right)
+        self.runner_up_by_solver.append(max(others.values(), default=0))

@@ -16,9 +16,9 @@ from ponder.pipelines.guides import default_guide, guide_named
 from ponder.pipelines.solve import solve
 from ponder.protocols import Policy, Scorer, Strategy
 from ponder.reason.budget import Budget
-from ponder.reason.operators import majority
+from ponder.reason.operators import majority_step
 from ponder.reason.presets import PRESETS, strategy_of
-from ponder.reason.reading import read
+from ponder.reason.reading import extract_answer
 from ponder.reason.strategies import STRATEGIES, Chain, Vote
 from ponder.types import Sampling, Trace
 
@@ -66,7 +66,7 @@ def ask(
     if scorer is None:
         scorer = guide_named(guide, policy, None, device, dtype)
     if isinstance(policy, Local):
-        policy.stream(seed)
+        policy.reseed(seed)
     problem = question_in_style(question, chosen, template)
     return decide(event_loop.run(solve(problem, chosen, policy, guide=scorer, budget=budget)))
 
@@ -74,9 +74,9 @@ def ask(
 def decide(trace: Trace) -> Answer:
     """The answer that the strategy chose, or the majority's where it chose none."""
     steps = trace.answers()
-    winner = trace.chosen if trace.chosen is not None else majority(trace, steps, read)
-    ballots = Counter(a for i in steps if (a := read(trace.text(i))) is not None)
-    answer = None if winner is None else read(trace.text(winner))
+    winner = trace.chosen if trace.chosen is not None else majority_step(trace, steps, extract_answer)
+    ballots = Counter(a for i in steps if (a := extract_answer(trace.text(i))) is not None)
+    answer = None if winner is None else extract_answer(trace.text(winner))
     first = winner if winner is not None else steps[0] if steps else None
     text = "" if first is None else trace.text(first)
     return Answer(answer, ballots[answer] if answer else 0, len(steps), text, dict(ballots.most_common()), trace)
@@ -88,7 +88,7 @@ def _strategy(strategy: Strategy | str | None, n: int, sampling: Sampling) -> tu
         return Vote(n=n, sampling=sampling) if n != 1 else Chain(sampling=replace(sampling, temperature=0.0)), ""
     if not isinstance(strategy, str):
         return strategy, default_guide(strategy)
-    kind, guide = strategy_of(names.find("strategy", strategy, {**STRATEGIES, **PRESETS}))
+    kind, guide = strategy_of(names.lookup("strategy", strategy, {**STRATEGIES, **PRESETS}))
     made: Any = kind() if isinstance(kind, type) else kind
     given: dict[str, Any] = {name: value for name, value in (("n", n), ("sampling", sampling)) if hasattr(made, name)}
     made = replace(made, **given)

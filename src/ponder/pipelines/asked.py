@@ -14,26 +14,26 @@ from ponder.errors import UsageError
 from ponder.models.chat import R1
 from ponder.protocols import Task
 from ponder.tasks.styled import with_style
-from ponder.types import Problem, user
-from ponder.verify.style import THINKS, asked, style_named
+from ponder.types import Problem, user_messages
+from ponder.verify.style import THINKS, question_with_instruction, style_named
 
 _TEMPLATES = {"r1": "r1", R1: "r1"}  # templates that say how to answer, and the style that fits each
 
 
 def in_style(task: Task, strategy: Any = None, template: str | None = None) -> Task:
     """The task, asked in the style of this strategy and template."""
-    style = chosen(strategy, template)
+    style = style_name(strategy, template)
     return with_style(task, style) if style else task
 
 
 def question_in_style(question: str, strategy: Any = None, template: str | None = None) -> Problem:
     """A question of nobody's task, asked in the style of this strategy and template."""
-    style = chosen(strategy, template)
-    said = asked(question, style_named(style)) if style else question
-    return Problem("question", user(said), style=style, told=said.removeprefix(question))
+    style = style_name(strategy, template)
+    said = question_with_instruction(question, style_named(style)) if style else question
+    return Problem("question", user_messages(said), style=style, answer_instruction=said.removeprefix(question))
 
 
-def chosen(strategy: Any = None, template: str | None = None) -> str:
+def style_name(strategy: Any = None, template: str | None = None) -> str:
     """The style's name; empty: the task's own."""
     own, told = style_of(strategy), _TEMPLATES.get(template or "", "")
     if told and own and own not in THINKS:

@@ -6,21 +6,21 @@ import asyncio
 from collections.abc import Sequence
 
 from ponder.errors import Interrupted, ModelError
-from ponder.pipelines.solve import attempt
-from ponder.protocols import Policy, Scorer, Strategy, Watch
-from ponder.reason.harvest.found import key
+from ponder.pipelines.solve import try_solve
+from ponder.protocols import Policy, Scorer, Strategy, Progress
+from ponder.reason.harvest.found import problem_key
 from ponder.runs import Run, read_traces
 from ponder.types import Problem, Trace
 
-MANY = 16  # failures from the start on that end the work: it is the settings, not the problems
+MAX_EARLY_FAILURES = 16  # failures from the start on that end the work: it is the settings, not the problems
 
 
-class Asking:
+class SolveMany:
     """`batch` problems are in flight. An attempt that failed is made again when the run goes on."""
 
-    def __init__(self, run: Run, watch: Watch, batch: int) -> None:
+    def __init__(self, run: Run, watch: Progress, batch: int) -> None:
         self.run, self.watch, self.batch = run, watch, batch
-        self.kept = {_name(step, t.problem): t for step, t in read_traces(run.folder) if not t.failed}
+        self.done = {_name(step, t.problem): t for step, t in read_traces(run.folder) if not t.failed}
 
     async def __call__(
         self,
@@ -37,18 +37,18 @@ class Asking:
 
         async def one(problem: Problem) -> Trace:
             async with gate:
-                return await attempt(problem, strategy, policy, judge)
+                return await try_solve(problem, strategy, policy, judge)
 
-        left = [p for p in problems if _name(step, p) not in self.kept]
+        left = [p for p in problems if _name(step, p) not in self.done]
         tasks = [asyncio.create_task(one(p)) for p in left]
         failed = 0
         try:
             for number, coming in enumerate(asyncio.as_completed(tasks), 1):
                 trace = await coming
-                self.run.traces(step, [trace])
-                self.kept[_name(step, trace.problem)] = trace
+                self.run.write_traces(step, [trace])
+                self.done[_name(step, trace.problem)] = trace
                 failed += bool(trace.failed)
-                if failed == number == min(len(left), MANY):
+                if failed == number == min(len(left), MAX_EARLY_FAILURES):
                     raise ModelError(f"every attempt to {phase} fails, the last one because: {trace.failed}")
                 self.watch.step(len(problems) - len(left) + number, len(problems), {}, [trace])
         except Interrupted:
@@ -57,9 +57,9 @@ class Asking:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        return [self.kept[_name(step, p)] for p in problems]
+        return [self.done[_name(step, p)] for p in problems]
 
 
 def _name(step: int, problem: Problem) -> tuple[int, str, str]:
     """A file may have other problems now under the ids that it had when the run began."""
-    return step, problem.id, key(problem)
+    return step, problem.id, problem_key(problem)

@@ -7,48 +7,48 @@ from pathlib import Path
 
 from ponder.errors import RunError
 from ponder.pipelines.rows import FUNNEL
-from ponder.records import as_written
-from ponder.runs import checkpoints, hold, read_job, read_metrics
+from ponder.records import raw_records
+from ponder.runs import checkpoints, lock_run, read_job, read_metrics
 
 _OWN = ("job.json", "environment.json", "lock")
 _ABOUT = {*_OWN, *(f"{name}.new" for name in _OWN), FUNNEL, f"{FUNNEL}.new"}  # of the work, and no part of it
-TRAINING = ("steps", "save_every", "keep")  # what a job says that takes steps and keeps checkpoints
+TRAINING_FIELDS = ("steps", "save_every", "keep")  # what a job says that takes steps and keeps checkpoints
 _RECORDS = {"metrics.jsonl", "traces.jsonl", "checkpoints"}
 
 
-def begun(folder: Path) -> bool:
+def has_result(folder: Path) -> bool:
     """A run has a result when an attempt did not fail, or there is a checkpoint to train on from: what was not saved is
     done again anyway. Stages have begun when one has."""
     if not (folder / "job.json").is_file():
         return False
     held = [path for path in folder.iterdir() if path.name not in _ABOUT | _RECORDS]
-    if any(begun(path) if (path / "job.json").is_file() else True for path in held):
+    if any(has_result(path) if (path / "job.json").is_file() else True for path in held):
         return True
-    if any(steps_of(path) for path in checkpoints(folder)):
+    if any(checkpoint_step(path) for path in checkpoints(folder)):
         return True
     job = read_job(folder)
-    if isinstance(job, dict) and all(name in job for name in TRAINING):
+    if isinstance(job, dict) and all(name in job for name in TRAINING_FIELDS):
         return False
-    tried = as_written(folder / "traces.jsonl")
+    tried = raw_records(folder / "traces.jsonl")
     return any("step" in one and not one.get("failed") for one in tried) or bool(read_metrics(folder))
 
 
-def bare(folder: Path) -> bool:
+def has_no_output(folder: Path) -> bool:
     """Nothing was written there but what is said of the work, in stages too: nobody need look at it."""
     inside = [path for path in folder.iterdir() if path.name not in _ABOUT]
-    return (folder / "job.json").is_file() and all(path.is_dir() and bare(path) for path in inside)
+    return (folder / "job.json").is_file() and all(path.is_dir() and has_no_output(path) for path in inside)
 
 
-def steps_of(checkpoint: Path) -> int:
+def checkpoint_step(checkpoint: Path) -> int:
     """How many steps were taken up to there."""
     return int(checkpoint.name.removeprefix("step-"))
 
 
-def clear(folder: Path) -> None:
+def remove_empty_run(folder: Path) -> None:
     """Remove a run that has not begun, so that another can begin in its place."""
-    if not (folder / "job.json").is_file() or begun(folder):
+    if not (folder / "job.json").is_file() or has_result(folder):
         return
-    with hold(folder):
+    with lock_run(folder):
         try:
             for path in folder.iterdir():
                 if path.name not in _OWN:  # by which a folder is known, should this be cut short

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import RunError
-from ponder.pipelines.begun import begun
+from ponder.pipelines.begun import has_result
 from ponder.runs import differing
 
-Needs = Callable[[str], Iterable[str]]  # of a stage, by name: the stages that it takes something from
+StageDependencies = Callable[[str], Iterable[str]]  # of a stage, by name: the stages that it takes something from
 
 
-def check(folder: Path, was: Mapping[str, Any], now: Mapping[str, Any], needs: Needs) -> None:
+def check_stage_changes(folder: Path, was: Mapping[str, Any], now: Mapping[str, Any], needs: StageDependencies) -> None:
     """Raise where stages cannot go on from what others did in this folder. Their jobs are encoded, and by name."""
-    done = [name for name in was if begun(folder / name)]
+    done = [name for name in was if has_result(folder / name)]
     for name in done:
         if name not in now:
             raise RunError(
@@ -41,7 +41,7 @@ def check(folder: Path, was: Mapping[str, Any], now: Mapping[str, Any], needs: N
         )
 
 
-def _needed(name: str, needs: Needs) -> list[str]:
+def _needed(name: str, needs: StageDependencies) -> list[str]:
     """All that a stage was made from, near ones first."""
     found = list(dict.fromkeys(needs(name)))
     for one in found:  # grows as it goes

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from ponder import event_loop, room
 from ponder.errors import UsageError
-from ponder.models.load import load_any, pin
+from ponder.models.load import load_any, pin_checkpoint
 from ponder.pipelines.asked import in_style
 from ponder.pipelines.evaluate import think_about
-from ponder.pipelines.guides import code_of, guide_named, sees_gold
+from ponder.pipelines.guides import guide_code, guide_named, sees_gold
 from ponder.pipelines.inputs import inputs_of
-from ponder.pipelines.report import Report, report
-from ponder.pipelines.solve import pick
+from ponder.pipelines.report import EvaluationReport, evaluation_report
+from ponder.pipelines.solve import shuffled_problems
 from ponder.pipelines.weights import pin_guide
-from ponder.protocols import Silent, Strategy, Task, Watch
+from ponder.protocols import Silent, Strategy, Task, Progress
 from ponder.reason.budget import Budget
 from ponder.reason.strategies import Ensemble
 from ponder.runs import Run, read_traces
@@ -33,43 +33,43 @@ class Collect:
     template: str | None = None
     strategy: Strategy = Ensemble(4)
     # "oracle": the gold answer guides the search, as training data may, and the traces say so
-    guide: str = field(default="", metadata=names_code(code_of))
+    guide: str = field(default="", metadata=names_code(guide_code))
     budget: Budget | None = None
-    problems: int = 256
-    first: int = 0
-    batch: int = 128  # problems in flight, and lost at most when interrupted
+    limit: int = 256
+    start_index: int = 0
+    max_concurrency: int = 128  # problems in flight, and lost at most when interrupted
     seed: int = 0
     device: str = "auto"
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "task", in_style(self.task, self.strategy, self.template))
-        if min(self.batch, self.problems) < 1 or min(self.seed, self.first) < 0:
+        if min(self.max_concurrency, self.limit) < 1 or min(self.seed, self.start_index) < 0:
             raise UsageError("batch and problems must each be at least 1, seed and first at least 0")
 
-    def __call__(self, folder: str | Path, watch: Watch | None = None) -> Report:
-        room.traces_fit({"problems": self.problems}, {"n": getattr(self.strategy, "n", 1)})
+    def __call__(self, folder: str | Path, watch: Progress | None = None) -> EvaluationReport:
+        room.require_trace_memory({"problems": self.limit}, {"n": getattr(self.strategy, "n", 1)})
         watch = watch or Silent()
-        job = replace(self, model=pin(self.model), guide=pin_guide(self.guide, folder))
-        chosen = {p.id: p for p in pick(self.task.train, self.seed, self.first, self.problems)}
+        job = replace(self, model=pin_checkpoint(self.model), guide=pin_guide(self.guide, folder))
+        chosen = {p.id: p for p in shuffled_problems(self.task.train, self.seed, self.start_index, self.limit)}
         with Run(folder, job, inputs_of(job)) as run:
             watch.phase("load")
             policy = load_any(job.model, template=self.template, device=self.device, dtype=self.dtype)
-            policy.watch = watch.tokens
-            policy.stream(self.seed, self.first)
+            policy.on_tokens = watch.tokens
+            policy.reseed(self.seed, self.start_index)
             guide = guide_named(job.guide, policy, self.task, self.device, self.dtype)
             work = think_about(
-                list(chosen.values()), self.strategy, policy, self.task.verifier, run, watch, self.batch,
+                list(chosen.values()), self.strategy, policy, self.task.verifier, run, watch, self.max_concurrency,
                 guide=guide, budget=self.budget, oracle=sees_gold(self.guide),
             )  # fmt: skip
             traces = event_loop.run(work)
         return self._report(traces)
 
-    def closing(self, folder: Path) -> list[str]:
+    def summary_lines(self, folder: Path) -> list[str]:
         """What came out, for people."""
         last = {trace.problem.id: trace for _, trace in read_traces(folder)}  # what failed was asked again
         return [f"traces          of {len(last)} problems", *self._report(list(last.values())).lines()]
 
-    def _report(self, traces: Sequence[Trace]) -> Report:
+    def _report(self, traces: Sequence[Trace]) -> EvaluationReport:
         verifier = self.task.verifier
-        return report(traces, verifier.name, getattr(verifier, "read", None), strategy=self.strategy)
+        return evaluation_report(traces, verifier.name, getattr(verifier, "read", None), strategy=self.strategy)

@@ -9,19 +9,19 @@ from typing import Any
 
 from ponder.errors import TaskError
 from ponder.pipelines.held_out import from_held_out
-from ponder.tables import parse
-from ponder.types import Message, Problem, user
+from ponder.tables import parse_json
+from ponder.types import Message, Problem, user_messages
 
-HELD_OUT = "held_out"  # the tag of a conversation that came from a problem to measure on
+HELD_OUT_TAG = "held_out"  # the tag of a conversation that came from a problem to measure on
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class TokenizedAnswer:
     """An answer in the tokens that it was written with, and for each whether it is to be learned. A tool's are not."""
 
     text: str
     token_ids: tuple[int, ...]
-    learned: tuple[bool, ...]
+    loss_mask: tuple[bool, ...]
 
 
 def read_conversations(path: str, pairs: bool = False) -> Sequence[Problem]:
@@ -45,7 +45,7 @@ def read_conversations(path: str, pairs: bool = False) -> Sequence[Problem]:
 
 def _row(read: Callable[[Any, str], Problem], path: str, number: int, line: str) -> Problem:
     try:
-        row = parse(line)
+        row = parse_json(line)
         if not isinstance(row, dict):
             raise ValueError("not a JSON object")
         needed = ("prompt", "chosen", "rejected") if read is _pair else ("prompt", "completion")
@@ -53,7 +53,7 @@ def _row(read: Callable[[Any, str], Problem], path: str, number: int, line: str)
             has = ", ".join(row) or "none"
             raise ValueError(f"it has no column {' or '.join(map(repr, missing))}; its columns: {has}")
         found = read(row, f"{path}:{number}")
-        return replace(found, tags={HELD_OUT: True}) if from_held_out(row) else found
+        return replace(found, tags={HELD_OUT_TAG: True}) if from_held_out(row) else found
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as why:
         wanted = "'prompt', 'chosen' and 'rejected'" if read is _pair else "'messages', or 'prompt' and 'completion'"
         raise TaskError(f"{path}, line {number} is not a conversation ({why}): give {wanted}") from None
@@ -68,7 +68,7 @@ def _conversation(row: Any, name: str) -> Problem:
     return Problem(name, _asked(row["prompt"]), _answered(row, _said(row["completion"])))
 
 
-def _answered(row: Any, text: str) -> str | Written:
+def _answered(row: Any, text: str) -> str | TokenizedAnswer:
     tokens = row.get("token_ids")
     if tokens is None:
         return text
@@ -79,7 +79,7 @@ def _answered(row: Any, text: str) -> str | Written:
         raise ValueError(f"'learned' or 'sampled' must be 0 or 1 for each of the {len(tokens)} token ids")
     if tokens and not any(learned):
         raise ValueError("no token is to be learned: 'learned' or 'sampled' is 0 for all")
-    return Written(text, tuple(tokens), tuple(map(bool, learned)))
+    return TokenizedAnswer(text, tuple(tokens), tuple(map(bool, learned)))
 
 
 def _pair(row: Any, name: str) -> Problem:
@@ -94,7 +94,7 @@ def _pair(row: Any, name: str) -> Problem:
 def _asked(prompt: Any) -> tuple[Message, ...]:
     if isinstance(prompt, list):
         return tuple({**m, "role": str(m["role"]), "content": _said(m["content"])} for m in prompt)
-    return user(_said(prompt))
+    return user_messages(_said(prompt))
 
 
 def _said(text: Any) -> str:

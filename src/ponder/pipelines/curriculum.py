@@ -18,24 +18,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ponder.errors import UsageError
-from ponder.pipelines.solve import stream
+from ponder.pipelines.solve import shuffled_indices
 from ponder.types import Problem
 
-HALF_LIFE = 16.0  # of a problem's own tries: two groups of eight; by the next visit the policy is another one
-MOST = 20_000  # problems remembered: half a megabyte of JSON, weighed in some ten milliseconds
-FRESH = 4  # candidates from the stream for each problem that is wanted, besides those tried before
-DRAW = 1  # marks the random numbers of a draw; those of the stream are unmarked
-PRIOR = 0.5  # Beta(1/2, 1/2): most problems are solved nearly always or nearly never
-WORDS = {"easy": 1.0, "medium": 2.0, "hard": 3.0}
+HALF_LIFE_TRIES = 16.0  # of a problem's own tries: two groups of eight; by the next visit the policy is another one
+MAX_REMEMBERED_PROBLEMS = 20_000  # problems remembered: half a megabyte of JSON, weighed in some ten milliseconds
+CANDIDATES_PER_PROBLEM = 4  # candidates from the stream for each problem that is wanted, besides those tried before
+DRAW_STREAM = 1  # marks the random numbers of a draw; those of the stream are unmarked
+BETA_PRIOR = 0.5  # Beta(1/2, 1/2): most problems are solved nearly always or nearly never
+DIFFICULTY_WORDS = {"easy": 1.0, "medium": 2.0, "hard": 3.0}
 
 
-class History:
+class PassRateHistory:
     """Tries and passes of each problem, older ones counting less. The least recently tried problems are forgotten."""
 
-    def __init__(self, half_life: float = HALF_LIFE, most: int = MOST) -> None:
+    def __init__(self, half_life: float = HALF_LIFE_TRIES, most: int = MAX_REMEMBERED_PROBLEMS) -> None:
         if not 0 < half_life < math.inf or most < 1:
             raise UsageError(f"half_life is {half_life} tries and most {most} problems; give positive, finite numbers")
-        self.half_life, self.most = half_life, most
+        self.half_life, self.max_problems = half_life, most
         self._seen: dict[int, tuple[float, float]] = {}  # by problem: tries, passes; the last tried stands last
 
     def add(self, index: int, rewards: Sequence[float | None]) -> None:
@@ -46,7 +46,7 @@ class History:
         tries, passes = self._seen.pop(index, (0.0, 0.0))
         kept = 0.5 ** (len(shares) / self.half_life)
         self._seen[index] = tries * kept + len(shares), passes * kept + sum(shares)
-        if len(self._seen) > self.most:
+        if len(self._seen) > self.max_problems:
             del self._seen[next(iter(self._seen))]
 
     def counts(self, index: int) -> tuple[float, float]:
@@ -69,11 +69,11 @@ class History:
         """Plain data; `from_json` gives the same history back, to the bit."""
         tries, passes = [t for t, _ in self._seen.values()], [p for _, p in self._seen.values()]
         return {
-            "half_life": self.half_life, "most": self.most, "index": list(self._seen), "tries": tries, "passes": passes,
+            "half_life": self.half_life, "most": self.max_problems, "index": list(self._seen), "tries": tries, "passes": passes,
         }  # fmt: skip
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> History:
+    def from_json(cls, data: Mapping[str, Any]) -> PassRateHistory:
         history = cls(data["half_life"], data["most"])
         counts = zip(data["tries"], data["passes"], strict=True)
         history._seen = dict(zip(data["index"], counts, strict=True))
@@ -81,7 +81,7 @@ class History:
 
 
 class Curriculum(Protocol):
-    def choose(self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: History) -> list[int]:
+    def choose(self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: PassRateHistory) -> list[int]:
         """Indices of the next `count` problems; `cursor`: how many the run has asked so far."""
         ...
 
@@ -90,8 +90,8 @@ class Curriculum(Protocol):
 class Uniform:
     """Every problem once per epoch, in a new order each time: the shuffled stream itself."""
 
-    def choose(self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: History) -> list[int]:
-        return stream(len(problems), seed, cursor, count)
+    def choose(self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: PassRateHistory) -> list[int]:
+        return shuffled_indices(len(problems), seed, cursor, count)
 
 
 @dataclass(frozen=True)
@@ -103,23 +103,23 @@ class Frontier:
     `explore` follows the shuffled stream, so that every estimate is renewed.
     """
 
-    explore: float = 0.2
+    explore_share: float = 0.2
     focus: float = 4.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.explore <= 1 or not 0 <= self.focus < math.inf:
-            raise UsageError(f"explore is {self.explore}, focus {self.focus}; give a share in [0, 1] and a power >= 0")
+        if not 0 <= self.explore_share <= 1 or not 0 <= self.focus < math.inf:
+            raise UsageError(f"explore is {self.explore_share}, focus {self.focus}; give a share in [0, 1] and a power >= 0")
 
-    def choose(self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: History) -> list[int]:
+    def choose(self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: PassRateHistory) -> list[int]:
         parts = _rounds(len(problems), cursor, count)
         return [i for first, some in parts for i in self._draw(len(problems), seed, first, some, history)]
 
-    def _draw(self, size: int, seed: int, cursor: int, count: int, history: History) -> list[int]:
-        begin, end = (math.floor(self.explore * place) for place in (cursor, cursor + count))
-        explored = dict.fromkeys(stream(size, seed, begin, end - begin))
-        pool = [i for i in _pool(size, seed, cursor, FRESH * count, history) if i not in explored]
+    def _draw(self, size: int, seed: int, cursor: int, count: int, history: PassRateHistory) -> list[int]:
+        begin, end = (math.floor(self.explore_share * place) for place in (cursor, cursor + count))
+        explored = dict.fromkeys(shuffled_indices(size, seed, begin, end - begin))
+        pool = [i for i in _pool(size, seed, cursor, CANDIDATES_PER_PROBLEM * count, history) if i not in explored]
         # The largest sums of log weight and Gumbel noise: a draw without replacement in proportion to the weights.
-        noise_P = np.random.default_rng([seed, cursor, DRAW]).gumbel(size=len(pool))
+        noise_P = np.random.default_rng([seed, cursor, DRAW_STREAM]).gumbel(size=len(pool))
         order = np.argsort(-self.focus * np.log(_variance(pool, history)) - noise_P, kind="stable")
         return [*explored, *(pool[i] for i in order[: count - len(explored)])]
 
@@ -132,27 +132,27 @@ class EasyToHard:
     which before it was tried is guessed from its tag "level" or "difficulty", or else is one half.
     """
 
-    over: int = 1600  # problems, after which the choice is uniform
-    start: float = 0.2
+    ramp_problems: int = 1600  # problems, after which the choice is uniform
+    start_share: float = 0.2
 
     def __post_init__(self) -> None:
-        if self.over < 1 or not 0 < self.start <= 1:
-            raise UsageError(f"over is {self.over}, start {self.start}; give at least 1 problem and a share in (0, 1]")
+        if self.ramp_problems < 1 or not 0 < self.start_share <= 1:
+            raise UsageError(f"over is {self.ramp_problems}, start {self.start_share}; give at least 1 problem and a share in (0, 1]")
 
-    def choose(self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: History) -> list[int]:
-        if cursor >= self.over:
-            return stream(len(problems), seed, cursor, count)
+    def choose(self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: PassRateHistory) -> list[int]:
+        if cursor >= self.ramp_problems:
+            return shuffled_indices(len(problems), seed, cursor, count)
         parts = _rounds(len(problems), cursor, count)
         return [i for first, some in parts for i in self._draw(problems, seed, first, some, history)]
 
-    def _draw(self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: History) -> list[int]:
-        fresh = math.ceil(FRESH * count / self.start)  # so that the easiest share is a choice too
+    def _draw(self, problems: Sequence[Problem], seed: int, cursor: int, count: int, history: PassRateHistory) -> list[int]:
+        fresh = math.ceil(CANDIDATES_PER_PROBLEM * count / self.start_share)  # so that the easiest share is a choice too
         # Levels are read from the problems themselves, which takes time: of those tried, take only the latest.
         pool = _pool(len(problems), seed, cursor, fresh, islice(history, fresh))
-        rng = np.random.default_rng([seed, cursor, DRAW])
+        rng = np.random.default_rng([seed, cursor, DRAW_STREAM])
         rng.shuffle(pool)  # equals come in any order
         rates_P = _rates(problems, pool, history)
-        share = min(1.0, self.start + (1 - self.start) * cursor / self.over)
+        share = min(1.0, self.start_share + (1 - self.start_share) * cursor / self.ramp_problems)
         easiest = np.argsort(-rates_P, kind="stable")[: max(count, round(share * len(pool)))]
         return [pool[i] for i in rng.choice(easiest, count, replace=False)]
 
@@ -170,35 +170,35 @@ def _pool(size: int, seed: int, cursor: int, fresh: int, tried: Iterable[int]) -
 
     Of those, half at least lie in one epoch, or else a whole epoch does: min(size, fresh / 2) differ.
     """
-    return list(dict.fromkeys((*tried, *stream(size, seed, cursor, min(fresh, 2 * size)))))
+    return list(dict.fromkeys((*tried, *shuffled_indices(size, seed, cursor, min(fresh, 2 * size)))))
 
 
-def _variance(pool: Sequence[int], history: History) -> NDArray[np.float64]:
+def _variance(pool: Sequence[int], history: PassRateHistory) -> NDArray[np.float64]:
     """E[p (1 - p)] = ab / ((a + b)(a + b + 1)) under Beta(a, b)."""
     tries_P, passes_P = np.array([history.counts(i) for i in pool]).reshape(-1, 2).T  # P: problems of the pool
-    a_P, b_P = PRIOR + passes_P, PRIOR + tries_P - passes_P
+    a_P, b_P = BETA_PRIOR + passes_P, BETA_PRIOR + tries_P - passes_P
     return a_P * b_P / ((a_P + b_P) * (a_P + b_P + 1))
 
 
-def _rates(problems: Sequence[Problem], pool: Sequence[int], history: History) -> NDArray[np.float64]:
+def _rates(problems: Sequence[Problem], pool: Sequence[int], history: PassRateHistory) -> NDArray[np.float64]:
     """Pass rates, each drawn towards what the problem's level promises: 1 for the pool's lowest, 0 for its highest."""
-    levels = [level(problems[i]) for i in pool]
+    levels = [difficulty(problems[i]) for i in pool]
     known = [v for v in levels if v is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
     rates = []
     for i, v in zip(pool, levels, strict=True):
         guess = 0.5 if v is None or low == high else (high - v) / (high - low)
         tries, passes = history.counts(i)
-        rates.append((passes + 2 * PRIOR * guess) / (tries + 2 * PRIOR))
+        rates.append((passes + 2 * BETA_PRIOR * guess) / (tries + 2 * BETA_PRIOR))
     return np.array(rates)
 
 
-def level(problem: Problem) -> float | None:
+def difficulty(problem: Problem) -> float | None:
     """How hard a problem's tags call it: a number, the number in a text ("Level 5"), or a word; None: they do not."""
     for tag in ("level", "difficulty"):
         said = str(problem.tags.get(tag, "")).strip().lower()
-        if said in WORDS:
-            return WORDS[said]
+        if said in DIFFICULTY_WORDS:
+            return DIFFICULTY_WORDS[said]
         if (number := re.search(r"-?\d+(\.\d+)?", said)) is not None:
             return float(number[0])
     return None

@@ -11,22 +11,22 @@ from typing import Any
 
 from ponder import event_loop, room
 from ponder.errors import Interrupted, ModelError, TaskError, UsageError
-from ponder.models.load import load_any, pin
+from ponder.models.load import load_any, pin_checkpoint
 from ponder.pipelines import unchanged
 from ponder.pipelines.asked import in_style
-from ponder.pipelines.guides import code_of, guide_named, sees_gold
+from ponder.pipelines.guides import guide_code, guide_named, sees_gold
 from ponder.pipelines.inputs import inputs_of
-from ponder.pipelines.report import Report, report, so_far
-from ponder.pipelines.solve import attempt
+from ponder.pipelines.report import EvaluationReport, evaluation_report, running_accuracy
+from ponder.pipelines.solve import try_solve
 from ponder.pipelines.weights import pin_guide
-from ponder.protocols import Policy, Scorer, Silent, Strategy, Task, Watch
+from ponder.protocols import Policy, Scorer, Silent, Strategy, Task, Progress
 from ponder.reason.budget import Budget, Purse
 from ponder.reason.strategies import Chain
 from ponder.runs import Run, read_traces
 from ponder.trust import names_code
 from ponder.types import Cost, Problem, Trace
 
-MANY = 16  # failures from the start on that end an evaluation: it is the settings, not the problems
+MAX_EARLY_FAILURES = 16  # failures from the start on that end an evaluation: it is the settings, not the problems
 
 
 @dataclass(frozen=True)
@@ -38,73 +38,73 @@ class Evaluate:
     template: str | None = None
     strategy: Strategy = Chain()
     # what guides a search (see `guides`); "oracle" is the task's verifier, and is said everywhere
-    guide: str = field(default="", metadata=names_code(code_of))
+    guide: str = field(default="", metadata=names_code(guide_code))
     budget: Budget | None = None  # of each problem
-    together: bool = False  # it is the budget of all problems: whoever thinks hard leaves less to the others
+    shared_budget: bool = False  # it is the budget of all problems: whoever thinks hard leaves less to the others
     limit: int | None = None  # the first so many problems; None: all
-    batch: int = 128  # problems in flight, and lost at most when interrupted
+    max_concurrency: int = 128  # problems in flight, and lost at most when interrupted
     seed: int = 0
     device: str = "auto"
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "task", in_style(self.task, self.strategy, self.template))
-        if self.batch < 1 or (self.limit is not None and self.limit < 1) or self.seed < 0:
+        if self.max_concurrency < 1 or (self.limit is not None and self.limit < 1) or self.seed < 0:
             raise UsageError("batch and limit must each be at least 1, seed at least 0")
 
-    def __call__(self, folder: str | Path, watch: Watch | None = None) -> Report:
+    def __call__(self, folder: str | Path, watch: Progress | None = None) -> EvaluationReport:
         watch = watch or Silent()
-        job = replace(self, model=pin(self.model), guide=pin_guide(self.guide, folder))
+        job = replace(self, model=pin_checkpoint(self.model), guide=pin_guide(self.guide, folder))
         with Run(folder, job, inputs_of(job)) as run:
             watch.phase("load")
             policy = load_any(job.model, template=self.template, device=self.device, dtype=self.dtype)
-            policy.watch = watch.tokens
-            policy.stream(self.seed)
+            policy.on_tokens = watch.tokens
+            policy.reseed(self.seed)
             guide = guide_named(job.guide, policy, self.task, self.device, self.dtype)
             return event_loop.run(evaluate(job, policy, run, watch, guide))
 
 
-async def evaluate(job: Evaluate, policy: Policy, run: Run, watch: Watch, guide: Scorer | None = None) -> Report:
+async def evaluate(job: Evaluate, policy: Policy, run: Run, watch: Progress, guide: Scorer | None = None) -> EvaluationReport:
     problems = list(job.task.test[: job.limit] if job.limit else job.task.test)
     if not problems:
         raise TaskError(f"the task {job.task.name} has no held-out problems: check its settings or its data folder")
-    room.traces_fit({"limit": len(problems)}, {"n": getattr(job.strategy, "n", 1)})
+    room.require_trace_memory({"limit": len(problems)}, {"n": getattr(job.strategy, "n", 1)})
     verifier = job.task.verifier
     budget: Budget | Purse | None = job.budget
-    if job.budget is not None and job.together:
+    if job.budget is not None and job.shared_budget:
         budget = Purse(job.budget, sum((t.cost for _, t in read_traces(run.folder)), Cost()))
     traces = await think_about(
-        problems, job.strategy, policy, verifier, run, watch, job.batch,
+        problems, job.strategy, policy, verifier, run, watch, job.max_concurrency,
         guide=guide, budget=budget, oracle=sees_gold(job.guide),
     )  # fmt: skip
     name = "" if guide is None else guide.name
-    return report(traces, verifier.name, getattr(verifier, "read", None), name, job.strategy)
+    return evaluation_report(traces, verifier.name, getattr(verifier, "read", None), name, job.strategy)
 
 
 async def think_about(
-    problems: Sequence[Problem], strategy: Strategy, policy: Policy, judge: Scorer, run: Run, watch: Watch, batch: int,
+    problems: Sequence[Problem], strategy: Strategy, policy: Policy, verifier: Scorer, run: Run, watch: Progress, batch: int,
     **more: Any,
 ) -> list[Trace]:  # fmt: skip
     """A trace of each problem: those the run has, and new ones, kept as they are done. `more`: as `solve`."""
     kept = [trace for _, trace in read_traces(run.folder)]
-    unchanged.check(run, kept, problems)
+    unchanged.check_problems_unchanged(run, kept, problems)
     traces = {trace.problem.id: trace for trace in kept if not trace.failed}
     left, fresh, often = [p for p in problems if p.id not in traces], list[Trace](), max(1, batch // 4)
 
     async def think(problem: Problem) -> Trace:
-        return await attempt(problem, strategy, policy, judge, **more)
+        return await try_solve(problem, strategy, policy, verifier, **more)
 
     watch.phase("solve")
     try:
         async for trace in _in_flight(left, batch, think):
-            run.traces(0, [trace])
+            run.write_traces(0, [trace])
             traces[trace.problem.id] = trace
             fresh.append(trace)
-            if len(fresh) == len(traces) == min(len(left), MANY) and all(t.failed for t in fresh):
+            if len(fresh) == len(traces) == min(len(left), MAX_EARLY_FAILURES) and all(t.failed for t in fresh):
                 raise ModelError(f"all problems fail, the last one because: {trace.failed}")
             if len(fresh) % often == 0 or len(fresh) == len(left):
                 watch.step(
-                    len(traces), len(problems), {"accuracy": so_far(traces.values(), judge.name)}, fresh[-often:]
+                    len(traces), len(problems), {"accuracy": running_accuracy(traces.values(), verifier.name)}, fresh[-often:]
                 )
     except Interrupted:
         done = len(traces)

@@ -15,17 +15,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
-from ponder.models.smollm2 import cache
-from ponder.records import records, unsealed
+from ponder.models.smollm2 import cache_folder
+from ponder.records import read_records, without_checksum
 
-WHOLE = 2 << 30  # bytes of a file up to which all of it counts
-BLOCK, BLOCKS, ENDS = 4096, 4096, 1 << 20  # of a larger one: so many blocks, and both ends, where a head's numbers lie
-KEPT = 8 << 20  # bytes from which a fingerprint is worth keeping
-SETTLED = 2_000_000_000  # nanoseconds after which a change shows in a file's times
-MAX_FILES = 1_000  # of a folder, to read them all
+MAX_WHOLE_FILE_BYTES = 2 << 30  # bytes of a file up to which all of it counts
+BLOCK_BYTES, NUM_BLOCKS, END_BYTES = 4096, 4096, 1 << 20  # of a larger one: so many blocks, and both ends, where a head's numbers lie
+MIN_CACHED_FILE_BYTES = 8 << 20  # bytes from which a fingerprint is worth keeping
+SETTLED_NANOSECONDS = 2_000_000_000  # nanoseconds after which a change shows in a file's times
+MAX_FOLDER_FILES = 1_000  # of a folder, to read them all
 
 
-def add(marks: dict[str, str], more: Mapping[str, str]) -> None:
+def add_fingerprints(marks: dict[str, str], more: Mapping[str, str]) -> None:
     """Also where two things have one name: then it stands for both."""
     for name, mark in more.items():
         marks[name] = f"{marks[name]} {mark}" if name in marks else mark
@@ -41,10 +41,10 @@ def mark_of(files: Iterable[Path]) -> str:
 
 def folder_mark(folder: Path) -> str:
     """Of the files in a folder, and in those below. Of very many, the first count, and their sizes only."""
-    files = sorted(islice(_below(folder), MAX_FILES + 1))
+    files = sorted(islice(_below(folder), MAX_FOLDER_FILES + 1))
     digest = hashlib.blake2b(digest_size=12)
     for file in files:
-        inside = file_mark(file) if len(files) <= MAX_FILES else file.stat().st_size
+        inside = file_mark(file) if len(files) <= MAX_FOLDER_FILES else file.stat().st_size
         digest.update(f"{file.relative_to(folder)} {inside}\n".encode())
     return digest.hexdigest()
 
@@ -60,12 +60,12 @@ def traces_mark(run: Path) -> str:
     path = run / "traces.jsonl"
     with open(path, "rb") as file:
         again = any(line.startswith(b'{"resumed"') for line in file)
-    valid = {number for number, _ in records(path)} if again else None
+    valid = {number for number, _ in read_records(path)} if again else None
     digest = hashlib.blake2b(digest_size=12)
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             if valid is None or number in valid:
-                digest.update(unsealed(line))
+                digest.update(without_checksum(line))
     return digest.hexdigest()
 
 
@@ -73,33 +73,33 @@ def file_mark(path: Path) -> str:
     """Of one file's contents."""
     path = path.resolve()
     found = path.stat()
-    if found.st_size < KEPT:
-        return _read(path, found.st_size)
-    now = [found.st_ino, found.st_dev, found.st_size, found.st_mtime_ns, found.st_ctime_ns, WHOLE]
-    place = cache() / "fingerprints" / hashlib.blake2b(str(path).encode(), digest_size=16).hexdigest()
+    if found.st_size < MIN_CACHED_FILE_BYTES:
+        return _hash_file(path, found.st_size)
+    now = [found.st_ino, found.st_dev, found.st_size, found.st_mtime_ns, found.st_ctime_ns, MAX_WHOLE_FILE_BYTES]
+    place = cache_folder() / "fingerprints" / hashlib.blake2b(str(path).encode(), digest_size=16).hexdigest()
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
         kept = json.loads(place.read_text(encoding="utf-8"))
         if kept["file"] == now:
             return str(kept["mark"])
     began = time.time_ns()
-    mark = _read(path, found.st_size)
-    if began - max(found.st_mtime_ns, found.st_ctime_ns) > SETTLED:
+    mark = _hash_file(path, found.st_size)
+    if began - max(found.st_mtime_ns, found.st_ctime_ns) > SETTLED_NANOSECONDS:
         _keep(place, {"path": str(path), "file": now, "mark": mark})
     return mark
 
 
-def _read(path: Path, size: int) -> str:
+def _hash_file(path: Path, size: int) -> str:
     digest = hashlib.blake2b(digest_size=12)
     with path.open("rb") as file:
-        if size <= WHOLE:
+        if size <= MAX_WHOLE_FILE_BYTES:
             while part := file.read(1 << 20):
                 digest.update(part)
             return digest.hexdigest()
-        digest.update(file.read(ENDS))
-        for i in range(BLOCKS):
-            file.seek(i * size // BLOCKS)
-            digest.update(file.read(BLOCK))
-        file.seek(size - ENDS)
+        digest.update(file.read(END_BYTES))
+        for i in range(NUM_BLOCKS):
+            file.seek(i * size // NUM_BLOCKS)
+            digest.update(file.read(BLOCK_BYTES))
+        file.seek(size - END_BYTES)
         digest.update(file.read())
     return digest.hexdigest()
 

@@ -6,23 +6,23 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import PonderError
-from ponder.pipelines.begun import TRAINING, steps_of
+from ponder.pipelines.begun import TRAINING_FIELDS, checkpoint_step
 from ponder.runs import Run, newest_checkpoint
 
 
-def finished(job: Any, folder: Path) -> Path | None:
+def finished_model(job: Any, folder: Path) -> Path | None:
     """The folder of a model that this very job has trained to the end, for whoever need not have it loaded.
 
     None where the job has more to do or to say, as that this is another run, or that its data changed.
     """
     newest = newest_checkpoint(folder)
-    if not all(hasattr(job, name) for name in TRAINING) or newest is None or steps_of(newest) < job.steps:
+    if not all(hasattr(job, name) for name in TRAINING_FIELDS) or newest is None or checkpoint_step(newest) < job.steps:
         return None
-    from ponder.models.load import pinned  # not where nothing was trained: it imports torch
+    from ponder.models.load import pin_job_models  # not where nothing was trained: it imports torch
     from ponder.pipelines.inputs import inputs_of
 
     try:
-        same = pinned(job, folder)
+        same = pin_job_models(job, folder)
         with Run(folder, same, inputs_of(same)):
             return newest / "model"
     except PonderError:

@@ -7,33 +7,33 @@ from collections.abc import Sequence
 
 from ponder.errors import TaskError
 from ponder.pipelines.keeping import Keeper
-from ponder.pipelines.summary import rewards
-from ponder.train.objective import Memory
+from ponder.pipelines.summary import group_rewards
+from ponder.train.objective import ObjectiveState
 from ponder.types import Trace
 
-SEEN, LIVE = "flat/answers", "flat/live"  # in a run's memory: rewards so far, and whether any differed
-LOWEST, HIGHEST = "flat/lowest", "flat/highest"
+NUM_REWARDS_KEY, HAS_SPREAD_KEY = "flat/answers", "flat/live"  # in a run's memory: rewards so far, and whether any differed
+MIN_REWARD_KEY, MAX_REWARD_KEY = "flat/lowest", "flat/highest"
 
 
-def note(memory: Memory, step: int, traces: Sequence[Trace], scorer: str, alone: bool) -> None:
+def update_flat_rewards(memory: ObjectiveState, step: int, traces: Sequence[Trace], scorer: str, compare_across_problems: bool) -> None:
     """Count a step's rewards in. `alone`: an answer is compared with those to other problems too, not only with its
     group. A run from before this was kept is taken to have had a signal."""
-    if memory.get(LIVE) or (step and SEEN not in memory):
-        memory[LIVE] = 1.0
+    if memory.get(HAS_SPREAD_KEY) or (step and NUM_REWARDS_KEY not in memory):
+        memory[HAS_SPREAD_KEY] = 1.0
         return
-    groups = [rewards(t, scorer) for t in traces]
+    groups = [group_rewards(t, scorer) for t in traces]
     every = [r for group in groups for r in group]
-    memory[SEEN] = memory.get(SEEN, 0.0) + len(every)
+    memory[NUM_REWARDS_KEY] = memory.get(NUM_REWARDS_KEY, 0.0) + len(every)
     if every:
-        memory[LOWEST] = min([*every, memory.get(LOWEST, every[0])])
-        memory[HIGHEST] = max([*every, memory.get(HIGHEST, every[0])])
-    differ = memory.get(LOWEST) != memory.get(HIGHEST) if alone else any(len(set(group)) > 1 for group in groups)
-    memory[LIVE] = float(differ)
+        memory[MIN_REWARD_KEY] = min([*every, memory.get(MIN_REWARD_KEY, every[0])])
+        memory[MAX_REWARD_KEY] = max([*every, memory.get(MAX_REWARD_KEY, every[0])])
+    differ = memory.get(MIN_REWARD_KEY) != memory.get(MAX_REWARD_KEY) if compare_across_problems else any(len(set(group)) > 1 for group in groups)
+    memory[HAS_SPREAD_KEY] = float(differ)
 
 
-def check(keeper: Keeper, patience: int) -> None:
+def stop_if_flat(keeper: Keeper, patience: int) -> None:
     """Say so soon; and after so many steps stop, with all that was done kept. Whoever goes on is asked again."""
-    why, done, total = lacking(keeper.state.memory), keeper.state.step, keeper.job.steps
+    why, done, total = describe_flat_rewards(keeper.state.objective_state), keeper.state.step, keeper.job.steps
     if why and done == min(2, total):
         warnings.warn(f"after step {done} {why}", stacklevel=2)
     if why and patience and done % patience == 0:
@@ -43,11 +43,11 @@ def check(keeper: Keeper, patience: int) -> None:
         raise TaskError(f"stopped after {done} of {total} steps: {why}. All is kept, and the same command {on}")
 
 
-def lacking(memory: Memory) -> str:
+def describe_flat_rewards(memory: ObjectiveState) -> str:
     """What is wrong with the rewards, and what to do; empty where some differed, or none is known."""
-    if memory.get(LIVE) or not memory.get(SEEN):
+    if memory.get(HAS_SPREAD_KEY) or not memory.get(NUM_REWARDS_KEY):
         return ""
-    low, high, count = memory[LOWEST], memory[HIGHEST], int(memory[SEEN])
+    low, high, count = memory[MIN_REWARD_KEY], memory[MAX_REWARD_KEY], int(memory[NUM_REWARDS_KEY])
     said = f"all {count} rewards are {high:g}"
     if low < high:
         said = f"{count} rewards lie from {low:g} to {high:g}, but never differ for one problem"

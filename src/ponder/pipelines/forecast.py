@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-CHOICES = (2, 4, 8, 16, 32, 64)  # group sizes to compare
-SURE = 0.9  # of the probability lies within a range that is told
+GROUP_SIZES = (2, 4, 8, 16, 32, 64)  # group sizes to compare
+CREDIBLE_MASS = 0.9  # of the probability lies within a range that is told
 
 
-def dead(p: float, n: int) -> float:
+def dead_group_probability(p: float, n: int) -> float:
     """Probability that n rewards are equal where each is 1 with probability p, else 0."""
     return p**n + (1 - p) ** n
 
@@ -32,7 +32,7 @@ def expected_dead(a: float, b: float, n: int) -> float:
 
 
 @dataclass(frozen=True)
-class Rates:
+class PassRates:
     """How pass rates are spread over problems: Beta shapes and how likely each is."""
 
     a_S: Array
@@ -43,16 +43,16 @@ class Rates:
         """Of the pass rate."""
         return float(self.weight_S @ (self.a_S / (self.a_S + self.b_S)))
 
-    def dead(self, n: int) -> tuple[float, float, float]:
+    def dead_share(self, n: int) -> tuple[float, float, float]:
         """Share of groups of n without a gradient on new problems: expected, and a range that holds it (90 %)."""
         share_S = np.array([expected_dead(a, b, n) for a, b in zip(self.a_S, self.b_S, strict=True)])
         order = np.argsort(share_S)
         below = np.cumsum(self.weight_S[order])
-        low, high = (share_S[order][np.searchsorted(below, q)] for q in ((1 - SURE) / 2, (1 + SURE) / 2))
+        low, high = (share_S[order][np.searchsorted(below, q)] for q in ((1 - CREDIBLE_MASS) / 2, (1 + CREDIBLE_MASS) / 2))
         return float(self.weight_S @ share_S), float(low), float(high)
 
 
-def rates(tries: Sequence[int], passes: Sequence[int]) -> Rates:
+def fit_pass_rates(tries: Sequence[int], passes: Sequence[int]) -> PassRates:
     """From each problem's tries and passes.
 
     Means m lie evenly in log m / (1 - m) from 1/1000 to 999/1000, concentrations a + b from 1/4 to 64 in log; every
@@ -65,7 +65,7 @@ def rates(tries: Sequence[int], passes: Sequence[int]) -> Rates:
     for t, p in zip(tries, passes, strict=True):
         log_S += _rising(a_S, p) + _rising(b_S, t - p) - _rising(a_S + b_S, t)
     weight_S = np.exp(log_S - log_S.max())
-    return Rates(a_S, b_S, weight_S / weight_S.sum())
+    return PassRates(a_S, b_S, weight_S / weight_S.sum())
 
 
 def _rising(x_S: Array, count: int) -> Array:
@@ -74,7 +74,7 @@ def _rising(x_S: Array, count: int) -> Array:
 
 
 @dataclass(frozen=True)
-class Groups:
+class GroupForecast:
     """A forecast of groups: how many rewards are the best, and the share without a gradient at several sizes."""
 
     n: int
@@ -86,7 +86,7 @@ class Groups:
     by_n: dict[int, float]  # expected share at other sizes
 
 
-def groups(rewards: Sequence[Sequence[float]]) -> Groups | None:
+def forecast_groups(rewards: Sequence[Sequence[float]]) -> GroupForecast | None:
     """From each problem's judged rewards; None where these are not of two kinds at most, or none were judged.
 
     The higher of two kinds is a pass; where there is one kind only, it is one from 1 on.
@@ -98,20 +98,20 @@ def groups(rewards: Sequence[Sequence[float]]) -> Groups | None:
     best = kinds[-1] if len(kinds) == 2 else max(kinds[-1], 1.0)
     passes = [sum(r == best for r in g) for g in known]
     n = max(map(len, known))
-    spread = rates([len(g) for g in known], passes)
-    expected, low, high = spread.dead(n)
-    by_n = {k: spread.dead(k)[0] for k in sorted({*CHOICES, n})}
+    spread = fit_pass_rates([len(g) for g in known], passes)
+    expected, low, high = spread.dead_share(n)
+    by_n = {k: spread.dead_share(k)[0] for k in sorted({*GROUP_SIZES, n})}
     observed = sum(len(set(g)) == 1 for g in known) / len(known)
-    return Groups(n, sum(passes) / sum(map(len, known)), observed, expected, low, high, by_n)
+    return GroupForecast(n, sum(passes) / sum(map(len, known)), observed, expected, low, high, by_n)
 
 
-def enough(found: Groups, most: float) -> int | None:
+def smallest_group_size(found: GroupForecast, most: float) -> int | None:
     """The smallest group size at which no more than this share is expected to be without a gradient."""
     return next((n for n, share in sorted(found.by_n.items()) if share <= most), None)
 
 
 @dataclass(frozen=True)
-class Time:
+class RunTimeForecast:
     """Seconds of a whole run: by its latest step, and what it can hardly be below and above.
 
     `growing`: the highest has longer completions; `learned`: the steps had something to learn from.
@@ -120,13 +120,13 @@ class Time:
     expected: float
     low: float
     high: float
-    growing: bool
-    learned: bool
+    completions_may_grow: bool
+    had_gradient: bool
 
 
-def run_time(
+def forecast_run_time(
     steps: int, sample: Sequence[float], learn: Sequence[float], live: Sequence[float], full: float, growth: float
-) -> Time:
+) -> RunTimeForecast:
     """Of a run, from the seconds of its first steps. The very first is slower than others: memory is new to it.
 
     `live`: the share of groups that each step learned from; where it is not all of them, `full` is what those would
@@ -135,4 +135,4 @@ def run_time(
     both = [s + t for s, t in zip(sample, learn, strict=True)]
     more = [full * (1 - share) for share in live]
     high = steps * max(b + m for b, m in zip(both, more, strict=True)) * max(1.0, growth)
-    return Time(steps * both[-1], steps * min(both), high, growth > 1, all(share > 0 for share in live))
+    return RunTimeForecast(steps * both[-1], steps * min(both), high, growth > 1, all(share > 0 for share in live))

@@ -7,14 +7,14 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from ponder.errors import UnknownName, UsageError
-from ponder.names import load
+from ponder.names import import_object
 from ponder.protocols import Policy, Scorer, Task
 from ponder.reason.operators.reduce import REDUCTIONS
 from ponder.reason.operators.self_evaluate import PTrue
 from ponder.reason.scorers import AtEnds, Likelihood
 
 ORACLE = "oracle"
-KNOWN = ("likelihood", "p_true", ORACLE, "oracle+GUIDE", "reward:FOLDER", "genrm:MODEL", "module:object")
+KNOWN_GUIDES = ("likelihood", "p_true", ORACLE, "oracle+GUIDE", "reward:FOLDER", "genrm:MODEL", "module:object")
 _REWARD = re.compile(rf"reward(?:\+({'|'.join(REDUCTIONS)}))?")
 
 
@@ -62,18 +62,18 @@ def guide_named(
     if kind.startswith("genrm") and rest:
         from ponder.models.genrm import GenRM
         from ponder.models.load import load_any
-        from ponder.models.shared import holds
+        from ponder.models.shared import runs_model
 
-        if not learned(name)[0]:
+        if not parse_reward_model(name)[0]:
             raise UsageError(f"{kind!r} is no judge: genrm:MODEL asks at once, genrm+8:MODEL writes 8 rationales first")
         rationales = int(kind.removeprefix("genrm") or 0)
-        if policy is not None and holds(policy, rest, device, dtype):
+        if policy is not None and runs_model(policy, rest, device, dtype):
             return GenRM(policy, rationales)
         return GenRM(load_any(rest, device=device, dtype=dtype), rationales)
     if rest:
-        found: Any = load(name)
+        found: Any = import_object(name)
         return found() if isinstance(found, type) else found
-    raise UnknownName("guide", name, KNOWN)
+    raise UnknownName("guide", name, KNOWN_GUIDES)
 
 
 def default_guide(strategy: Any) -> str:
@@ -92,14 +92,14 @@ def sees_gold(guide: str) -> bool:
     return guide.partition("+")[0] == ORACLE
 
 
-def code_of(guide: str) -> str:
+def guide_code(guide: str) -> str:
     """The `module:object` in a guide's name; empty where there is none."""
     while guide.startswith(ORACLE + "+"):
         guide = guide.removeprefix(ORACLE + "+")
-    return guide if ":" in guide and not learned(guide)[0] else ""
+    return guide if ":" in guide and not parse_reward_model(guide)[0] else ""
 
 
-def learned(guide: str) -> tuple[str, str]:
+def parse_reward_model(guide: str) -> tuple[str, str]:
     """What kind of judge it is, and its model; both empty where a guide has no weights of its own."""
     kind, _, rest = guide.partition(":")
     return (kind, rest) if rest and re.fullmatch(rf"(oracle\+)?({_REWARD.pattern}|genrm(\+\d+)?)", kind) else ("", "")

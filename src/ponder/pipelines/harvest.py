@@ -16,24 +16,24 @@ from ponder import event_loop, jobs
 from ponder.errors import RunError, TaskError, UnknownName, UsageError
 from ponder.funnel import Funnel
 from ponder.measure.readers.runs import run_task, run_verifier, verifier_of
-from ponder.models.genrm import lesson
-from ponder.names import limited
-from ponder.pipelines.held_out import may_learn, none_left, sided_traces
-from ponder.pipelines.kinds import APPLIES, EACH, ESTIMATES, FORMS, INSTEAD, MANY, WHAT, WITH_TOKENS, Format, What
-from ponder.pipelines.rows import FUNNEL, told, write_rows
-from ponder.protocols import Scorer, Silent, Task, Watch
+from ponder.models.genrm import training_row
+from ponder.names import only_allowed
+from ponder.pipelines.held_out import may_learn, raise_if_all_held_out, sided_traces
+from ponder.pipelines.kinds import SETTING_KINDS, DEFAULT_MAX_PER_PROBLEM, ESTIMATE_KINDS, LABEL_FORMATS, NOTHING_LEFT_ADVICE, UNCAPPED_KINDS, HARVEST_KINDS, TOKEN_KINDS, LabelFormat, HarvestKind
+from ponder.pipelines.rows import FUNNEL, filter_report_lines, write_jsonl
+from ponder.protocols import Scorer, Silent, Task, Progress
 from ponder.reason import harvest as reap
-from ponder.reason.harvest.found import By, Found, Origin
-from ponder.reason.harvest.journeys import Reads
+from ponder.reason.harvest.found import KeepRule, HarvestedRow, Origin
+from ponder.reason.harvest.journeys import TextCodec
 from ponder.runs import Run, read_job, read_traces, write_json
-from ponder.tasks.steps import FORMATS, LABEL
-from ponder.trust import allowed, trusting
+from ponder.tasks.steps import STEP_LABEL_FORMATS, LABEL_SCORE
+from ponder.trust import allowed_names, trust_within
 from ponder.types import Ids, Problem, Score, Step, Trace, ids, prompt_trace
 
 if TYPE_CHECKING:
     from ponder.models.tokenizer import Tokenizer
 
-DATA = "data.jsonl"
+HARVEST_FILE = "data.jsonl"
 
 
 @dataclass(frozen=True)
@@ -47,49 +47,49 @@ class Harvest:
     """
 
     runs: tuple[str, ...]
-    what: What = "chains"
+    kind: HarvestKind = "chains"
     scorer: str = ""
-    bar: float = 1.0  # the score from which an answer is right
-    each: int | None = None  # None: EACH of what somebody imitates, and all of what estimates something
-    by: By = "shortest"
-    longest: int | None = None  # tokens of an answer
-    margin: float = 0.5  # between the scores of a pair
-    turns: int = 2  # wrong ones in a journey, at most
-    depth: int = 4  # steps into a wrong turn, at most
-    least: int = 1  # visits of a prefix with a value
-    oracle: bool = False  # also labels and values from searches that the gold answer guided
+    min_score: float = 1.0  # the score from which an answer is right
+    max_per_problem: int | None = None  # None: EACH of what somebody imitates, and all of what estimates something
+    keep: KeepRule = "shortest"
+    max_tokens: int | None = None  # tokens of an answer
+    min_margin: float = 0.5  # between the scores of a pair
+    max_wrong_turns: int = 2  # wrong ones in a journey, at most
+    max_wrong_turn_steps: int = 4  # steps into a wrong turn, at most
+    min_visits: int = 1  # visits of a prefix with a value
+    include_oracle: bool = False  # also labels and values from searches that the gold answer guided
     include_held_out: bool = False  # also traces of an evaluation
     task: Task | None = None
-    model: str | None = None  # also write token ids, which this model's tokenizer must read as the traces' text
-    format: Format = "stepwise"  # of labels
+    tokens_model: str | None = None  # also write token ids, which this model's tokenizer must read as the traces' text
+    format: LabelFormat = "stepwise"  # of labels
 
     def __post_init__(self) -> None:
         if not self.runs or isinstance(self.runs, str):
             raise UsageError("name at least one run directory to harvest from")
-        if self.what not in WHAT:
-            raise UnknownName("harvest", str(self.what), WHAT)
-        for given, known, kind in ((self.by, get_args(By), "choice"), (self.format, FORMS, "format of labels")):
+        if self.kind not in HARVEST_KINDS:
+            raise UnknownName("harvest", str(self.kind), HARVEST_KINDS)
+        for given, known, kind in ((self.keep, get_args(KeepRule), "choice"), (self.format, LABEL_FORMATS, "format of labels")):
             if given not in known:
                 raise UnknownName(kind, str(given), known)
-        bounds = (self.each, self.turns, self.depth, self.least, self.longest)
+        bounds = (self.max_per_problem, self.max_wrong_turns, self.max_wrong_turn_steps, self.min_visits, self.max_tokens)
         if any(bound is not None and bound < 1 for bound in bounds):
             raise UsageError("each, turns, depth, least and longest must each be at least 1")
-        if not self.margin > 0:
-            raise UsageError(f"margin is {self.margin}; a preference needs a difference above 0")
-        if self.model is not None and self.what not in WITH_TOKENS:
-            raise UsageError(f"token ids are for {' and '.join(WITH_TOKENS)}: leave them out for {self.what}")
+        if not self.min_margin > 0:
+            raise UsageError(f"margin is {self.min_margin}; a preference needs a difference above 0")
+        if self.tokens_model is not None and self.kind not in TOKEN_KINDS:
+            raise UsageError(f"token ids are for {' and '.join(TOKEN_KINDS)}: leave them out for {self.kind}")
         for f in fields(self):
-            if getattr(self, f.name) != f.default and self.what not in (kinds := APPLIES.get(f.name, WHAT)):
-                raise UsageError(f"`{f.name}` is for {', '.join(kinds)}: leave it out for {self.what}")
-        if self.by != "shortest" and self.each is None and self.what in MANY:
-            raise UsageError(f"`by` chooses among {self.what} only where `each` says how many: give that too")
+            if getattr(self, f.name) != f.default and self.kind not in (kinds := SETTING_KINDS.get(f.name, HARVEST_KINDS)):
+                raise UsageError(f"`{f.name}` is for {', '.join(kinds)}: leave it out for {self.kind}")
+        if self.keep != "shortest" and self.max_per_problem is None and self.kind in UNCAPPED_KINDS:
+            raise UsageError(f"`by` chooses among {self.kind} only where `each` says how many: give that too")
 
-    def __call__(self, folder: str | Path, watch: Watch | None = None) -> Path:
+    def __call__(self, folder: str | Path, watch: Progress | None = None) -> Path:
         """As a stage: the rows in the folder's data.jsonl. A harvest that is done is not done again."""
         from ponder.pipelines.inputs import inputs_of
 
         with Run(folder, self, inputs_of(self)) as run:
-            out = run.folder / DATA
+            out = run.folder / HARVEST_FILE
             if not out.exists():
                 funnel = Funnel()
                 try:
@@ -97,115 +97,115 @@ class Harvest:
                 finally:  # also where nothing was left
                     if funnel.stages:
                         write_json(run.folder / FUNNEL, funnel.to_json())
-                write_rows(out, rows)
+                write_jsonl(out, rows)
         return out
 
-    def closing(self, folder: Path) -> list[str]:
+    def summary_lines(self, folder: Path) -> list[str]:
         """What came out, for people."""
-        return [*told(folder), f"{self.what:<9} {folder / DATA}"]
+        return [*filter_report_lines(folder), f"{self.kind:<9} {folder / HARVEST_FILE}"]
 
-    def rows(self, funnel: Funnel, watch: Watch | None = None) -> list[dict[str, Any]]:
+    def rows(self, funnel: Funnel, watch: Progress | None = None) -> list[dict[str, Any]]:
         """What a file says, one row each. Where nothing is left, an error with the funnel."""
-        with trusting(jobs.foreign_in(self.task)):  # what its own task is, that of a run may be too
+        with trust_within(jobs.foreign_in(self.task)):  # what its own task is, that of a run may be too
             return self._rows(funnel, watch or Silent())
 
-    def _rows(self, funnel: Funnel, watch: Watch) -> list[dict[str, Any]]:
+    def _rows(self, funnel: Funnel, watch: Progress) -> list[dict[str, Any]]:
         watch.phase("read")
         for run in self.runs:
             has_traces(run)
-        scorer = {run: self.scorer or self._scorer(run) for run in self.runs}
-        reads = None if self.model is None else _Reader.of(self.model)
-        found: list[Found] = []
+        scorer = {run: self.scorer or self._choose_scorer(run) for run in self.runs}
+        reads = None if self.tokens_model is None else _Reader.of(self.tokens_model)
+        found: list[HarvestedRow] = []
         problems: dict[str, Problem] = {}
-        for origin, trace in self._traces(funnel, scorer):
-            fresh = list(self._harvest(trace, scorer[origin.run], funnel, origin, reads))
+        for origin, trace in self._training_traces(funnel, scorer):
+            fresh = list(self._harvest_trace(trace, scorer[origin.run], funnel, origin, reads))
             found += fresh
             if fresh:
                 problems[fresh[0].problem] = trace.problem
         if not found:
-            none_left(funnel)
-            funnel.stop(f"the runs hold no {self.what} by {_named(scorer)}; {INSTEAD[self.what]}")
-        if self.what == "journeys":
+            raise_if_all_held_out(funnel)
+            funnel.fail(f"the runs hold no {self.kind} by {_named(scorer)}; {NOTHING_LEFT_ADVICE[self.kind]}")
+        if self.kind == "journeys":
             watch.phase("judge")
             judges = {run: own_judge(run) if self.task is None else self.task.verifier for run in self.runs}
             judges = {run: judge if judge and judge.name == scorer[run] else None for run, judge in judges.items()}
-            with nullcontext() if self.task is not None else limited(allowed()):
-                found = event_loop.run(still_right(found, problems, judges, self.bar, funnel))
-        ways = self.what in ESTIMATES and self.format == "stepwise"
+            with nullcontext() if self.task is not None else only_allowed(allowed_names()):
+                found = event_loop.run(still_right(found, problems, judges, self.min_score, funnel))
+        ways = self.kind in ESTIMATE_KINDS and self.format == "stepwise"
         if ways:
-            found = reap.woven(reap.merged(found, funnel))
-        each = self.each or (None if self.what in MANY else EACH)
-        kept = reap.keep(found, funnel, each, self.by, exact=self.what in ESTIMATES)
+            found = reap.woven(reap.merge_estimates(found, funnel))
+        each = self.max_per_problem or (None if self.kind in UNCAPPED_KINDS else DEFAULT_MAX_PER_PROBLEM)
+        kept = reap.deduplicate_and_limit(found, funnel, each, self.keep, exact=self.kind in ESTIMATE_KINDS)
         if not kept:
-            funnel.stop(f"no {self.what} are left; {INSTEAD[self.what]}")
+            funnel.fail(f"no {self.kind} are left; {NOTHING_LEFT_ADVICE[self.kind]}")
         return [one.row for one in (reap.told_once(kept) if ways else kept)]
 
-    def _scorer(self, run: str) -> str:
+    def _choose_scorer(self, run: str) -> str:
         """Operators were applied whether or not anybody judged what came of them."""
-        if self.what == "labels" and _labelled(run):
-            return LABEL
-        return "" if self.what == "operators" and not scorers((run,)) else only_scorer((run,))
+        if self.kind == "labels" and _labelled(run):
+            return LABEL_SCORE
+        return "" if self.kind == "operators" and not count_scorers((run,)) else only_scorer((run,))
 
-    def _traces(self, funnel: Funnel, scorer: Mapping[str, str]) -> Iterator[tuple[Origin, Trace]]:
+    def _training_traces(self, funnel: Funnel, scorer: Mapping[str, str]) -> Iterator[tuple[Origin, Trace]]:
         for run in self.runs:
-            own = self.what == "labels" and scorer[run] == LABEL  # each from answers of its own, whoever led to it
+            own = self.kind == "labels" and scorer[run] == LABEL_SCORE  # each from answers of its own, whoever led to it
             for at, trace, held in sided_traces(run):
                 funnel.add("traces", 1)
                 if not may_learn(held, funnel, self.include_held_out):
                     continue
-                strict = self.what in ESTIMATES and not self.oracle and not own
-                if not strict or funnel.passes("not led by the gold answer", not trace.oracle, "led by it"):
+                strict = self.kind in ESTIMATE_KINDS and not self.include_oracle and not own
+                if not strict or funnel.record("not led by the gold answer", not trace.oracle, "led by it"):
                     yield Origin(str(run), at, held), trace
 
-    def _harvest(
-        self, trace: Trace, scorer: str, funnel: Funnel, origin: Origin, reads: Reads | None
-    ) -> Iterator[Found]:
-        match self.what:
+    def _harvest_trace(
+        self, trace: Trace, scorer: str, funnel: Funnel, origin: Origin, reads: TextCodec | None
+    ) -> Iterator[HarvestedRow]:
+        match self.kind:
             case "chains":
-                for one in reap.chains(trace, scorer, funnel, origin, self.bar, self.longest):
+                for one in reap.harvest_chains(trace, scorer, funnel, origin, self.min_score, self.max_tokens):
                     yield one if reads is None else _with_tokens(one, trace, reads)
             case "journeys":
-                told = reap.journeys(trace, scorer, funnel, origin, self.bar, self.turns, self.depth, self.longest)
+                told = reap.harvest_journeys(trace, scorer, funnel, origin, self.min_score, self.max_wrong_turns, self.max_wrong_turn_steps, self.max_tokens)
                 for one, parts in told:
                     if reads is None:
                         yield one
                         continue
-                    alone = reap.as_trace(trace, parts, reads)
-                    if funnel.passes("told in whole tokens", alone is not None, "a thought had to be cut"):
+                    alone = reap.journey_trace(trace, parts, reads)
+                    if funnel.record("told in whole tokens", alone is not None, "a thought had to be cut"):
                         assert alone is not None
                         words = [place for place, part in enumerate(parts, 1) if part.step is None]
-                        one.row.update(reap.tokens_of(alone, words))
+                        one.row.update(reap.training_tokens(alone, words))
                         yield one
             case "pairs":
-                yield from reap.answer_pairs(trace, scorer, funnel, origin, self.margin, self.longest)
+                yield from reap.answer_pairs(trace, scorer, funnel, origin, self.min_margin, self.max_tokens)
             case "siblings":
-                yield from reap.sibling_pairs(trace, scorer, funnel, origin, self.margin, self.longest)
+                yield from reap.sibling_pairs(trace, scorer, funnel, origin, self.min_margin, self.max_tokens)
             case "labels":
                 if self.format == "stepwise":
-                    yield from reap.step_labels(trace, scorer, funnel, origin, self.bar, own=scorer == LABEL)
+                    yield from reap.step_labels(trace, scorer, funnel, origin, self.min_score, own=scorer == LABEL_SCORE)
                 else:
                     yield from _in_format(trace, scorer, funnel, origin, self.format)
             case "values":
-                yield from reap.values(trace, scorer, funnel, origin, self.least)
+                yield from reap.prefix_values(trace, scorer, funnel, origin, self.min_visits)
             case "verdicts" | "rationales":
                 yield from _verdicts(trace, scorer, funnel, origin, self)
             case "operators":
-                yield from reap.supervision(trace, scorer, funnel, origin)
+                yield from reap.operator_supervision(trace, scorer, funnel, origin)
 
 
 async def still_right(
-    found: Sequence[Found],
+    found: Sequence[HarvestedRow],
     problems: Mapping[str, Problem],
     judges: Mapping[str, Scorer | None],
     bar: float,
     funnel: Funnel,
-) -> list[Found]:
+) -> list[HarvestedRow]:
     """Those that are right when they are read as one answer: a wrong one told on the way must not count beside it.
 
     `judges`: by run. Where a run has none its journeys stay; a row says under `verified` whether it was judged again.
     """
 
-    async def judge(one: Found) -> Score | None:
+    async def judge(one: HarvestedRow) -> Score | None:
         judge = judges[one.row["from"]["run"]]
         if judge is None:
             return None
@@ -218,7 +218,7 @@ async def still_right(
     for one, score in zip(found, await asyncio.gather(*map(judge, found)), strict=True):
         one.row["verified"] = score is not None
         right = score is not None and score.value is not None and score.value >= bar
-        if score is None or funnel.passes("still right as one answer", right, score.reason or "wrong"):
+        if score is None or funnel.record("still right as one answer", right, score.reason or "wrong"):
             kept.append(one)
     return kept
 
@@ -237,7 +237,7 @@ def _solves(run: str) -> bool:
 def only_scorer(runs: Sequence[str]) -> str:
     """The one scorer whose verdicts stand on the answers; of several, the verifier of the runs' own task. Where that is
     not known either, somebody must choose."""
-    names = scorers(runs)
+    names = count_scorers(runs)
     if len(names) == 1:
         return next(iter(names))
     own = {name for run in runs if _solves(run) and (name := run_verifier(Path(run), run_task(Path(run)))) is not None}
@@ -249,18 +249,18 @@ def only_scorer(runs: Sequence[str]) -> str:
     raise UsageError(f"the answers have several scores; say which one decides: --scorer with one of {listed}")
 
 
-def scorers(runs: Sequence[str], first: int = 200) -> Counter[str]:
+def count_scorers(runs: Sequence[str], first: int = 200) -> Counter[str]:
     """Who scored how many answers, in the first traces of each run."""
     seen: Counter[str] = Counter()
     for run in runs:
         for _, trace in islice(read_traces(run), first):
-            seen.update(name for end in reap.ends(trace) for name in trace.steps[end].scores)
+            seen.update(name for end in reap.answer_steps(trace) for name in trace.steps[end].scores)
     return seen
 
 
 def _labelled(run: str, first: int = 200) -> bool:
     """Somebody labelled the steps of its first traces themselves."""
-    return any(LABEL in step.scores for _, trace in islice(read_traces(run), first) for step in trace.steps)
+    return any(LABEL_SCORE in step.scores for _, trace in islice(read_traces(run), first) for step in trace.steps)
 
 
 def has_traces(run: str) -> None:
@@ -278,44 +278,44 @@ def _instead(run: str) -> str:
 
 def _named(scorer: Mapping[str, str]) -> str:
     """By run, and who else there is where that one said nothing."""
-    names = scorers(list(scorer))
+    names = count_scorers(list(scorer))
     listed = ", ".join(repr(name) for name in dict.fromkeys(scorer.values()))
     others = "" if set(scorer.values()) & set(names) else f" (the answers were scored by: {', '.join(sorted(names))})"
     return f"the scorer {listed}{others}"
 
 
-def _in_format(trace: Trace, scorer: str, funnel: Funnel, origin: Origin, format: Format) -> Iterator[Found]:
+def _in_format(trace: Trace, scorer: str, funnel: Funnel, origin: Origin, format: LabelFormat) -> Iterator[HarvestedRow]:
     """A labelled tree as the rows of a format, which has its own way to tell what ways share."""
-    known = reap.labels_on(trace, scorer) if scorer == LABEL else reap.outcomes(trace, scorer)
-    rows = list(FORMATS[format].write(reap.labelled_tree(trace, known, LABEL)))
-    funnel.passes("traces with labels", bool(rows), f"none that {format} can hold")
+    known = reap.labels_on(trace, scorer) if scorer == LABEL_SCORE else reap.outcomes_by_step(trace, scorer)
+    rows = list(STEP_LABEL_FORMATS[format].write(reap.labelled_tree(trace, known, LABEL_SCORE)))
+    funnel.record("traces with labels", bool(rows), f"none that {format} can hold")
     for row in rows:
         size = sum(len(step.token_ids) for step in trace.steps[1:])
-        yield Found(reap.key(trace.problem), json.dumps(row), size, row | {"from": origin.of(trace)})
+        yield HarvestedRow(reap.problem_key(trace.problem), json.dumps(row), size, row | {"from": origin.record(trace)})
 
 
-def _verdicts(trace: Trace, scorer: str, funnel: Funnel, origin: Origin, job: Harvest) -> Iterator[Found]:
+def _verdicts(trace: Trace, scorer: str, funnel: Funnel, origin: Origin, job: Harvest) -> Iterator[HarvestedRow]:
     """Rows from which a generative judge learns: an answer, and whether it is right. With rationales another, right
     answer to the same question stands before that: the judge learns to solve it first."""
-    ends = [(end, trace.score(end, scorer) or 0.0) for end in reap.usable(trace, scorer, funnel, job.longest)]
-    right = [end for end, score in ends if score >= job.bar]
+    ends = [(end, trace.score(end, scorer) or 0.0) for end in reap.judged_answers(trace, scorer, funnel, job.max_tokens)]
+    right = [end for end, score in ends if score >= job.min_score]
     for at, (end, score) in enumerate(ends):
         others = [other for other in right if other != end] or right
         why = "no right answer to check it by"
-        if job.what == "rationales" and not funnel.passes("with a rationale", bool(others), why):
+        if job.kind == "rationales" and not funnel.record("with a rationale", bool(others), why):
             continue
-        text, size = trace.text(end), reap.size(trace, end)
-        first = trace.text(others[at % len(others)]) if job.what == "rationales" else None
-        row = lesson(trace.problem.bare, text, score >= job.bar, first)
-        row |= {"score": score, "tokens": size, "from": origin.of(trace, steps=trace.path(end))}
-        yield Found(reap.key(trace.problem), text, size, row)
+        text, size = trace.text(end), reap.answer_tokens(trace, end)
+        first = trace.text(others[at % len(others)]) if job.kind == "rationales" else None
+        row = training_row(trace.problem.bare_question, text, score >= job.min_score, first)
+        row |= {"score": score, "tokens": size, "from": origin.record(trace, steps=trace.path(end))}
+        yield HarvestedRow(reap.problem_key(trace.problem), text, size, row)
 
 
-def _with_tokens(one: Found, trace: Trace, reads: Reads) -> Found:
-    alone = reap.chain(trace, one.row["from"]["steps"][-1])
+def _with_tokens(one: HarvestedRow, trace: Trace, reads: TextCodec) -> HarvestedRow:
+    alone = reap.branch_trace(trace, one.row["from"]["steps"][-1])
     for step in alone.steps[1:]:
-        reap.check_tokens(step, reads)
-    one.row.update(reap.tokens_of(alone))
+        reap.check_step_tokens(step, reads)
+    one.row.update(reap.training_tokens(alone))
     return one
 
 
@@ -332,7 +332,7 @@ class _Reader:
         return cls(tokenizer_of(model))
 
     def tokens(self, text: str) -> Ids:
-        return self.tokenizer.encode(text, special=False)
+        return self.tokenizer.encode(text, add_special_tokens=False)
 
     def text(self, tokens: Ids) -> str:
         return self.tokenizer.decode(tokens, keep_special=True)

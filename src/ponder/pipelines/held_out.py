@@ -16,9 +16,9 @@ from ponder.funnel import Funnel
 from ponder.runs import read_job, read_traces
 from ponder.types import Problem, Trace
 
-EVALUATION = "ponder.pipelines.evaluate:Evaluate"  # by name: who only reads traces need not load what solves
-STAGE = "of training problems"
-WHY = "held out, to measure on"
+EVALUATE_TYPE = "ponder.pipelines.evaluate:Evaluate"  # by name: who only reads traces need not load what solves
+TRAINING_ONLY_STAGE = "of training problems"
+HELD_OUT_REASON = "held out, to measure on"
 _TEST = re.compile(r"[^/]+/test/")
 
 
@@ -32,22 +32,22 @@ def _tests(id: Any) -> bool:
     return isinstance(id, str) and _TEST.match(id) is not None
 
 
-def measures(run: str) -> bool:
+def is_evaluation_run(run: str) -> bool:
     """Whether a run is an evaluation, or a job that was told to take an evaluation's traces."""
     job = read_job(run)
-    return isinstance(job, dict) and (job.get("is") == EVALUATION or job.get("include_held_out") is True)
+    return isinstance(job, dict) and (job.get("is") == EVALUATE_TYPE or job.get("include_held_out") is True)
 
 
 def sided_traces(run: str) -> Iterator[tuple[int, Trace, bool]]:
     """A run's traces with their steps, and whether each is of a held-out problem."""
-    all_are = measures(run)
+    all_are = is_evaluation_run(run)
     for at, trace in read_traces(run):
         yield at, trace, all_are or is_held_out(trace.problem)
 
 
-def may_learn(held: bool, funnel: Funnel, include: bool = False) -> bool:
+def may_learn(is_held_out: bool, funnel: Funnel, include: bool = False) -> bool:
     """Whether to learn from a trace. Held-out ones are counted and left out, unless somebody said `include`."""
-    return include or funnel.passes(STAGE, not held, WHY)
+    return include or funnel.record(TRAINING_ONLY_STAGE, not is_held_out, HELD_OUT_REASON)
 
 
 def training_traces(run: str, funnel: Funnel, include: bool = False) -> list[Trace]:
@@ -55,10 +55,10 @@ def training_traces(run: str, funnel: Funnel, include: bool = False) -> list[Tra
     return [trace for _, trace, held in sided_traces(run) if may_learn(held, funnel, include)]
 
 
-def none_left(funnel: Funnel) -> None:
+def raise_if_all_held_out(funnel: Funnel) -> None:
     """Raise where all that there was is held out."""
-    if funnel.stages.get(STAGE) == 0:
-        lost = funnel.lost[STAGE].total()
+    if funnel.stages.get(TRAINING_ONLY_STAGE) == 0:
+        lost = funnel.dropped[TRAINING_ONLY_STAGE].total()
         raise TaskError(
             f"all {lost:,} traces are of problems that are held out to measure on: a model that learns from them cannot"
             " be measured on them any more. Give runs on training problems, as `ponder train` and `ponder label` leave"

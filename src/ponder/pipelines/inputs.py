@@ -24,16 +24,16 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import PonderError
-from ponder.pipelines.filemarks import add, file_mark, folder_mark, traces_mark
-from ponder.pipelines.guides import learned
+from ponder.pipelines.filemarks import add_fingerprints, file_mark, folder_mark, traces_mark
+from ponder.pipelines.guides import parse_reward_model
 from ponder.pipelines.own_code import MAX_PATH_CHARS, code_marks
-from ponder.pipelines.weights import MODELS, weights_of
+from ponder.pipelines.weights import MODEL_FIELDS, weights_of
 from ponder.runs import read_job
-from ponder.tasks.drawn.procedural import Drawn
+from ponder.tasks.drawn.procedural import GeneratedProblems
 from ponder.types import Problem
 
-FIRST = 16
-SIDES = {"train": "training", "test": "held-out"}
+NUM_HASHED_PROBLEMS = 16
+SPLIT_NAMES = {"train": "training", "test": "held-out"}
 _OBJECT = re.compile(r"(?:oracle\+)?([A-Za-z_][\w.]*):[A-Za-z_][\w.]*")  # module:object
 
 
@@ -45,11 +45,11 @@ def inputs_of(job: Any) -> dict[str, str]:
         if isinstance(part, str):
             modules += [found[1]] if (found := _OBJECT.fullmatch(part)) else []
             if not (_is_task(owner) and _is_ponders(owner)):  # whose files are known by its problems
-                add(marks, _place(where, part, not _is_ponders(owner)))
+                add_fingerprints(marks, _place(where, part, not _is_ponders(owner)))
         else:
             modules.append(type(part).__module__)
             if _is_task(part):
-                add(marks, _problems(part, reads))
+                add_fingerprints(marks, _problems(part, reads))
     for run in getattr(job, "runs", ()):  # whose own verifiers may judge again
         modules += _modules_of(run)
     return marks | code_marks(modules)
@@ -97,8 +97,8 @@ def _problems(task: Any, reads: Sequence[str]) -> dict[str, str]:
         try:
             problems = getattr(task, side)
             listed = isinstance(problems, list | tuple)
-            if listed or not (isinstance(problems, Drawn) and _is_ponders(task)):
-                marks[f"the {SIDES[side]} problems of {task.name}"] = _digest(problems if listed else problems[:FIRST])
+            if listed or not (isinstance(problems, GeneratedProblems) and _is_ponders(task)):
+                marks[f"the {SPLIT_NAMES[side]} problems of {task.name}"] = _digest(problems if listed else problems[:NUM_HASHED_PROBLEMS])
         except PonderError:
             pass  # whoever asks them says what is wrong
     return marks
@@ -116,7 +116,7 @@ def _place(where: str, text: str, folders: bool) -> dict[str, str]:
     """What lies where a text says, where it says a place. `folders`: also one that is no run directory."""
     if not text.strip() or len(text) > MAX_PATH_CHARS or "\0" in text or "\n" in text:
         return {}
-    if where.rpartition(".")[2] in MODELS or learned(text)[0]:
+    if where.rpartition(".")[2] in MODEL_FIELDS or parse_reward_model(text)[0]:
         return {}
     try:
         path = Path(text).expanduser()

@@ -14,23 +14,23 @@ from ponder.errors import TaskError, UsageError
 from ponder.funnel import Funnel
 from ponder.models.local import Local
 from ponder.models.native import Native
-from ponder.pipelines.held_out import from_held_out, is_held_out, may_learn, none_left, training_traces, warn_of
-from ponder.pipelines.sft import end_token
-from ponder.tasks.split import held_out
-from ponder.tasks.steps import LABEL
-from ponder.tasks.steps.cut import split
-from ponder.tasks.steps.files import reader, rows_of, traces_of
+from ponder.pipelines.held_out import from_held_out, is_held_out, may_learn, raise_if_all_held_out, training_traces, warn_of
+from ponder.pipelines.sft import answer_end_token
+from ponder.tasks.split import hashes_to_test
+from ponder.tasks.steps import LABEL_SCORE
+from ponder.tasks.steps.cut import split_steps
+from ponder.tasks.steps.files import row_reader, parse_label_file, rows_to_traces
 from ponder.types import Cost, Trace, ids
 
-MOST = 64  # answers to one prompt that are brought together
+MAX_ANSWERS_PER_TRACE = 64  # answers to one prompt that are brought together
 
 
-def gather(
+def read_labelled_traces(
     data: Sequence[str],
     format: str | None = None,
     scorer: str | None = None,
     skip_bad: bool = False,
-    scored: bool = True,
+    needs_scores: bool = True,
     funnel: Funnel | None = None,
     include_held_out: bool = False,
 ) -> tuple[list[Trace], str]:
@@ -40,7 +40,7 @@ def gather(
     of `scorer`; without, the ones called "label", or of the only scorer that there is. Not `scored`: no scores needed.
     Rows of files that `skip_bad` leaves out are counted in the funnel, and so are traces of held-out problems.
     """
-    if scorer is not None and not scored:
+    if scorer is not None and not needs_scores:
         raise UsageError(f"what a search found below a step is nobody's score: leave out --scorer {scorer}")
     if (format is not None or skip_bad) and all(Path(place).is_dir() for place in data):
         given = f"--format {format}" if format is not None else "--skip-bad"
@@ -54,19 +54,19 @@ def gather(
         else:
             found = _from_file(place, format, skip_bad, funnel, sides, include_held_out)
         if not found:
-            none_left(sides)
+            raise_if_all_held_out(sides)
             raise TaskError(f"{place} holds no traces: let it think first, or give another")
         traces += found
         scores[place] = {name for t in found for s in t.steps for name in s.scores}
     names = set().union(*scores.values())
-    chosen = scorer or (LABEL if LABEL in names else next(iter(names)) if len(names) == 1 else None)
+    chosen = scorer or (LABEL_SCORE if LABEL_SCORE in names else next(iter(names)) if len(names) == 1 else None)
     without = [place for place, known in scores.items() if chosen not in known]
-    if scored and without:
+    if needs_scores and without:
         said = "; ".join(f"{place}: {', '.join(sorted(scores[place])) or 'none'}" for place in without)
         asked = f"no step has a score named {chosen!r}" if chosen else "say which scores are the labels"
         apart = ". One name must hold for all places: else learn from them apart" if len(data) > 1 else ""
         raise UsageError(f"{asked}: --scorer NAME; scores in {said}{apart}")
-    return traces, chosen or LABEL
+    return traces, chosen or LABEL_SCORE
 
 
 def _from_run(place: str, sides: Funnel, include_held_out: bool) -> list[Trace]:
@@ -78,13 +78,13 @@ def _from_run(place: str, sides: Funnel, include_held_out: bool) -> list[Trace]:
 def _from_file(
     place: str, format: str | None, skip_bad: bool, funnel: Funnel | None, sides: Funnel, include_held_out: bool
 ) -> list[Trace]:
-    rows = rows_of(place)
-    thought = bool(rows.good) and {"problem", "steps"} <= (first := rows.good[0][1]).keys()
+    rows = parse_label_file(place)
+    thought = bool(rows.valid) and {"problem", "steps"} <= (first := rows.valid[0][1]).keys()
     if format == "traces" or (format is None and thought and isinstance(first["problem"], dict)):
-        found = traces_of(rows, _thought, skip_bad, funnel)
+        found = rows_to_traces(rows, _thought, skip_bad, funnel)
         return [trace for trace in found if may_learn(is_held_out(trace.problem), sides, include_held_out)]
-    warn_of([from_held_out(row) for _, row in rows.good], place)
-    return traces_of(rows, reader(rows, format), skip_bad, funnel)
+    warn_of([from_held_out(row) for _, row in rows.valid], place)
+    return rows_to_traces(rows, row_reader(rows, format), skip_bad, funnel)
 
 
 def _thought(row: Mapping[str, Any], where: str) -> Trace:
@@ -110,14 +110,14 @@ def _sound(trace: Trace) -> Trace:
     return trace
 
 
-def encoded(trace: Trace, policy: Native, separator: str | None = None) -> Trace:
+def tokenize_trace(trace: Trace, policy: Native, separator: str | None = None) -> Trace:
     """The trace in the policy's tokens: texts that have none get them, what was sampled is kept as it is.
 
     `separator`: steps that the policy wrote are cut there. An answer that nobody sampled ends with the end token.
     """
     if any(len(step.token_ids) for step in trace.steps[1:]):
-        same_tokens(trace, policy)
-        out = split(trace, policy.text, separator) if separator else trace
+        check_same_tokens(trace, policy)
+        out = split_steps(trace, policy.text, separator) if separator else trace
     else:
         out = _tokenised(trace, policy)
     room, longest = policy.net.config.context, max(len(out.token_ids(i)) for i in out.leaves())
@@ -134,30 +134,30 @@ def _tokenised(trace: Trace, policy: Native) -> Trace:
     for step in trace.steps[1:]:
         tokens = policy.tokens(step.text)
         if step.done and (not len(tokens) or tokens[-1] not in policy.eos):
-            tokens = np.append(tokens, ids([end_token(policy.tokenizer)])).astype(np.int32)
+            tokens = np.append(tokens, ids([answer_end_token(policy.tokenizer)])).astype(np.int32)
         out.add(replace(step, token_ids=tokens, stop="eos" if step.done else "stop"))
     return out
 
 
-def same_tokens(trace: Trace, policy: Local) -> None:
+def check_same_tokens(trace: Trace, policy: Local) -> None:
     """Raise where what was written (by the policy, if it wrote any) does not read back as its own text."""
     anyone = not any(step.sampled for step in trace.steps)
     for i, step in enumerate(trace.steps):
         body = step.token_ids[:-1] if step.stop == "eos" else step.token_ids
         if step.parent is None or not len(body) or not (step.sampled or anyone):
             continue
-        if int(step.token_ids.max()) >= policy._vocab or policy.text(body) != step.text:
+        if int(step.token_ids.max()) >= policy.vocab_size or policy.text(body) != step.text:
             raise TaskError(
                 f"{trace.problem.id}, step {i} was written with another tokenizer: its tokens do not read as its text "
                 "with this model's; take traces of a model with the same tokenizer, or a file of texts"
             )
 
 
-def parted(traces: Iterable[Trace], tenths: int) -> tuple[list[Trace], list[Trace]]:
+def split_by_question(traces: Iterable[Trace], tenths: int) -> tuple[list[Trace], list[Trace]]:
     """To learn from and to measure on, by a hash of the question: no question is on both sides."""
     sides: tuple[list[Trace], list[Trace]] = [], []
     for trace in traces:
-        sides[held_out(_asked(trace), tenths)].append(trace)
+        sides[hashes_to_test(_asked(trace), tenths)].append(trace)
     return sides
 
 
@@ -167,7 +167,7 @@ def _asked(trace: Trace) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Labels:
+class LabelledTraces:
     """What a judge was trained and measured with."""
 
     train: list[Trace]
@@ -176,41 +176,41 @@ class Labels:
     funnel: Funnel = field(default_factory=Funnel)  # how they were chosen
 
 
-def labelled(
-    data: Sequence[str], policy: Native, places: Callable[[Trace, str], list[tuple[int, float]]], tenths: int,
+def prepare_labels(
+    data: Sequence[str], policy: Native, places: Callable[[Trace, str], list[tuple[int, float]]], held_out_tenths: int,
     format: str | None = None, scorer: str | None = None, separator: str | None = None, skip_bad: bool = False,
-    scored: bool = True, pairwise: bool = False, differ: bool = False, include_held_out: bool = False,
-) -> Labels:  # fmt: skip
+    needs_scores: bool = True, pairwise: bool = False, must_differ: bool = False, include_held_out: bool = False,
+) -> LabelledTraces:  # fmt: skip
     """Those traces in which something is labelled, in the policy's tokens, in two parts.
 
     `pairwise`: answers are compared, so those to one prompt are brought together. `differ`: the labels must.
     """
     funnel = Funnel()
-    traces, name = gather(data, format, scorer, skip_bad, scored, funnel, include_held_out)
+    traces, name = read_labelled_traces(data, format, scorer, skip_bad, needs_scores, funnel, include_held_out)
     funnel.add("traces", len(traces))
     ready = []
     for trace in traces:
         known = [step.scores[name] for step in trace.steps if name in step.scores]
         decided = any(score.value is not None for score in known)
         why = "all undecided" if known else "no score"
-        if not scored or funnel.passes(f"with a score by {name!r}", decided, why):
-            ready.append(encoded(trace, policy, separator))
+        if not needs_scores or funnel.record(f"with a score by {name!r}", decided, why):
+            ready.append(tokenize_trace(trace, policy, separator))
     if pairwise:
-        ready = together(ready)
+        ready = merge_by_prompt(ready)
         funnel.add("prompts", len(ready))
     asked = "with something to learn"
-    kept = [t for t in ready if funnel.passes(asked, bool(places(t, name)), "nothing for this objective")]
+    kept = [t for t in ready if funnel.record(asked, bool(places(t, name)), "nothing for this objective")]
     if not kept:
-        funnel.stop(
+        funnel.fail(
             f"no trace has labels under {name!r} that this objective can learn from (pairs need answers with different "
             "scores, outcomes need answers that came to an end, steps need labels on steps)"
         )
-    train, test = parted(kept, tenths)
+    train, test = split_by_question(kept, held_out_tenths)
     if not train:
         raise TaskError(f"all {len(kept)} labelled traces are held out: give more, or --held-out 0")
-    if differ:
+    if must_differ:
         _differ([target for trace in train for _, target in places(trace, name)], funnel, name)
-    return Labels(train, test, name, funnel)
+    return LabelledTraces(train, test, name, funnel)
 
 
 def _differ(targets: Sequence[float], funnel: Funnel, name: str) -> None:
@@ -220,13 +220,13 @@ def _differ(targets: Sequence[float], funnel: Funnel, name: str) -> None:
     funnel.add("labels to learn from", len(targets))
     value = targets[0]
     cure = {0.0: "an easier task or a better solver, with some right answers", 1.0: "answers that are wrong, too"}
-    funnel.stop(
+    funnel.fail(
         f"all {len(targets):,} labels under {name!r} are {value:g}, and a judge would learn to say just that: give "
         + cure.get(value, "labels that tell answers apart")
     )
 
 
-def together(traces: Iterable[Trace], most: int = MOST) -> list[Trace]:
+def merge_by_prompt(traces: Iterable[Trace], most: int = MAX_ANSWERS_PER_TRACE) -> list[Trace]:
     """One trace a prompt, in the order in which they are met: files often have a row for each answer.
 
     Prompts are the same where their messages and their tokens are. What has more than `most` answers becomes several

@@ -25,9 +25,9 @@ from ponder.models.tokenizer import Tokenizer
 from ponder.nets import hf, lora
 from ponder.nets.decoder import Decoder
 from ponder.nets.lora import LoRA
-from ponder.nets.valued import Valued
-from ponder.pipelines.checks import all_hold, gradient
-from ponder.protocols import Watch
+from ponder.nets.valued import DecoderWithHead
+from ponder.pipelines.checks import all_hold, check_gradient
+from ponder.protocols import Progress
 from ponder.runs import Run, read_metrics
 from ponder.train import checkpoint
 from ponder.train.finite import Diverged, all_finite
@@ -36,7 +36,7 @@ from ponder.train.pack import plan
 from ponder.types import Trace
 
 
-class Training(Protocol):
+class TrainingJob(Protocol):
     """What a training job says about its steps."""
 
     @property
@@ -44,18 +44,18 @@ class Training(Protocol):
     @property
     def save_every(self) -> int: ...
     @property
-    def keep(self) -> int: ...
+    def keep_checkpoints(self) -> int: ...
 
 
 @dataclass(slots=True)
-class State:
+class TrainingState:
     """Where a run is, as plain data. The sampler's random numbers are a function of the step: nothing to keep."""
 
     step: int = 0  # done
     cursor: int = 0  # problems asked
-    tokens: float = 0.0  # seen
-    memory: dict[str, float] = field(default_factory=dict)  # the objective's
-    history: dict[str, Any] = field(default_factory=dict)  # the curriculum's
+    num_tokens: float = 0.0  # seen
+    objective_state: dict[str, float] = field(default_factory=dict)  # the objective's
+    curriculum_state: dict[str, Any] = field(default_factory=dict)  # the curriculum's
 
 
 class Keeper:
@@ -64,30 +64,30 @@ class Keeper:
     `learners` are by name; the first is the policy's.
     """
 
-    def __init__(self, run: Run, job: Training, watch: Watch, policy: Native, learners: Mapping[str, Learner]) -> None:
+    def __init__(self, run: Run, job: TrainingJob, watch: Progress, policy: Native, learners: Mapping[str, Learner]) -> None:
         self.run, self.job, self.watch, self.policy, self.learners = run, job, watch, policy, learners
         on_gpu = policy.net.device.type != "cpu"  # a processor has no time to spare, and its memory is the model's
-        self.saver = checkpoint.Saver(run, keep=job.keep, background=on_gpu)
-        self.state = State()
+        self.saver = checkpoint.Saver(run, keep=job.keep_checkpoints, background=on_gpu)
+        self.state = TrainingState()
         self.rows: list[dict[str, float]] = []
         self._stack = ExitStack()
-        self._proved: list[Learner] = []
+        self._gradient_checked: list[Learner] = []
 
     def __enter__(self) -> Keeper:
         self._stack.enter_context(self.saver)
-        found = checkpoint.load(self.run)
+        found = checkpoint.load_latest(self.run)
         wanted: dict[str, int] = {}
         if found is not None:
             for name, learner in self.learners.items():
                 learner.restore(_part(found.tensors, name), found.state["learners"][name])
             if self.policy.net.device.type == "cpu":
                 torch.set_num_threads(found.state["threads"])  # sums in another order would give other bits
-            self.state = State(**found.state["state"])
+            self.state = TrainingState(**found.state["state"])
             wanted = found.state.get("records", {})  # earlier versions kept no counts
         because = self.run.check_records(self.state.step, wanted)
         if because:
             warnings.warn(f"{because}: what is cut off comes again", stacklevel=2)
-        self.run.resumed(self.state.step, "; ".join(filter(None, (found.because if found else "", because))))
+        self.run.mark_resumed(self.state.step, "; ".join(filter(None, (found.fallback_reason if found else "", because))))
         self.rows = read_metrics(self.run.folder)  # what a diagnosis reads
         self.policy.version = self.state.step
         return self
@@ -95,19 +95,19 @@ class Keeper:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._stack.__exit__(kind, error, tb)
 
-    def steps(self) -> Iterator[int]:
+    def remaining_steps(self) -> Iterator[int]:
         return iter(range(self.state.step, self.job.steps))
 
     @contextmanager
-    def step(self) -> Iterator[State]:
+    def step(self) -> Iterator[TrainingState]:
         """One step: gives a copy of the state to change, which `record` puts in place of the old one."""
         try:
-            yield replace(self.state, memory=dict(self.state.memory))  # a history is replaced as a whole
+            yield replace(self.state, objective_state=dict(self.state.objective_state))  # a history is replaced as a whole
         except (Interrupted, BaseExceptionGroup, CancelledError) as stop:
             if isinstance(stop, BaseExceptionGroup) and not stop.subgroup(Interrupted):
                 raise
             for learner in self.learners.values():
-                learner.masters.forget()
+                learner.master_weights.zero_grad()
             self.save(None)
             so_far = f"stopped after {self.state.step} of {self.job.steps} steps"
             raise Interrupted(f"{so_far}; the same command goes on from there") from None
@@ -116,44 +116,44 @@ class Keeper:
         """A learner's step; where it cannot go on, its traces are kept for a look. The first one with compiled blocks
         is preceded by a proof that these have the gradient of the plain ones.
         """
-        if learner.compiled and learner not in self._proved and (few := _shortest(learner, traces)):
-            self._proved.append(learner)
+        if learner.compiled and learner not in self._gradient_checked and (few := _shortest(learner, traces)):
+            self._gradient_checked.append(learner)
             if getattr(self.job, "preflight", True):
-                all_hold([gradient(learner, few)])
+                all_hold([check_gradient(learner, few)])
         try:
             return learner.step(traces, watch)
         except Diverged:
-            self.run.traces(self.state.step, traces)
+            self.run.write_traces(self.state.step, traces)
             raise
 
-    def record(self, state: State, metrics: Mapping[str, float], traces: Sequence[Trace]) -> None:
+    def record(self, state: TrainingState, metrics: Mapping[str, float], traces: Sequence[Trace]) -> None:
         """The step is done: write it down, and save where it is time."""
         at = self.state.step
         state.step = at + 1
         self.rows.append(dict(metrics))
-        self.run.traces(at, traces)
-        self.run.metrics(at, metrics, [f.text for f in diagnose(self.rows)])
+        self.run.write_traces(at, traces)
+        self.run.write_metrics(at, metrics, [f.text for f in diagnose(self.rows)])
         self.state, self.policy.version = state, state.step
         self.watch.step(state.step, self.job.steps, metrics, traces)
         if state.step % self.job.save_every == 0 or state.step == self.job.steps:
             self.watch.phase("save")
             self.save(metrics.get("reward"))
         for learner in self.learners.values():
-            if learner.stopped is not None:
-                raise learner.stopped
+            if learner.pending_interrupt is not None:
+                raise learner.pending_interrupt
 
     def save(self, score: float | None) -> None:
         tensors = {f"{name}:{n}": t for name, learner in self.learners.items() for n, t in learner.tensors().items()}
         all_finite(tensors, "the optimiser")  # before the model, whose weights are made of these
         kept = {
             "state": asdict(self.state),
-            "learners": {name: learner.facts() for name, learner in self.learners.items()},
-            "records": self.run.counts(self.state.step),
+            "learners": {name: learner.counters() for name, learner in self.learners.items()},
+            "records": self.run.record_counts(self.state.step),
             "threads": torch.get_num_threads(),
             "dtype": str(self.policy.net.dtype).removeprefix("torch."),
         }
         tokenizer = self.policy.tokenizer
-        nets = {"model": self.policy.net} | {k: lr.net for k, lr in self.learners.items() if isinstance(lr.net, Valued)}
+        nets = {"model": self.policy.net} | {k: lr.net for k, lr in self.learners.items() if isinstance(lr.net, DecoderWithHead)}
         folders = {name: _model(net, tokenizer, copy=self.saver.background) for name, net in nets.items()}
         adapter: LoRA | None = getattr(self.job, "lora", None)
         if adapter is not None:
@@ -166,9 +166,9 @@ def _shortest(learner: Learner, traces: Sequence[Trace], count: int = 2) -> list
     its gradient is nothing but rounding.
     """
     objective = learner.objective
-    live = plan(traces, objective.weigh, dense=False)
+    live = plan(traces, objective.weigh, trains_zero_advantage=False)
     if not live and not objective.kl.beta:
-        live = plan(traces, objective.weigh, objective.dense)
+        live = plan(traces, objective.weigh, objective.trains_zero_advantage)
     return sorted((w.trace for w in live), key=lambda t: sum(len(s.token_ids) for s in t.steps))[:count]
 
 

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-What = Literal["chains", "journeys", "pairs", "siblings", "labels", "values", "verdicts", "rationales", "operators"]
-WHAT: tuple[What, ...] = get_args(What)
-Format = Literal["stepwise", "prm800k", "shepherd", "omega"]  # of labels
-FORMS: tuple[Format, ...] = get_args(Format)
+HarvestKind = Literal["chains", "journeys", "pairs", "siblings", "labels", "values", "verdicts", "rationales", "operators"]
+HARVEST_KINDS: tuple[HarvestKind, ...] = get_args(HarvestKind)
+LabelFormat = Literal["stepwise", "prm800k", "shepherd", "omega"]  # of labels
+LABEL_FORMATS: tuple[LabelFormat, ...] = get_args(LabelFormat)
 
-ESTIMATES = ("labels", "values")  # shares of answers that are right: wrong where the gold answer led the search
-WITH_TOKENS = ("chains", "journeys")
-MANY = ("labels", "values", "verdicts", "rationales", "operators")  # of which all are kept, if nobody says otherwise
-EACH = 4  # rows of a problem, of the others
+ESTIMATE_KINDS = ("labels", "values")  # shares of answers that are right: wrong where the gold answer led the search
+TOKEN_KINDS = ("chains", "journeys")
+UNCAPPED_KINDS = ("labels", "values", "verdicts", "rationales", "operators")  # of which all are kept, if nobody says otherwise
+DEFAULT_MAX_PER_PROBLEM = 4  # rows of a problem, of the others
 
-APPLIES: dict[str, tuple[str, ...]] = {  # settings that mean nothing for the other kinds
+SETTING_KINDS: dict[str, tuple[str, ...]] = {  # settings that mean nothing for the other kinds
     "bar": ("chains", "journeys", "labels", "verdicts", "rationales"),
     "longest": ("chains", "journeys", "pairs", "siblings", "verdicts", "rationales"),
     "margin": ("pairs", "siblings"),
     "turns": ("journeys",),
     "depth": ("journeys",),
     "least": ("values",),
-    "oracle": ESTIMATES,
+    "oracle": ESTIMATE_KINDS,
     "task": ("journeys",),
     "format": ("labels",),
 }
 
-INSTEAD: dict[str, str] = {
+NOTHING_LEFT_ADVICE: dict[str, str] = {
     **dict.fromkeys(("chains", "journeys"), "sample more answers to each problem, take easier ones, or lower `bar`"),
     **dict.fromkeys(("pairs", "siblings"), "sample more answers to each problem, so that right and wrong ones differ"),
-    **dict.fromkeys(ESTIMATES, "give runs whose answers were judged; `oracle` allows those that the gold answer led"),
+    **dict.fromkeys(ESTIMATE_KINDS, "give runs whose answers were judged; `oracle` allows those that the gold answer led"),
     **dict.fromkeys(("verdicts", "rationales"), "give runs with whole answers that were judged"),
     "operators": "give runs in which something was thought",
 }

@@ -9,22 +9,22 @@ from pathlib import Path
 from ponder import event_loop, room
 from ponder.errors import Interrupted, TaskError, UsageError
 from ponder.funnel import Funnel
-from ponder.models.load import load_any, pin
+from ponder.models.load import load_any, pin_checkpoint
 from ponder.models.local import Local
 from ponder.pipelines import unchanged
 from ponder.pipelines.asked import in_style
-from ponder.pipelines.held_out import none_left, training_traces
+from ponder.pipelines.held_out import raise_if_all_held_out, training_traces
 from ponder.pipelines.inputs import inputs_of
-from ponder.pipelines.judged import same_tokens
-from ponder.pipelines.rollouts import Labelling, Shepherd, label_all
+from ponder.pipelines.judged import check_same_tokens
+from ponder.pipelines.rollouts import Labelling, MathShepherd, label_all
 from ponder.pipelines.rows import FUNNEL
 from ponder.pipelines.solve import solve_all
-from ponder.pipelines.unchanged import name
-from ponder.protocols import Silent, Strategy, Task, Watch
+from ponder.pipelines.unchanged import whole_problem_key
+from ponder.protocols import Silent, Strategy, Task, Progress
 from ponder.reason.strategies import Ensemble
 from ponder.runs import Run, read_job, read_traces, write_json
-from ponder.tasks.steps import LABEL
-from ponder.tasks.steps.cut import split
+from ponder.tasks.steps import LABEL_SCORE
+from ponder.tasks.steps.cut import split_steps
 from ponder.types import Cost, Trace
 
 
@@ -42,88 +42,88 @@ class Label:
     data: tuple[str, ...] = ()
     include_held_out: bool = False  # of these runs also an evaluation's problems
     strategy: Strategy = Ensemble(4)
-    rule: Labelling = Shepherd()
+    labeller: Labelling = MathShepherd()
     separator: str | None = "\n"
     limit: int = 100  # problems
-    batch: int = 32  # problems at once, and lost at most when interrupted
+    max_concurrency: int = 32  # problems at once, and lost at most when interrupted
     seed: int = 0
     device: str = "auto"
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "task", in_style(self.task, self.strategy, self.template))
-        if min(self.limit, self.batch) < 1 or self.seed < 0:
+        if min(self.limit, self.max_concurrency) < 1 or self.seed < 0:
             raise UsageError("limit and batch must be at least 1, seed at least 0")
         if self.include_held_out and not self.data:
             raise UsageError("include_held_out is of `data`: a task's training problems are never held out")
 
-    def __call__(self, folder: str | Path, watch: Watch | None = None) -> list[Trace]:
+    def __call__(self, folder: str | Path, watch: Progress | None = None) -> list[Trace]:
         if not self.data:
-            room.traces_fit({"limit": min(self.limit, len(self.task.train))}, {"n": getattr(self.strategy, "n", 1)})
+            room.require_trace_memory({"limit": min(self.limit, len(self.task.train))}, {"n": getattr(self.strategy, "n", 1)})
         watch = watch or Silent()
-        job = replace(self, model=pin(self.model))
+        job = replace(self, model=pin_checkpoint(self.model))
         with Run(folder, job, inputs_of(job)) as run:
             watch.phase("load")
             policy = load_any(job.model, job.template, job.device, job.dtype)
-            policy.watch = watch.tokens
-            policy.stream(job.seed)
+            policy.on_tokens = watch.tokens
+            policy.reseed(job.seed)
             traces = event_loop.run(label(job, policy, run, watch))
             if not (run.folder / FUNNEL).exists():
-                write_json(run.folder / FUNNEL, funnel_of(traces).to_json())
-            useful(traces)
+                write_json(run.folder / FUNNEL, label_filter_report(traces).to_json())
+            check_labels_useful(traces)
         return traces
 
-    def closing(self, folder: Path) -> list[str]:
+    def summary_lines(self, folder: Path) -> list[str]:
         """What came out, for people."""
         traces = [trace for _, trace in read_traces(folder)]
-        told = shares(traces)
+        told = label_metrics(traces)
         steps = int(told["labels"])
         mean = f", right {told['reward']:.1%} of the time" if steps else ""
         spent = sum((trace.cost for trace in traces), Cost())
         return [
-            *funnel_of(traces).lines(),
+            *label_filter_report(traces).lines(),
             f"labels    {steps} steps of {len(traces)} problems{mean}; {told['frac_undecided']:.1%} undecided",
             f"cost      {spent.generated_tokens} tokens written, {spent.cached_tokens} read from the cache",
             f"use it    ponder reward --kind prm --data {folder}",
         ]
 
 
-async def label(job: Label, policy: Local, run: Run, watch: Watch) -> list[Trace]:
+async def label(job: Label, policy: Local, run: Run, watch: Progress) -> list[Trace]:
     sides = Funnel()
-    given = {name(t.problem): t for place in job.data for t in _thought(place, sides, job.include_held_out)}
+    given = {whole_problem_key(t.problem): t for place in job.data for t in _thought(place, sides, job.include_held_out)}
     problems = [t.problem for t in given.values()] if job.data else list(job.task.train[: job.limit])
     problems = problems[: job.limit]
     if not problems:
-        none_left(sides)
+        raise_if_all_held_out(sides)
         raise TaskError(f"{', '.join(job.data) or job.task.name} has no problems to label answers of")
     kept = [trace for _, trace in read_traces(run.folder)]
-    unchanged.check(run, kept, problems)
-    done = {name(trace.problem): trace for trace in kept}
-    left = [p for p in problems if name(p) not in done]
+    unchanged.check_problems_unchanged(run, kept, problems)
+    done = {whole_problem_key(trace.problem): trace for trace in kept}
+    left = [p for p in problems if whole_problem_key(p) not in done]
     watch.phase("solve")
-    for begin in range(0, len(left), job.batch):
-        part = left[begin : begin + job.batch]
+    for begin in range(0, len(left), job.max_concurrency):
+        part = left[begin : begin + job.max_concurrency]
         try:
             if job.data:
-                traces = [given[name(p)] for p in part]
+                traces = [given[whole_problem_key(p)] for p in part]
                 for trace in traces:
-                    same_tokens(trace, policy)
+                    check_same_tokens(trace, policy)
             else:
                 traces = await solve_all(part, job.strategy, policy, job.task.verifier)
             if job.separator:
-                traces = [split(trace, policy.text, job.separator) for trace in traces]
-            await label_all(traces, job.rule, policy, job.task.verifier)
-            run.traces(0, traces)
-            done |= {name(trace.problem): trace for trace in traces}
-            told = shares(done.values())
-            run.metrics(len(done) - 1, told)
+                traces = [split_steps(trace, policy.text, job.separator) for trace in traces]
+            await label_all(traces, job.labeller, policy, job.task.verifier)
+            run.write_traces(0, traces)
+            done |= {whole_problem_key(trace.problem): trace for trace in traces}
+            told = label_metrics(done.values())
+            run.write_metrics(len(done) - 1, told)
             watch.step(len(done), len(problems), told, traces)
         except (Interrupted, BaseExceptionGroup) as stop:
             if isinstance(stop, BaseExceptionGroup) and not stop.subgroup(Interrupted):
                 raise
             so_far = f"stopped after {len(done)} of {len(problems)} problems"
             raise Interrupted(f"{so_far}; the same command goes on") from None
-    return [done[name(p)] for p in problems]
+    return [done[whole_problem_key(p)] for p in problems]
 
 
 def _thought(place: str, sides: Funnel, include_held_out: bool) -> list[Trace]:
@@ -132,22 +132,22 @@ def _thought(place: str, sides: Funnel, include_held_out: bool) -> list[Trace]:
     return [trace for trace in training_traces(place, sides, include_held_out) if len(trace.steps) > 1]
 
 
-def funnel_of(traces: Iterable[Trace]) -> Funnel:
+def label_filter_report(traces: Iterable[Trace]) -> Funnel:
     """What became of the answers, step by step."""
     funnel = Funnel()
     for trace in traces:
         funnel.add("problems", 1)
-        funnel.passes("with an answer", bool(trace.answers()), "no answer came to an end")
-        for score in (s.scores[LABEL] for s in trace.steps if LABEL in s.scores):
+        funnel.record("with an answer", bool(trace.answers()), "no answer came to an end")
+        for score in (s.scores[LABEL_SCORE] for s in trace.steps if LABEL_SCORE in s.scores):
             funnel.add("steps tried", 1)
-            if funnel.passes("with a label", score.value is not None, "undecided"):
-                funnel.passes("labelled right, wholly or partly", (score.value or 0.0) > 0, "never right")
+            if funnel.record("with a label", score.value is not None, "undecided"):
+                funnel.record("labelled right, wholly or partly", (score.value or 0.0) > 0, "never right")
     return funnel
 
 
-def useful(traces: Sequence[Trace]) -> None:
+def check_labels_useful(traces: Sequence[Trace]) -> None:
     """Raise where no judge could learn anything from these labels; they are kept all the same."""
-    known = {s.scores[LABEL].value for t in traces for s in t.steps if LABEL in s.scores} - {None}
+    known = {s.scores[LABEL_SCORE].value for t in traces for s in t.steps if LABEL_SCORE in s.scores} - {None}
     if not known:
         why = "no step got a label"
         cure = "see in traces.jsonl why each is undecided; steps need a verifier that decides, and answers that end"
@@ -157,12 +157,12 @@ def useful(traces: Sequence[Trace]) -> None:
         why, cure = f"all labels are {known.pop():g}", "take a harder task, so that some steps are wrong"
     else:
         return
-    funnel_of(traces).stop(f"{why}, and a judge learns nothing from them: {cure}")
+    label_filter_report(traces).fail(f"{why}, and a judge learns nothing from them: {cure}")
 
 
-def shares(traces: Iterable[Trace]) -> dict[str, float]:
+def label_metrics(traces: Iterable[Trace]) -> dict[str, float]:
     """How much was labelled, and how."""
-    found = [s.scores[LABEL].value for t in traces for s in t.steps if LABEL in s.scores]
+    found = [s.scores[LABEL_SCORE].value for t in traces for s in t.steps if LABEL_SCORE in s.scores]
     known = [value for value in found if value is not None]
     told = {"labels": float(len(known)), "frac_undecided": 1 - len(known) / max(1, len(found))}
     return told | ({"reward": sum(known) / len(known)} if known else {})

@@ -23,16 +23,16 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import ponder
-from ponder.environment import CODE
+from ponder.environment import CODE_PREFIX
 from ponder.pipelines.filemarks import file_mark
 
 _PONDER = Path(ponder.__file__).resolve().parent
 _LIBRARY = {Path(p).resolve() for name in ("stdlib", "platstdlib") if (p := sysconfig.get_path(name))}
 _INSTALLED = ("site-packages", "dist-packages")
-RECIPE = "recipe"
-MAX_MODULES = 500  # that are followed: beyond lies a library that somebody works on
+RECIPE_FUNCTION = "recipe"
+MAX_FOLLOWED_MODULES = 500  # that are followed: beyond lies a library that somebody works on
 MAX_PATH_CHARS = 1024
-WRITING = {kind + more for kind in "wax" for more in ("", "b", "t", "+", "b+", "+b", "t+", "+t")} | {"r+", "r+b", "rb+"}
+WRITE_MODES = {kind + more for kind in "wax" for more in ("", "b", "t", "+", "b+", "+b", "t+", "+t")} | {"r+", "r+b", "rb+"}
 
 
 def code_marks(modules: Iterable[str]) -> dict[str, str]:
@@ -46,9 +46,9 @@ def code_marks(modules: Iterable[str]) -> dict[str, str]:
             continue
         tree = _parsed(file)
         if tree is None:
-            marks[f"{CODE}{name}"] = file_mark(file)
+            marks[f"{CODE_PREFIX}{name}"] = file_mark(file)
             continue
-        marks[f"{CODE}{name}"] = hashlib.blake2b(ast.unparse(tree).encode(), digest_size=12).hexdigest()
+        marks[f"{CODE_PREFIX}{name}"] = hashlib.blake2b(ast.unparse(tree).encode(), digest_size=12).hexdigest()
         if not _installed(file):
             marks |= {
                 f"the file {path.name} that {name} reads": file_mark(path) for path in _read_by(tree, file.parent)
@@ -56,7 +56,7 @@ def code_marks(modules: Iterable[str]) -> dict[str, str]:
             package = name if file.name == "__init__.py" else name.rpartition(".")[0]
             found = _imported(tree, package)
             more = [one for one in dict.fromkeys(found) if one not in waiting and _is_own(one)]
-            waiting += more[: max(0, MAX_MODULES - len(waiting))]
+            waiting += more[: max(0, MAX_FOLLOWED_MODULES - len(waiting))]
     return marks
 
 
@@ -112,8 +112,8 @@ def _parsed(file: Path) -> ast.Module | None:
     finally:
         if collects:
             gc.enable()
-    rest = [node for node in tree.body if not (isinstance(node, ast.FunctionDef) and node.name == RECIPE)]
-    if not any(isinstance(node, ast.Name) and node.id == RECIPE for top in rest for node in ast.walk(top)):
+    rest = [node for node in tree.body if not (isinstance(node, ast.FunctionDef) and node.name == RECIPE_FUNCTION)]
+    if not any(isinstance(node, ast.Name) and node.id == RECIPE_FUNCTION for top in rest for node in ast.walk(top)):
         tree.body = rest
     return tree
 
@@ -160,4 +160,4 @@ def _writes(call: ast.Call) -> bool:
     if name in ("write_text", "write_bytes", "dump", "save", "to_csv", "to_json", "FileHandler", "basicConfig"):
         return True
     modes = [*call.args, *(k.value for k in call.keywords)] if name == "open" else []
-    return any(isinstance(m, ast.Constant) and m.value in WRITING for m in modes)
+    return any(isinstance(m, ast.Constant) and m.value in WRITE_MODES for m in modes)

@@ -14,9 +14,9 @@ from ponder.errors import ModelError
 from ponder.models.native import Native
 from ponder.pipelines import checks
 from ponder.pipelines.checks import Check
-from ponder.pipelines.sft import PREFERRED, FineTune, answer, end_token, given, in_one
-from ponder.pipelines.solve import pick
-from ponder.pipelines.witness import LONGEST, PROBLEMS, Evidence, Witness, draw, ended, gather, shortest
+from ponder.pipelines.sft import PREFERENCE_SCORER, FineTune, target_answer, answer_end_token, answer_trace, as_single_step
+from ponder.pipelines.solve import shuffled_problems
+from ponder.pipelines.witness import MAX_COMPLETION_TOKENS, NUM_PROBLEMS, Evidence, Witness, draw_short_samples, add_ended_answers, gather_preflight_data, shortest_prompts
 from ponder.train.learner import Learner
 from ponder.types import Problem, Sampling
 
@@ -24,32 +24,32 @@ if TYPE_CHECKING:
     from ponder.pipelines.rl import RL
 
 
-async def preflight(job: RL, policy: Native, learner: Learner, critic: Learner | None = None) -> list[Check]:
+async def run_preflight(job: RL, policy: Native, learner: Learner, critic: Learner | None = None) -> list[Check]:
     """Raises where a check fails."""
-    found, _ = await examine(job, policy, learner, critic)
+    found, _ = await preflight_rl(job, policy, learner, critic)
     return checks.all_hold(found)
 
 
-async def examine(
+async def preflight_rl(
     job: RL, policy: Native, learner: Learner, critic: Learner | None = None
 ) -> tuple[list[Check], Evidence | None]:
     """All checks, and what they looked at; only one where the model cannot even be sampled, or nothing is learned."""
     sampling: Sampling = getattr(job.strategy, "sampling", Sampling(temperature=job.temperature))
     try:
-        e = await _samples(job, policy, learner, sampling)
+        e = await _gather_samples(job, policy, learner, sampling)
     except ModelError as why:
-        return [Check("finite", False, str(why), checks.FINITE)], None
+        return [Check("finite", False, str(why), checks.FINITE_ADVICE)], None
     if not e.credited():
-        return [checks.credit(e)], None
-    own = job.teacher is None and e.witness.reference is not None
-    stops = bool(sampling.stop or sampling.stop_tokens)
+        return [checks.check_credit(e)], None
+    own = job.teacher is None and e.probe.reference is not None
+    stops = bool(sampling.stop or sampling.stop_token_ids)
     found = [
-        checks.probabilities(e, sampling.truncated), checks.invariance(e), checks.kl(e, own), checks.prompt(e),
-        checks.end(e, stops), checks.template(e), await checks.grader(e, job.task), checks.finite(e),
-        checks.gradient(learner, e.traces),
+        checks.check_logprobs(e, sampling.renormalises), checks.check_gradient_invariance(e), checks.check_kl_term(e, own), checks.check_prompt_mask(e),
+        checks.check_eos(e, stops), checks.check_template(e), await checks.check_verifier(e, job.task), checks.check_finite(e),
+        checks.check_gradient(learner, e.traces),
     ]  # fmt: skip
     if critic is not None:
-        found.append(checks.gradient(critic, e.traces, "critic's gradient"))
+        found.append(checks.check_gradient(critic, e.traces, "critic's gradient"))
     return found, e
 
 
@@ -57,26 +57,26 @@ def examine_given(
     job: FineTune, problems: Sequence[Problem], policy: Native, learner: Learner
 ) -> tuple[list[Check], Evidence]:
     """The checks that apply where answers are given and nothing is sampled."""
-    chosen = shortest(policy, pick(problems, job.seed, 0, 8 * PROBLEMS))
-    traces = [given(policy, p, in_one(answer(job.data, p))) for p in chosen]
+    chosen = shortest_prompts(policy, shuffled_problems(problems, job.seed, 0, 8 * NUM_PROBLEMS))
+    traces = [answer_trace(policy, p, as_single_step(target_answer(job.data, p))) for p in chosen]
     for trace in traces:
         for step in trace.steps[1:]:  # the beginning and the end are enough
-            step.token_ids = np.concatenate([step.token_ids[: LONGEST - 1], step.token_ids[LONGEST - 1 :][-1:]])
+            step.token_ids = np.concatenate([step.token_ids[: MAX_COMPLETION_TOKENS - 1], step.token_ids[MAX_COMPLETION_TOKENS - 1 :][-1:]])
             step.logprobs = None if step.logprobs is None else step.logprobs[: len(step.token_ids)]  # all unknown
     Witness(learner).note_reference(traces)
-    job.objective.credit(traces, PREFERRED, {})
-    e = gather(policy, learner, traces, {})
-    found = [checks.invariance(e), checks.prompt(e), checks.end(e, False), checks.template(e), checks.finite(e)]
-    return [*found, checks.gradient(learner, traces)], e
+    job.algorithm.credit(traces, PREFERENCE_SCORER, {})
+    e = gather_preflight_data(policy, learner, traces, {})
+    found = [checks.check_gradient_invariance(e), checks.check_prompt_mask(e), checks.check_eos(e, False), checks.check_template(e), checks.check_finite(e)]
+    return [*found, checks.check_gradient(learner, traces)], e
 
 
-async def _samples(job: RL, policy: Native, learner: Learner, sampling: Sampling) -> Evidence:
+async def _gather_samples(job: RL, policy: Native, learner: Learner, sampling: Sampling) -> Evidence:
     tokenizer, scorer = policy.tokenizer, job.task.verifier.name
-    policy.stream(job.seed)
-    problems = shortest(policy, pick(job.task.train, job.seed, 0, 8 * PROBLEMS))
-    drawn = await draw(policy, problems, sampling, job.strategy)
-    real = ended(drawn, end_token(tokenizer) if tokenizer.eos else None, scorer)
+    policy.reseed(job.seed)
+    problems = shortest_prompts(policy, shuffled_problems(job.task.train, job.seed, 0, 8 * NUM_PROBLEMS))
+    drawn = await draw_short_samples(policy, problems, sampling, job.strategy)
+    real = add_ended_answers(drawn, answer_end_token(tokenizer) if tokenizer.eos else None, scorer)
     traces = [trace for trace, _ in drawn]
     Witness(learner).note_reference(traces)
-    job.objective.credit(traces, scorer, {})
-    return gather(policy, learner, traces, real)
+    job.algorithm.credit(traces, scorer, {})
+    return gather_preflight_data(policy, learner, traces, real)

@@ -10,37 +10,37 @@ from ponder import event_loop
 from ponder.errors import TaskError, UsageError
 from ponder.models.native import Native
 from ponder.models.reward import PRM
-from ponder.pipelines.judged import encoded
-from ponder.tasks.steps.judging import FirstError, first_errors, first_wrong
-from ponder.tasks.steps.processbench import FIRST
+from ponder.pipelines.judged import tokenize_trace
+from ponder.tasks.steps.judging import FirstErrorScores, first_errors, first_wrong_step
+from ponder.tasks.steps.processbench import FIRST_WRONG_TAG
 from ponder.types import Trace
 
-THRESHOLDS = tuple(i / 100 for i in range(1, 100))
+CANDIDATE_THRESHOLDS = tuple(i / 100 for i in range(1, 100))
 
 
-UNREAD = -2  # what is said of a solution that does not fit: neither where its error is, nor that there is none
+UNREAD_LABEL = -2  # what is said of a solution that does not fit: neither where its error is, nor that there is none
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class ProcessBenchResult:
     """At a threshold; `best` at the one that suits these solutions best, which flatters unless it was set on others."""
 
-    found: FirstError
+    result: FirstErrorScores
     threshold: float
-    best: FirstError
+    best_result: FirstErrorScores
     best_threshold: float
-    undecided: int  # solutions that the model could not read: in them it found nothing
+    num_unread: int  # solutions that the model could not read: in them it found nothing
 
 
 def process_bench(
-    judge: PRM, traces: Sequence[Trace], threshold: float = 0.5, watch: Callable[[int], None] = lambda done: None
-) -> Bench:
+    reward_model: PRM, traces: Sequence[Trace], threshold: float = 0.5, watch: Callable[[int], None] = lambda done: None
+) -> ProcessBenchResult:
     """Over solutions as `tasks.steps.processbench` reads them. `watch` is told how many are done."""
     if not 0 < threshold < 1:
         raise UsageError(f"the threshold is {threshold}; it is a probability between 0 and 1")
-    if judge.per == "line":
+    if reward_model.granularity == "line":
         raise UsageError("ProcessBench has steps of its own: read them per step")
-    policy = judge.reader.policy if isinstance(judge.reader.policy, Native) else judge.reader.policy.policy
+    policy = reward_model.reader.policy if isinstance(reward_model.reader.policy, Native) else reward_model.reader.policy.policy
     read: list[list[float]] = []
     labels: list[int] = []
     lost: list[int] = []  # labels of solutions that nobody could read
@@ -48,22 +48,22 @@ def process_bench(
         part = []
         for trace in traces[begin : begin + 32]:
             try:
-                part.append(encoded(trace, policy))
+                part.append(tokenize_trace(trace, policy))
             except TaskError:  # longer than the model's context
-                lost.append(int(trace.problem.tags[FIRST]))
-        read += event_loop.run(_read(judge, part))
-        labels += [int(t.problem.tags[FIRST]) for t in part]
+                lost.append(int(trace.problem.tags[FIRST_WRONG_TAG]))
+        read += event_loop.run(_read(reward_model, part))
+        labels += [int(t.problem.tags[FIRST_WRONG_TAG]) for t in part]
         watch(len(read) + len(lost))
     if not read:
         raise TaskError(
             f"none of {len(traces)} solutions fits into the model's context: take a model with a longer one"
         )
 
-    def at(limit: float) -> FirstError:
-        return first_errors([*(first_wrong(steps, limit) for steps in read), *[UNREAD] * len(lost)], [*labels, *lost])
+    def at(limit: float) -> FirstErrorScores:
+        return first_errors([*(first_wrong_step(steps, limit) for steps in read), *[UNREAD_LABEL] * len(lost)], [*labels, *lost])
 
-    best = max(THRESHOLDS, key=lambda limit: (at(limit).f1, -abs(limit - 0.5)))
-    return Bench(at(threshold), threshold, at(best), best, len(lost))
+    best = max(CANDIDATE_THRESHOLDS, key=lambda limit: (at(limit).f1, -abs(limit - 0.5)))
+    return ProcessBenchResult(at(threshold), threshold, at(best), best, len(lost))
 
 
 async def _read(judge: PRM, traces: Sequence[Trace]) -> list[list[float]]:

@@ -17,28 +17,28 @@ from ponder.errors import Interrupted
 from ponder.models.native import Native
 from ponder.nets import lora
 from ponder.nets.compute import pick_device
-from ponder.pipelines.curriculum import History
+from ponder.pipelines.curriculum import PassRateHistory
 from ponder.pipelines.rl import RL
 from ponder.pipelines.sft import FineTune
 from ponder.pipelines.solve import solve_all
 from ponder.pipelines.teachers import same_kind
 from ponder.pipelines.witness import Witness
-from ponder.protocols import Watch
+from ponder.protocols import Progress
 from ponder.train.learner import Learner
 from ponder.types import Trace
 
-SOME = 4  # groups that stand for all of a step's
+NUM_TIMED_GROUPS = 4  # groups that stand for all of a step's
 
 
 @dataclass(frozen=True)
-class Probe:
+class DryRun:
     """What the first steps took. `first`: the traces of the very first one."""
 
-    sample: list[float]  # seconds of each step
-    learn: list[float]
-    memory: int  # bytes at most: of the GPU where there is one, else of this process
-    of: int | None  # bytes that the GPU has
-    first: list[Trace]
+    sample_seconds: list[float]  # seconds of each step
+    learn_seconds: list[float]
+    peak_bytes: int  # bytes at most: of the GPU where there is one, else of this process
+    total_bytes: int | None  # bytes that the GPU has
+    first_traces: list[Trace]
     metrics: list[dict[str, float]]  # of each step
 
 
@@ -53,7 +53,7 @@ class _Stopped(_Enough):
 class _Clock:
     """A `Watch` that ends the job after so many steps; another one is told what goes on."""
 
-    def __init__(self, steps: int, watch: Watch) -> None:
+    def __init__(self, steps: int, watch: Progress) -> None:
         self.steps, self.watch = steps, watch
         self.rows: list[dict[str, float]] = []
         self.first: list[Trace] = []
@@ -80,7 +80,7 @@ class _Clock:
             raise _Stopped from stop
 
 
-def probe(job: RL | FineTune, steps: int, watch: Watch) -> Probe:
+def dry_run(job: RL | FineTune, steps: int, watch: Progress) -> DryRun:
     """Really run the first steps of a job, with its own settings, in a folder that is thrown away."""
     device = pick_device(job.device)
     if device.type == "cuda":
@@ -99,7 +99,7 @@ def probe(job: RL | FineTune, steps: int, watch: Watch) -> Probe:
     memory, of = peak_memory(device)
     sample = [row.get("time/sample", 0.0) for row in clock.rows]
     learn = [row["step_time"] - s for row, s in zip(clock.rows, sample, strict=True)]
-    return Probe(sample, learn, memory, of, clock.first, clock.rows)
+    return DryRun(sample, learn, memory, of, clock.first, clock.rows)
 
 
 def _first(error: Exception) -> Exception:
@@ -120,22 +120,22 @@ def full_pass(learner: Learner, traces: Sequence[Trace]) -> float:
     The pass leaves out most weights' gradients, which are a third of the work: forward, backward to each layer's
     input, backward to its weights.
     """
-    some = [Trace(t.problem, [replace(s) for s in t.steps]) for t in traces[:SOME]]
+    some = [Trace(t.problem, [replace(s) for s in t.steps]) for t in traces[:NUM_TIMED_GROUPS]]
     for trace in some:
         for k, step in enumerate(s for s in trace.steps if s.sampled):
             step.advantages = np.full(len(step.token_ids), 1.0 if k % 2 else -1.0, np.float32)
     began = time.perf_counter()
-    Witness(learner).look(some, learner.micro_tokens)
+    Witness(learner).measure(some, learner.micro_tokens)
     return 1.5 * (time.perf_counter() - began) * len(traces) / max(1, len(some))
 
 
-async def scan(job: RL, policy: Native, count: int, have: Sequence[Trace] = ()) -> list[Trace]:
+async def sample_groups(job: RL, policy: Native, count: int, have: Sequence[Trace] = ()) -> list[Trace]:
     """The job's strategy on the first problems it will ask, so many at least; `have`: traces of the first of these."""
     traces = list(have)
     if len(traces) < count:
-        policy.stream(job.seed, 0, *([1] if traces else []))
+        policy.reseed(job.seed, 0, *([1] if traces else []))
         problems = job.task.train
-        chosen = job.curriculum.choose(problems, job.seed, len(traces), count - len(traces), History())
+        chosen = job.curriculum.choose(problems, job.seed, len(traces), count - len(traces), PassRateHistory())
         traces += await solve_all([problems[i] for i in chosen], job.strategy, policy, job.task.verifier)
     return traces
 
@@ -145,6 +145,6 @@ def fine_tuner(job: FineTune, policy: Native) -> Learner:
     if job.lora is not None:
         lora.attach(policy.net, job.lora, job.seed)
     return Learner(
-        policy.net, job.objective, job.optimiser, micro_tokens=job.micro_tokens, recompute=job.recompute,
+        policy.net, job.algorithm, job.optimiser, micro_tokens=job.micro_tokens, recompute=job.recompute,
         frozen_layers=job.frozen_layers, reference=None if job.teacher is None else same_kind(job.teacher, policy),
     )  # fmt: skip

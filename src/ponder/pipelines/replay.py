@@ -18,28 +18,28 @@ from numpy.typing import NDArray
 from ponder import event_loop, names, verify
 from ponder.errors import UnknownName, UsageError
 from ponder.measure.compare import Pair, pair_of
-from ponder.measure.decide import Method, decide, rate
-from ponder.measure.intervals import Accuracy, Mean
-from ponder.measure.readers import Attempts, Columns, read_all, to_traces
-from ponder.measure.readers.runs import given, is_run, read_run, run_task, run_traces, verifier_of
+from ponder.measure.decide import DecisionRule, apply_rule, accuracy_of_values
+from ponder.measure.intervals import Accuracy, MeanInterval
+from ponder.measure.readers import Attempts, ColumnMap, read_logs, to_traces
+from ponder.measure.readers.runs import answer_steps, is_run, read_run, run_task, run_traces, verifier_of
 from ponder.protocols import Scorer
 from ponder.train.credit import group_relative, leave_one_out
 from ponder.types import Score, Trace
 
-NEW = "new"  # under which name the new scores stand among an attempt's others
-AT_ONCE = 64  # traces judged together
-SUBSETS = 200  # random groups of a smaller size, per problem
-EXAMPLES = 3
+NEW_SCORER = "new"  # under which name the new scores stand among an attempt's others
+JUDGE_BATCH = 64  # traces judged together
+NUM_RANDOM_SUBSETS = 200  # random groups of a smaller size, per problem
+MAX_EXAMPLES = 3
 
 Advantage = Literal["grpo", "dr-grpo", "rloo"]
 ADVANTAGES: dict[Advantage, Callable[[Sequence[float]], NDArray[np.float64]]] = {
     "grpo": group_relative,
-    "dr-grpo": lambda rewards: group_relative(rewards, scale=False),
+    "dr-grpo": lambda rewards: group_relative(rewards, divide_by_std=False),
     "rloo": leave_one_out,
 }
 # Who says what is right, by a short name; a task's own verifier goes by the task's name.
 VERIFIERS: dict[str, Callable[[], Scorer]] = {
-    "choice": verify.Choice,
+    "choice": verify.MultipleChoice,
     "math": verify.MathAnswer,
     "number": verify.FinalNumber,
     "text": verify.FinalText,
@@ -47,7 +47,7 @@ VERIFIERS: dict[str, Callable[[], Scorer]] = {
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredAttempts:
     """Traces with what was thought of them so far."""
 
     attempts: Attempts
@@ -55,11 +55,11 @@ class Stored:
     task: Any = None
 
     @classmethod
-    def of(cls, source: str, columns: Columns = Columns()) -> Stored:
+    def read(cls, source: str, columns: ColumnMap = ColumnMap()) -> StoredAttempts:
         path = Path(source)
         if path.is_dir() and is_run(path):
             return cls(read_run(path, columns), tuple(t for _, t in run_traces(path)), run_task(path))
-        systems = read_all([source], columns, texts=True)
+        systems = read_logs([source], columns, texts=True)
         if len(systems) > 1:
             listed = ", ".join(s.name.rpartition(": ")[2] for s in systems)
             raise UsageError(f"{source} holds several systems ({listed}): replay one of them, as {source}::NAME")
@@ -68,7 +68,7 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Change:
+class VerdictChanges:
     """How often the verdict on an attempt changed, with a few of them."""
 
     same: int = 0
@@ -81,34 +81,34 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Groups:
+class GroupStatistics:
     """Groups of one size under one reward. Shares are expectations over all subsets of that size of what was stored."""
 
     size: int
     problems: int
-    dead: float  # equal rewards: no gradient
-    failed: float  # dead, at a reward of 0 or less
-    solved: float  # dead, at 1 or more
-    advantage: float  # mean size of an attempt's advantage, over random subsets
+    dead_share: float  # equal rewards: no gradient
+    failed_share: float  # dead, at a reward of 0 or less
+    solved_share: float  # dead, at 1 or more
+    mean_advantage: float  # mean size of an attempt's advantage, over random subsets
 
 
 @dataclass(frozen=True)
 class Replayed:
     source: str
     score: str  # who judged anew; empty: nobody
-    method: Method
+    method: DecisionRule
     by: str  # whose scores best and weighted went by
     truth: str  # whose verdicts the accuracies are by
-    before: Accuracy | Mean
-    after: Accuracy | Mean
+    before: Accuracy | MeanInterval
+    after: Accuracy | MeanInterval
     pair: Pair
-    change: Change
-    groups: tuple[tuple[Groups, Groups | None], ...]  # under the stored reward and the new one
+    change: VerdictChanges
+    groups: tuple[tuple[GroupStatistics, GroupStatistics | None], ...]  # under the stored reward and the new one
     agreement: float | None  # correlation of the two rewards' advantages, attempt by attempt
     notes: tuple[str, ...] = ()
 
 
-def find_scorer(name: str, stored: Stored, task: Callable[[str], Any]) -> tuple[Scorer, bool]:
+def find_scorer(name: str, stored: StoredAttempts, task: Callable[[str], Any]) -> tuple[Scorer, bool]:
     """A scorer by name, and whether it says what is right (a verifier) or only what is worth something (a reward).
 
     `task` makes one of its name. `accuracy=1,format=0.2` is a weighted sum; the run's verifier goes by its own name.
@@ -122,26 +122,26 @@ def find_scorer(name: str, stored: Stored, task: Callable[[str], Any]) -> tuple[
     if name in verify.REWARDS:
         return verify.REWARDS[name](), False
     if name.partition(":")[0] in TASKS:
-        return as_asked(task(name), stored.traces).verifier, True
+        return in_stored_style(task(name), stored.traces).verifier, True
     if ":" not in name:
         raise UnknownName("scorer", name, [*VERIFIERS, *verify.REWARDS, *TASKS], "Or give 'module:object'.")
-    found = names.load(name)
+    found = names.import_object(name)
     made = found() if isinstance(found, type) else found
     if hasattr(made, "verifier"):
-        return as_asked(made, stored.traces).verifier, True
+        return in_stored_style(made, stored.traces).verifier, True
     if not isinstance(made, Scorer):
         raise UsageError(f"{name} is a {type(made).__name__}, neither a scorer (name, async call) nor a task")
     return made, False
 
 
-def as_asked(task: Any, traces: Sequence[Trace]) -> Any:
+def in_stored_style(task: Any, traces: Sequence[Trace]) -> Any:
     """The task in the style in which these answers were asked for, where the traces say and the task knows styles."""
     styles = {trace.problem.style for trace in traces if trace.problem.style}
     alone = len(styles) == 1 and getattr(task, "style", "") is None
     return task.styled(styles.pop()) if alone else task
 
 
-def _weighted(name: str, stored: Stored) -> Scorer:
+def _weighted(name: str, stored: StoredAttempts) -> Scorer:
     weights: dict[str, float] = {}
     for part in name.split(","):
         key, _, weight = part.partition("=")
@@ -150,14 +150,14 @@ def _weighted(name: str, stored: Stored) -> Scorer:
         except ValueError:
             raise UsageError(f"--score {part!r}: a weighted sum is name=weight,name=weight") from None
     verifier = verifier_of(stored.task) or verify.MathAnswer()
-    return verify.weighted(weights, verifier)
+    return verify.weighted_reward(weights, verifier)
 
 
 def replay(
-    stored: Stored,
+    stored: StoredAttempts,
     scorer: Scorer | None = None,
     name: str = "",
-    method: Method = "mean",
+    method: DecisionRule = "mean",
     by: str | None = None,
     truth: Literal["stored", "new"] = "stored",
     sizes: Sequence[int] = (),
@@ -166,37 +166,37 @@ def replay(
     """What the rule decides on stored attempts, before and after they are judged again."""
     old = stored.attempts
     new, scores = (old, None) if scorer is None else _rescored(stored, scorer, truth == "new")
-    by = by or (NEW if scorer is not None and method in ("best", "weighted") else None)
-    before = decide(old, "mean" if by == NEW else method, None if by == NEW else by)
-    after = decide(new, method, by)
-    pair = pair_of((f"{method} now", after), ("mean" if by == NEW else method, before))
+    by = by or (NEW_SCORER if scorer is not None and method in ("best", "weighted") else None)
+    before = apply_rule(old, "mean" if by == NEW_SCORER else method, None if by == NEW_SCORER else by)
+    after = apply_rule(new, method, by)
+    pair = pair_of((f"{method} now", after), ("mean" if by == NEW_SCORER else method, before))
     judged = [g.correct for g in old.groups]
     rewards = judged if scores is None else [tuple(s.value for s in group) for group in scores]
     groups = _groups(judged, None if scores is None else rewards, sizes, advantage)
-    notes = list(old.how)
-    if by == NEW:
+    notes = list(old.reading_notes)
+    if by == NEW_SCORER:
         notes.append("before: one attempt at random, since the stored attempts have no scores of this scorer")
         notes.append("a score that reads the gold answer makes this a bound on what a choice can reach, not a method")
     return Replayed(
         source=old.name,
         score=name,
         method=method,
-        by=name if by == NEW else by or "",
+        by=name if by == NEW_SCORER else by or "",
         truth=name if truth == "new" and scorer else "stored verdicts",
-        before=rate(before),
-        after=rate(after),
+        before=accuracy_of_values(before),
+        after=accuracy_of_values(after),
         pair=pair,
-        change=Change() if scores is None else _change(stored, scores),
+        change=VerdictChanges() if scores is None else _change(stored, scores),
         groups=groups,
         agreement=None if scores is None else _agreement(judged, rewards, advantage),
         notes=tuple(notes),
     )
 
 
-def _rescored(stored: Stored, scorer: Scorer, truth: bool) -> tuple[Attempts, list[list[Score]]]:
+def _rescored(stored: StoredAttempts, scorer: Scorer, truth: bool) -> tuple[Attempts, list[list[Score]]]:
     scores = event_loop.run(_judge(stored.traces or to_traces(stored.attempts), scorer))
     if not any(s.value is not None for judged in scores for s in judged):
-        why = verify.tally([s for judged in scores for s in judged]).reasons
+        why = verify.count_verdicts([s for judged in scores for s in judged]).reasons
         raise UsageError(
             f"no stored attempt could be judged by this scorer: {'; '.join(list(why)[:2]) or 'none is there'}"
         )
@@ -205,20 +205,20 @@ def _rescored(stored: Stored, scorer: Scorer, truth: bool) -> tuple[Attempts, li
     for g, judged in zip(stored.attempts.groups, scores, strict=True):
         values = tuple(s.value for s in judged)
         answers = tuple(read(t) for t in g.texts) if read is not None and g.texts is not None else g.answers
-        named = {**g.scores, NEW: values}
+        named = {**g.scores, NEW_SCORER: values}
         groups.append(replace(g, correct=values if truth else g.correct, answers=answers, scores=named))
     return replace(stored.attempts, groups=tuple(groups)), scores
 
 
 async def _judge(traces: Sequence[Trace], scorer: Scorer) -> list[list[Score]]:
     out: list[list[Score]] = []
-    for first in range(0, len(traces), AT_ONCE):
-        some = traces[first : first + AT_ONCE]
-        out += await asyncio.gather(*(scorer(t, given(t)) for t in some))
+    for first in range(0, len(traces), JUDGE_BATCH):
+        some = traces[first : first + JUDGE_BATCH]
+        out += await asyncio.gather(*(scorer(t, answer_steps(t)) for t in some))
     return out
 
 
-def _change(stored: Stored, scores: Sequence[Sequence[Score]]) -> Change:
+def _change(stored: StoredAttempts, scores: Sequence[Sequence[Score]]) -> VerdictChanges:
     same = right = wrong = other = 0
     examples: list[tuple[str, str, float | None, float | None, str]] = []
     for g, judged in zip(stored.attempts.groups, scores, strict=True):
@@ -229,10 +229,10 @@ def _change(stored: Stored, scores: Sequence[Sequence[Score]]) -> Change:
             right += (was, now.value) == (0.0, 1.0)
             wrong += (was, now.value) == (1.0, 0.0)
             other += (was, now.value) not in ((0.0, 1.0), (1.0, 0.0))
-            if len(examples) < EXAMPLES:
+            if len(examples) < MAX_EXAMPLES:
                 examples.append((g.problem, (g.texts or ("",) * g.size)[i], was, now.value, now.reason))
-    told = verify.tally([s for judged in scores for s in judged])
-    return Change(same, right, wrong, told.undecided, other, dict(told.reasons), tuple(examples))
+    told = verify.count_verdicts([s for judged in scores for s in judged])
+    return VerdictChanges(same, right, wrong, told.undecided, other, dict(told.reasons), tuple(examples))
 
 
 # Groups: what training would have seen
@@ -243,30 +243,30 @@ def _groups(
     new: Sequence[Sequence[float | None]] | None,
     sizes: Sequence[int],
     advantage: Advantage,
-) -> tuple[tuple[Groups, Groups | None], ...]:
+) -> tuple[tuple[GroupStatistics, GroupStatistics | None], ...]:
     most = max((len(_known(g)) for g in old), default=0)
     if most < 2:
         return ()
     wanted = sizes or [k for k in (2, 4, 8, 16, 32, 64) if k < most] + [most]
     if too := [k for k in wanted if not 2 <= k <= most]:
         raise UsageError(f"a group of {too[0]} cannot be drawn: the stored ones have up to {most}; take 2 to {most}")
-    return tuple((groups_of(old, k, advantage), None if new is None else groups_of(new, k, advantage)) for k in wanted)
+    return tuple((group_statistics(old, k, advantage), None if new is None else group_statistics(new, k, advantage)) for k in wanted)
 
 
-def groups_of(
+def group_statistics(
     rewards: Sequence[Sequence[float | None]], size: int, advantage: Advantage = "grpo", seed: int = 0
-) -> Groups:
+) -> GroupStatistics:
     """Groups of this size, drawn from stored ones. An undecided reward leaves its group, and a problem with fewer than
     `size` others is left out."""
     known = [k for g in rewards if len(k := _known(g)) >= size]
     if not known:
         nothing = float("nan")
-        return Groups(size, 0, nothing, nothing, nothing, nothing)
-    dead, failed, solved = np.mean([equal_share(g, size) for g in known], axis=0)
-    return Groups(size, len(known), float(dead), float(failed), float(solved), _spread(known, size, advantage, seed))
+        return GroupStatistics(size, 0, nothing, nothing, nothing, nothing)
+    dead, failed, solved = np.mean([equal_reward_share(g, size) for g in known], axis=0)
+    return GroupStatistics(size, len(known), float(dead), float(failed), float(solved), _spread(known, size, advantage, seed))
 
 
-def equal_share(rewards: Sequence[float], size: int) -> tuple[float, float, float]:
+def equal_reward_share(rewards: Sequence[float], size: int) -> tuple[float, float, float]:
     """The share of subsets of this size with equal rewards: any, 0 or less, 1 or more. Exact: C(n_v, k) / C(n, k)."""
     total = comb(len(rewards), size)
     by_value = {v: comb(sum(r == v for r in rewards), size) / total for v in set(rewards)}
@@ -280,7 +280,7 @@ def _spread(groups: Sequence[Sequence[float]], size: int, advantage: Advantage, 
     for g in groups:
         r = np.asarray(g)
         whole = len(r) == size
-        drawn = [r] if whole else [r[rng.permutation(len(r))[:size]] for _ in range(SUBSETS)]
+        drawn = [r] if whole else [r[rng.permutation(len(r))[:size]] for _ in range(NUM_RANDOM_SUBSETS)]
         means.append(np.mean([np.abs(rule(d.tolist())).mean() for d in drawn]))
     return float(np.mean(means))
 

@@ -14,29 +14,29 @@ from numpy.typing import NDArray
 from ponder import room
 from ponder.errors import UsageError
 from ponder.measure import auroc, best_at_k, ece
-from ponder.models.load import Fresh, pinned
+from ponder.models.load import Fresh, pin_job_models
 from ponder.models.native import Native
-from ponder.models.reward import load_valued
+from ponder.models.reward import load_policy_with_head
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
-from ponder.nets.valued import Valued
+from ponder.nets.valued import DecoderWithHead
 from ponder.pipelines.inputs import inputs_of
-from ponder.pipelines.judged import labelled, together
+from ponder.pipelines.judged import prepare_labels, merge_by_prompt
 from ponder.pipelines.keeping import Keeper
-from ponder.pipelines.rows import FUNNEL, told
-from ponder.pipelines.solve import stream
-from ponder.protocols import Silent, Watch
+from ponder.pipelines.rows import FUNNEL, filter_report_lines
+from ponder.pipelines.solve import shuffled_indices
+from ponder.protocols import Silent, Progress
 from ponder.runs import Run, read_metrics, write_json
-from ponder.tasks.steps.judging import categorical_temperature, pairs_right, temperature
+from ponder.tasks.steps.judging import categorical_temperature, pairs_right, fit_binary_temperature
 from ponder.train import checkpoint
 from ponder.train.judge import RewardLearner
 from ponder.train.optimiser import AdamW
-from ponder.train.reward import ORM, BradleyTerry, Judging, Place, Value, two_hot
+from ponder.train.reward import OutcomeReward, BradleyTerry, RewardObjective, RewardTarget, StateValue, two_hot
 from ponder.types import Trace
 
 
 @dataclass(frozen=True)
-class RewardModel:
+class TrainRewardModel:
     """The job. `data`: files of labels or traces, or run directories, whose labels are the scores of `scorer`.
 
     `separator` cuts what a policy wrote into steps (None: the trace's own). A tenth of the questions is held out, to
@@ -46,24 +46,24 @@ class RewardModel:
 
     data: tuple[str, ...]
     model: str | Fresh = "smollm2"
-    objective: Judging = ORM()
+    algorithm: RewardObjective = OutcomeReward()
     template: str | None = None
     format: str | None = None
     scorer: str | None = None
     separator: str | None = None
     skip_bad: bool = False  # rows of a file that cannot be used
-    held_out: int = 1  # tenths
+    held_out_tenths: int = 1  # tenths
     include_held_out: bool = False  # also traces of an evaluation, which are left out otherwise
     optimiser: AdamW = AdamW(lr=1e-5)
     steps: int = 100
-    batch: int = 32  # traces per step
+    batch_size: int = 32  # traces per step
     lora: LoRA | None = None
     head_only: bool = False
     micro_tokens: int = 0
     recompute: bool = False
     frozen_layers: int = 0
     save_every: int = 50
-    keep: int = 2
+    keep_checkpoints: int = 2
     seed: int = 0
     device: str = "auto"
     dtype: str = "auto"
@@ -71,26 +71,26 @@ class RewardModel:
     def __post_init__(self) -> None:
         if isinstance(self.data, str) or not self.data:
             raise UsageError("data is one or more paths: give a tuple of files or run directories")
-        if min(self.steps, self.batch, self.save_every, self.keep) < 1 or min(self.seed, self.micro_tokens) < 0:
+        if min(self.steps, self.batch_size, self.save_every, self.keep_checkpoints) < 1 or min(self.seed, self.micro_tokens) < 0:
             raise UsageError("steps, batch, save_every and keep must be at least 1, seed and micro_tokens at least 0")
-        if not 0 <= self.held_out <= 9:
-            raise UsageError(f"held_out is {self.held_out}; it is 0 to 9 tenths of the questions")
+        if not 0 <= self.held_out_tenths <= 9:
+            raise UsageError(f"held_out is {self.held_out_tenths}; it is 0 to 9 tenths of the questions")
         if sum([self.lora is not None, self.head_only, bool(self.frozen_layers)]) > 1:
             raise UsageError("lora, head_only and frozen_layers each say which weights stay: give one of them")
 
-    def __call__(self, folder: str | Path, watch: Watch | None = None) -> Native:
-        room.traces_fit({"batch": self.batch}, {})
-        job = pinned(self, folder)
+    def __call__(self, folder: str | Path, watch: Progress | None = None) -> Native:
+        room.require_trace_memory({"batch": self.batch_size}, {})
+        job = pin_job_models(self, folder)
         with Run(folder, job, inputs_of(job)) as run:
             return train_judge(job, run, watch or Silent())
 
-    def closing(self, folder: Path) -> list[str]:
+    def summary_lines(self, folder: Path) -> list[str]:
         """What came out, for people."""
         rows = read_metrics(folder)
         if not rows:
             return []
         took = sum(row.get("step_time", 0.0) for row in rows)
-        out = ["data", *(f"  {line}" for line in told(folder))] if (folder / FUNNEL).is_file() else []
+        out = ["data", *(f"  {line}" for line in filter_report_lines(folder))] if (folder / FUNNEL).is_file() else []
         out += [f"loss      {rows[0]['loss']:.3f} -> {rows[-1]['loss']:.3f} after {len(rows)} steps, {took:.0f} s"]
         test = {k.removeprefix("test/"): v for k, v in rows[-1].items() if k.startswith("test/")}
         if not test:
@@ -102,67 +102,67 @@ class RewardModel:
         return [*out, f"use it    --guide reward:{folder} with ponder eval or ponder solve"]
 
 
-def train_judge(job: RewardModel, run: Run, watch: Watch) -> Native:
+def train_judge(job: TrainRewardModel, run: Run, watch: Progress) -> Native:
     watch.phase("load")
-    policy = load_valued(
-        job.model, job.objective.head, job.template, job.device, checkpoint.dtype(run, job.dtype), job.seed
+    policy = load_policy_with_head(
+        job.model, job.algorithm.head, job.template, job.device, checkpoint.resume_dtype(run, job.dtype), job.seed
     )
     net = policy.net
-    assert isinstance(net, Valued)
+    assert isinstance(net, DecoderWithHead)
     net.head = replace(net.head, separator=job.separator or net.head.separator)
-    labels = labelled(
-        job.data, policy, job.objective.places, job.held_out, job.format, job.scorer, job.separator, job.skip_bad,
-        scored=not (isinstance(job.objective, Value) and job.objective.of == "value"),
-        pairwise=job.objective.pairwise, differ=isinstance(job.objective, ORM),
+    labels = prepare_labels(
+        job.data, policy, job.algorithm.targets, job.held_out_tenths, job.format, job.scorer, job.separator, job.skip_bad,
+        needs_scores=not (isinstance(job.algorithm, StateValue) and job.algorithm.target_source == "value"),
+        pairwise=job.algorithm.pairwise, must_differ=isinstance(job.algorithm, OutcomeReward),
         include_held_out=job.include_held_out,
     )  # fmt: skip
-    held_out = together(labels.test)
+    held_out = merge_by_prompt(labels.test)
     if job.lora is not None:
         lora.attach(net, job.lora, job.seed)
     learner = RewardLearner(
-        net, job.objective, job.optimiser, micro_tokens=job.micro_tokens, recompute=job.recompute,
+        net, job.algorithm, job.optimiser, micro_tokens=job.micro_tokens, recompute=job.recompute,
         frozen_layers=job.frozen_layers, head_only=job.head_only,
     )  # fmt: skip
 
     with Keeper(run, job, watch, policy, {"model": learner}) as keeper:
-        memory = keeper.state.memory
+        memory = keeper.state.objective_state
         if not keeper.state.step:
             write_json(run.folder / FUNNEL, labels.funnel.to_json())
         net.head = replace(net.head, temperature=memory.get("temperature", net.head.temperature))
-        for step in keeper.steps():
+        for step in keeper.remaining_steps():
             with keeper.step() as state:
                 began = time.perf_counter()
                 watch.phase("learn")
-                chosen = stream(len(labels.train), job.seed, step * job.batch, min(job.batch, len(labels.train)))
+                chosen = shuffled_indices(len(labels.train), job.seed, step * job.batch_size, min(job.batch_size, len(labels.train)))
                 traces = [labels.train[i] for i in dict.fromkeys(chosen)]
-                metrics = job.objective.credit(traces, labels.scorer, state.memory)
+                metrics = job.algorithm.credit(traces, labels.scorer, state.objective_state)
                 metrics |= keeper.learn(learner, traces, watch.share)
                 if held_out and ((step + 1) % job.save_every == 0 or step + 1 == job.steps):
-                    metrics |= measured(learner, held_out, labels.scorer)
-                    state.memory["temperature"] = metrics["test/temperature"]
+                    metrics |= evaluate_reward_model(learner, held_out, labels.scorer)
+                    state.objective_state["temperature"] = metrics["test/temperature"]
                     net.head = replace(net.head, temperature=metrics["test/temperature"])
 
-                state.tokens += sum(len(s.token_ids) for t in traces for s in t.steps)
-                metrics |= {"num_tokens": state.tokens, "step_time": time.perf_counter() - began}
+                state.num_tokens += sum(len(s.token_ids) for t in traces for s in t.steps)
+                metrics |= {"num_tokens": state.num_tokens, "step_time": time.perf_counter() - began}
                 keeper.record(state, metrics, traces)
     return policy
 
 
-Read = tuple[Trace, list[Place], NDArray[np.float64]]
+Prediction = tuple[Trace, list[RewardTarget], NDArray[np.float64]]
 
 
-def measured(learner: RewardLearner, traces: Sequence[Trace], scorer: str) -> dict[str, float]:
+def evaluate_reward_model(learner: RewardLearner, traces: Sequence[Trace], scorer: str) -> dict[str, float]:
     """On traces that were not learned from, one a prompt: how often it is right, and the temperature that fits best."""
     rule = learner.objective
     rule.credit(traces, scorer, {})
-    found = list(learner.predicted(traces))
+    found = list(learner.predict(traces))
     if isinstance(rule, BradleyTerry):
         told = _preferences(found)
-    elif isinstance(rule, Value):
+    elif isinstance(rule, StateValue):
         told = _values(learner.net, found)
     else:
         told = _labels(found)
-    groups = [_answers(*one) for one in found] if not isinstance(rule, Value) else []
+    groups = [_answer_scores(*one) for one in found] if not isinstance(rule, StateValue) else []
     if several := [(z, y) for z, y in groups if len(y) > 1]:  # of as many answers as each prompt has
         told["best_of_n"] = float(np.mean([best_at_k(y, z, len(y)) for z, y in several]))
         told["any_of_n"] = float(np.mean([np.mean(y) for _, y in several]))
@@ -170,7 +170,7 @@ def measured(learner: RewardLearner, traces: Sequence[Trace], scorer: str) -> di
     return {f"test/{name}": value for name, value in told.items()}
 
 
-def _answers(trace: Trace, places: list[Place], numbers: NDArray[np.float64]) -> tuple[list[float], list[float]]:
+def _answer_scores(trace: Trace, places: list[RewardTarget], numbers: NDArray[np.float64]) -> tuple[list[float], list[float]]:
     """Of each answer the lowest number on the way to it, and its own label."""
     read = {i: float(z[0]) for (i, _), z in zip(places, numbers, strict=True)}
     label = dict(places)
@@ -178,7 +178,7 @@ def _answers(trace: Trace, places: list[Place], numbers: NDArray[np.float64]) ->
     return [min(read[j] for j in trace.path(i) if j in read) for i in judged], [label[i] for i in judged]
 
 
-def _preferences(found: Iterable[Read]) -> dict[str, float]:
+def _preferences(found: Iterable[Prediction]) -> dict[str, float]:
     won = total = 0.0
     margins: list[float] = []
     for _, places, numbers in found:
@@ -186,16 +186,16 @@ def _preferences(found: Iterable[Read]) -> dict[str, float]:
         right, pairs = pairs_right(rewards, scores)
         won, total = won + right, total + pairs
         margins += [a - b for a, x in zip(rewards, scores) for b, y in zip(rewards, scores) if x > y]  # noqa: B905
-    return {"accuracy": won / total, "labels": total, "temperature": temperature(margins, np.ones(len(margins)))}
+    return {"accuracy": won / total, "labels": total, "temperature": fit_binary_temperature(margins, np.ones(len(margins)))}
 
 
-def _labels(found: Iterable[Read]) -> dict[str, float]:
+def _labels(found: Iterable[Prediction]) -> dict[str, float]:
     logits, labels = _flat(found)
     z, right = logits[:, 0], labels >= 0.5
     told = {
         "accuracy": float(np.mean((z > 0) == right)),
         "labels": float(len(z)),
-        "temperature": temperature(z, labels),
+        "temperature": fit_binary_temperature(z, labels),
     }
     t = told["temperature"]
     told["nll"] = float(np.mean(np.logaddexp(0, z / t) - labels * z / t))
@@ -206,20 +206,20 @@ def _labels(found: Iterable[Read]) -> dict[str, float]:
     return told
 
 
-def _values(net: Valued, found: Iterable[Read]) -> dict[str, float]:
+def _values(net: DecoderWithHead, found: Iterable[Prediction]) -> dict[str, float]:
     numbers, targets = _flat(found)
     head = replace(net.head, temperature=1.0)
     warm = 1.0
     if head.form == "two-hot":
         spread = two_hot(torch.from_numpy(targets), head.bins, head.low, head.high)
         warm = categorical_temperature(numbers, spread.numpy())
-    read = replace(head, temperature=warm).read(torch.from_numpy(numbers)).numpy()
+    read = replace(head, temperature=warm).interpret(torch.from_numpy(numbers)).numpy()
     error = float(np.mean((read - targets) ** 2))
     spread_of = float(targets.var())
     told = {"error": error, "labels": float(len(targets)), "temperature": warm}
     return told | ({"explained": 1 - error / spread_of} if spread_of > 0 else {})
 
 
-def _flat(found: Iterable[Read]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _flat(found: Iterable[Prediction]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     both = [(numbers, [y for _, y in places]) for _, places, numbers in found]
     return np.concatenate([n for n, _ in both]), np.concatenate([np.asarray(y, np.float64) for _, y in both])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from ponder.errors import UsageError
-from ponder.pipelines.guides import code_of, guide_named
+from ponder.pipelines.guides import guide_code, guide_named
 from ponder.protocols import Scorer, Task
 from ponder.tasks.styled import with_style
 from ponder.trust import names_code
@@ -15,14 +15,14 @@ from ponder.types import Problem, Score, Trace
 
 
 @dataclass(frozen=True)
-class Judge:
+class RewardModelVerifier:
     """A learned judge by name, loaded when it is first asked. It can be gamed: hold the policy with a KL term.
 
     Its engine is its own, whatever it was trained on: the policy that it rewards is trained, and must not take the
     judge along.
     """
 
-    by: str = field(metadata=names_code(code_of))
+    guide: str = field(metadata=names_code(guide_code))
     device: str = "auto"
     dtype: str = "auto"
     gameable = True
@@ -32,7 +32,7 @@ class Judge:
         return "learned"
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        return list(await _loaded(self.by, self.device, self.dtype)(trace, steps))
+        return list(await _load_cached(self.guide, self.device, self.dtype)(trace, steps))
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Rewarded:
     """`by`: a guide's name, as reward:FOLDER. `name`: where the task's own would be another's."""
 
     task: Task
-    by: str = field(metadata=names_code(code_of))
+    guide: str = field(metadata=names_code(guide_code))
     name: str = ""
     device: str = "auto"
     dtype: str = "auto"
@@ -58,7 +58,7 @@ class Rewarded:
 
     @property
     def verifier(self) -> Scorer:
-        return Judge(self.by, self.device, self.dtype)
+        return RewardModelVerifier(self.guide, self.device, self.dtype)
 
     def gold(self, problem: Problem) -> str:
         return self.task.gold(problem)
@@ -68,7 +68,7 @@ class Rewarded:
 
 
 @lru_cache(maxsize=4)
-def _loaded(by: str, device: str, dtype: str) -> Scorer:
+def _load_cached(by: str, device: str, dtype: str) -> Scorer:
     found = guide_named(by, None, None, device, dtype)
     if found is None:
         raise UsageError("name the judge that rewards: by='reward:FOLDER'")

@@ -13,20 +13,20 @@ from typing import Any, ClassVar
 
 from ponder import event_loop, room
 from ponder.errors import UsageError, VerifierError
-from ponder.models.load import Fresh, load_policy, pinned
+from ponder.models.load import Fresh, load_policy, pin_job_models
 from ponder.models.native import Native
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
 from ponder.pipelines import flat
 from ponder.pipelines.asked import in_style
-from ponder.pipelines.curriculum import Curriculum, History, Uniform
+from ponder.pipelines.curriculum import Curriculum, PassRateHistory, Uniform
 from ponder.pipelines.inputs import inputs_of
-from ponder.pipelines.keeping import Keeper, State
-from ponder.pipelines.preflight import preflight
+from ponder.pipelines.keeping import Keeper, TrainingState
+from ponder.pipelines.preflight import run_preflight
 from ponder.pipelines.solve import solve_all
-from ponder.pipelines.summary import live, summary
-from ponder.pipelines.teachers import same_kind, valued
-from ponder.protocols import Silent, Strategy, Task, Watch
+from ponder.pipelines.summary import has_reward_spread, sample_metrics
+from ponder.pipelines.teachers import same_kind, load_value_model
+from ponder.protocols import Silent, Strategy, Task, Progress
 from ponder.reason.strategies import Ensemble
 from ponder.runs import Run
 from ponder.train import checkpoint
@@ -38,7 +38,7 @@ from ponder.train.optimiser import AdamW
 from ponder.train.policy_gradient import GRPO, OnSequences
 from ponder.train.ppo import PPO
 from ponder.types import Sampling, Trace
-from ponder.verify.undecided import Tally, tally, too_many_undecided
+from ponder.verify.undecided import VerdictCounts, count_verdicts, too_many_undecided
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class RL:
     model: str | Fresh = "smollm2"
     template: str | None = None  # None: the model's own chat template
     strategy: Strategy = field(default_factory=lambda: Ensemble(n=8, sampling=Sampling(max_tokens=256)))
-    objective: Objective = GRPO(kl=NO_KL)
+    algorithm: Objective = GRPO(kl=NO_KL)
     optimiser: AdamW = AdamW()
     steps: int = 100
-    prompts: int = 32  # per step, each with the strategy's samples
+    problems_per_step: int = 32  # per step, each with the strategy's samples
     temperature: float = 1.0  # of sampling and of every log-probability
-    passes: int = 1  # over the samples of a step
+    epochs_per_batch: int = 1  # over the samples of a step
     minibatches: int = 1  # optimiser steps per pass
     curriculum: Curriculum = Uniform()
     refill: int | None = None  # rounds that may replace groups of equal rewards; None: as the objective's paper has it
@@ -65,10 +65,10 @@ class RL:
     frozen_layers: int = 0  # the lowest so many stay as they are, with embeddings and head
     micro_tokens: int = 0  # computed at a time: memory only, not the gradient; 0: as many as suit the device
     recompute: bool = False  # keep no activations inside layers: less memory, a third more time
-    patience: int = 8  # steps in which no two rewards have differed since it began, before it stops; 0: never
+    max_steps_without_signal: int = 8  # steps in which no two rewards have differed since it began, before it stops; 0: never
     preflight: bool = True  # prove that the run is right before it spends anything
     save_every: int = 20
-    keep: int = 2  # checkpoints, besides the best
+    keep_checkpoints: int = 2  # checkpoints, besides the best
     seed: int = 0
     device: str = "auto"
     dtype: str = "auto"
@@ -76,138 +76,138 @@ class RL:
     def __post_init__(self) -> None:
         object.__setattr__(self, "task", in_style(self.task, self.strategy, self.template))
         counted = ("steps", "prompts", "passes", "minibatches", "save_every", "keep")
-        if min(getattr(self, name) for name in counted) < 1 or min(self.seed, self.micro_tokens, self.patience) < 0:
+        if min(getattr(self, name) for name in counted) < 1 or min(self.seed, self.micro_tokens, self.max_steps_without_signal) < 0:
             raise UsageError(f"{', '.join(counted)} must each be at least 1, seed, micro_tokens, patience at least 0")
-        if getattr(self.strategy, "n", 2) < 2 and not getattr(self.objective, "alone", False):
+        if getattr(self.strategy, "n", 2) < 2 and not getattr(self.algorithm, "alone", False):
             raise UsageError("a group of one has no baseline: sample at least 2 completions per problem (--n 8)")
         sampling = getattr(self.strategy, "sampling", Sampling(temperature=self.temperature))
         if sampling.temperature != self.temperature or not self.temperature:
             both = f"the strategy samples at temperature {sampling.temperature}, the learner at {self.temperature}"
             raise UsageError(f"{both}: they must be equal and positive")
-        if sampling.single and not getattr(self.objective, "alone", False):
+        if sampling.deterministic and not getattr(self.algorithm, "alone", False):
             raise UsageError("with top_k 1 all answers of a group are the same, so nothing is learned: leave it out")
         if self.refill is not None and self.refill < 0:
             raise UsageError(f"refill is {self.refill}; it is a number of rounds, 0 or more")
         if self.lora is not None and self.frozen_layers:
             raise UsageError("adapters leave all weights as they are: give either lora or frozen_layers")
-        if type(self.objective) is SFT:
+        if type(self.algorithm) is SFT:
             raise UsageError("imitating one's own answers, right or wrong, teaches nothing: use RejectionSampling")
-        if isinstance(self.objective, Distill) and self.teacher is None:
+        if isinstance(self.algorithm, Distill) and self.teacher is None:
             raise UsageError("distillation needs a teacher: name a model that reads the same tokens (--teacher)")
-        if self.teacher is not None and not (self.objective.kl.beta or self.objective.teacher):
-            name = type(self.objective).__name__
+        if self.teacher is not None and not (self.algorithm.kl.beta or self.algorithm.needs_reference):
+            name = type(self.algorithm).__name__
             raise UsageError(
                 f"{name} reads no teacher without a KL term: give it one (--beta), or leave out the teacher"
             )
         if sampling.seed is not None:
             raise UsageError("a sampling seed would draw the same numbers at every step: set the job's seed instead")
-        if sampling.truncated:
+        if sampling.renormalises:
             warnings.warn(
                 "top_p, top_k and min_p renormalise: the learner's ratio to the sampler is not 1", stacklevel=3
             )
-        if isinstance(self.objective, OnSequences) and self.passes * self.minibatches > 1:
-            name = type(self.objective).__name__
+        if isinstance(self.algorithm, OnSequences) and self.epochs_per_batch * self.minibatches > 1:
+            name = type(self.algorithm).__name__
             warnings.warn(f"{name} has no ratio: all but the first optimiser step are off policy", stacklevel=3)
-        begins = getattr(self.objective, "longest", 0) - getattr(self.objective, "buffer", 0)
-        if getattr(self.objective, "buffer", 0) and begins >= sampling.max_tokens:
+        begins = getattr(self.algorithm, "longest", 0) - getattr(self.algorithm, "buffer", 0)
+        if getattr(self.algorithm, "buffer", 0) and begins >= sampling.max_tokens:
             ends = f"begins at {begins} tokens, and answers end at {sampling.max_tokens}"
             warnings.warn(f"the penalty for overlong answers {ends}: set longest and buffer", stacklevel=3)
 
-    def fits(self) -> None:
+    def check_memory(self) -> None:
         """Refuse a step that this machine's memory cannot hold."""
-        room.traces_fit({"prompts": self.prompts}, {"n": getattr(self.strategy, "n", 1)})
+        room.require_trace_memory({"prompts": self.problems_per_step}, {"n": getattr(self.strategy, "n", 1)})
 
-    def __call__(self, folder: str | Path, watch: Watch | None = None) -> Native:
-        self.fits()
-        job = pinned(self, folder)
+    def __call__(self, folder: str | Path, watch: Progress | None = None) -> Native:
+        self.check_memory()
+        job = pin_job_models(self, folder)
         with Run(folder, job, inputs_of(job)) as run:
             return event_loop.run(train(job, run, watch or Silent()))
 
 
-async def train(job: RL, run: Run, watch: Watch) -> Native:
+async def train(job: RL, run: Run, watch: Progress) -> Native:
     watch.phase("load")
-    policy = load_policy(job.model, template=job.template, device=job.device, dtype=checkpoint.dtype(run, job.dtype))
-    learner, critic = build(job, policy)
+    policy = load_policy(job.model, template=job.template, device=job.device, dtype=checkpoint.resume_dtype(run, job.dtype))
+    learner, critic = build_learners(job, policy)
     verifier = job.task.verifier
-    verdicts: list[Tally] = []
+    verdicts: list[VerdictCounts] = []
 
     with Keeper(run, job, watch, policy, {"policy": learner} | ({"critic": critic} if critic else {})) as keeper:
         if job.preflight and not keeper.state.step:
             watch.phase("check")
-            await preflight(job, policy, learner, critic)
-        policy.watch = watch.tokens
-        for step in keeper.steps():
+            await run_preflight(job, policy, learner, critic)
+        policy.on_tokens = watch.tokens
+        for step in keeper.remaining_steps():
             with keeper.step() as state:
                 began = time.perf_counter()
                 watch.phase("sample")
-                asked, traces = await rollouts(job, policy, step, state)
+                asked, traces = await collect_rollouts(job, policy, step, state)
                 sampled = time.perf_counter()
 
                 watch.phase("learn")
                 policy.sleep()  # its memory is the learner's now
-                if job.objective.kl.where == "reward":
+                if job.algorithm.kl.where == "reward":
                     learner.note_reference(traces)
                 if critic:
                     critic.note_values(traces)
-                metrics = summary(asked, verifier.name)
-                flat.note(state.memory, step, asked, verifier.name, getattr(job.objective, "alone", False))
-                metrics |= job.objective.credit(traces, verifier.name, state.memory)
-                if not critic or step >= critic.warmup:
+                metrics = sample_metrics(asked, verifier.name)
+                flat.update_flat_rewards(state.objective_state, step, asked, verifier.name, getattr(job.algorithm, "alone", False))
+                metrics |= job.algorithm.credit(traces, verifier.name, state.objective_state)
+                if not critic or step >= critic.warmup_steps:
                     metrics |= keeper.learn(learner, traces, watch.share)
                 if critic:
                     metrics |= keeper.learn(critic, traces, lambda share: None)
                 ended = time.perf_counter()
 
-                state.tokens += metrics["num_tokens"]
-                metrics |= {"num_tokens": state.tokens, "groups": float(len(traces))}
+                state.num_tokens += metrics["num_tokens"]
+                metrics |= {"num_tokens": state.num_tokens, "groups": float(len(traces))}
                 metrics |= {"time/sample": sampled - began, "time/learn": ended - sampled, "step_time": ended - began}
                 keeper.record(state, metrics, asked)
             scores = (t.steps[i].scores.get(verifier.name) for t in asked for i in t.answers())
-            verdicts.append(tally(s for s in scores if s is not None))
-            if why := too_many_undecided(verdicts, last=step + 1 == job.steps):
+            verdicts.append(count_verdicts(s for s in scores if s is not None))
+            if why := too_many_undecided(verdicts, is_final=step + 1 == job.steps):
                 raise VerifierError(why)
-            if not isinstance(job.objective, Distill):  # who learns from a teacher needs no reward
-                flat.check(keeper, job.patience)
+            if not isinstance(job.algorithm, Distill):  # who learns from a teacher needs no reward
+                flat.stop_if_flat(keeper, job.max_steps_without_signal)
     return policy
 
 
-async def rollouts(job: RL, policy: Native, step: int, state: State) -> tuple[list[Trace], list[Trace]]:
+async def collect_rollouts(job: RL, policy: Native, step: int, state: TrainingState) -> tuple[list[Trace], list[Trace]]:
     """All traces of a step, and those to learn from: with dynamic sampling only groups whose rewards differ."""
     problems, verifier = job.task.train, job.task.verifier
-    history = History.from_json(state.history) if state.history else History()
-    rounds = 1 + (getattr(job.objective, "refill", 0) if job.refill is None else job.refill)
+    history = PassRateHistory.from_json(state.curriculum_state) if state.curriculum_state else PassRateHistory()
+    rounds = 1 + (getattr(job.algorithm, "refill", 0) if job.refill is None else job.refill)
     asked: list[Trace] = []
     kept: list[Trace] = []
     for turn in range(rounds):
-        policy.stream(job.seed, step, *([turn] if turn else []))
-        chosen = job.curriculum.choose(problems, job.seed, state.cursor, job.prompts - len(kept), history)
+        policy.reseed(job.seed, step, *([turn] if turn else []))
+        chosen = job.curriculum.choose(problems, job.seed, state.cursor, job.problems_per_step - len(kept), history)
         traces = await solve_all([problems[i] for i in chosen], job.strategy, policy, verifier)
         for i, trace in zip(chosen, traces, strict=True):
             history.add(i, [trace.score(leaf, verifier.name) for leaf in trace.answers()])
         state.cursor += len(chosen)
         asked += traces
-        kept += [t for t in traces if live(t, verifier.name)] if rounds > 1 else traces
-        if len(kept) >= job.prompts:
+        kept += [t for t in traces if has_reward_spread(t, verifier.name)] if rounds > 1 else traces
+        if len(kept) >= job.problems_per_step:
             break
     if not isinstance(job.curriculum, Uniform):  # nobody reads it otherwise
-        state.history = history.to_json()
+        state.curriculum_state = history.to_json()
     return asked, kept
 
 
-def build(job: RL, policy: Native) -> tuple[Learner, ValueLearner | None]:
+def build_learners(job: RL, policy: Native) -> tuple[Learner, ValueLearner | None]:
     """The policy's learner, and the critic's where the objective has one."""
     net, critic = policy.net, None
-    sizes: Any = {"micro_tokens": job.micro_tokens, "passes": job.passes, "minibatches": job.minibatches}
-    if isinstance(job.objective, PPO):
-        start = job.objective.critic.model
-        begun = net if start is None else valued(start, policy)
+    sizes: Any = {"micro_tokens": job.micro_tokens, "passes": job.epochs_per_batch, "minibatches": job.minibatches}
+    if isinstance(job.algorithm, PPO):
+        start = job.algorithm.critic.model
+        begun = net if start is None else load_value_model(start, policy)
         critic = ValueLearner(
-            begun, job.objective.critic, frozen_layers=job.frozen_layers, recompute=job.recompute, **sizes
+            begun, job.algorithm.critic, frozen_layers=job.frozen_layers, recompute=job.recompute, **sizes
         )
     if job.lora is not None:
         lora.attach(net, job.lora, job.seed)
     learner = Learner(
-        net, job.objective, job.optimiser, temperature=job.temperature, frozen_layers=job.frozen_layers,
+        net, job.algorithm, job.optimiser, temperature=job.temperature, frozen_layers=job.frozen_layers,
         recompute=job.recompute,
         reference=None if job.teacher is None else same_kind(job.teacher, policy), **sizes,
     )  # fmt: skip

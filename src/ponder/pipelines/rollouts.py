@@ -17,41 +17,41 @@ from ponder.errors import Interrupted, PonderError, Spent, UsageError
 from ponder.measure import wilson
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators import evaluate
-from ponder.tasks.steps import LABEL
+from ponder.tasks.steps import LABEL_SCORE
 from ponder.types import Sampling, Score, Step, Trace
 
 
 @dataclass(slots=True)
-class Tally:
+class CompletionCounts:
     """Completions of a prefix: how many were judged, and how many of them are right."""
 
-    right: int = 0
-    judged: int = 0
-    drawn: int = 0
+    num_correct: int = 0
+    num_judged: int = 0
+    num_sampled: int = 0
     failed: str = ""  # why there are no more
 
     @property
     def share(self) -> float | None:
-        return self.right / self.judged if self.judged else None
+        return self.num_correct / self.num_judged if self.num_judged else None
 
-    def said(self) -> str:
-        lost = f", {self.drawn - self.judged} undecided" if self.drawn > self.judged else ""
-        return f"{self.right} of {self.judged} completions are right{lost}{'; ' + self.failed if self.failed else ''}"
+    def describe(self) -> str:
+        lost = f", {self.num_sampled - self.num_judged} undecided" if self.num_sampled > self.num_judged else ""
+        return f"{self.num_correct} of {self.num_judged} completions are right{lost}{'; ' + self.failed if self.failed else ''}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Labelling(ABC):
     """`n` completions of a prefix at most, drawn in rounds: `first` ones, then as many again as there are."""
 
-    n: int = 8
-    first: int = 2
+    max_completions: int = 8
+    first_round: int = 2
     sampling: Sampling = Sampling(temperature=0.7)
-    least: float = 1.0  # reward from which an answer is right
+    min_reward: float = 1.0  # reward from which an answer is right
 
     def __post_init__(self) -> None:
-        if not 1 <= self.first <= self.n:
-            raise UsageError(f"of {self.n} completions, {self.first} in the first round: give 1 to n of them")
-        if self.n > 1 and self.sampling.single:
+        if not 1 <= self.first_round <= self.max_completions:
+            raise UsageError(f"of {self.max_completions} completions, {self.first_round} in the first round: give 1 to n of them")
+        if self.max_completions > 1 and self.sampling.deterministic:
             raise UsageError(
                 "several completions at temperature 0, or with top_k 1, are one: give sampling a temperature, or n=1"
             )
@@ -60,25 +60,25 @@ class Labelling(ABC):
     async def __call__(self, trace: Trace, policy: Policy, verifier: Scorer) -> None:
         """Write a label on each step that can have one."""
 
-    def decided(self, tally: Tally) -> bool:
+    def is_decided(self, tally: CompletionCounts) -> bool:
         """Would no more completions change anything?"""
-        return tally.right > 0
+        return tally.num_correct > 0
 
-    async def tried(self, trace: Trace, step: int, policy: Policy, verifier: Scorer) -> Tally:
+    async def estimate(self, trace: Trace, step: int, policy: Policy, verifier: Scorer) -> CompletionCounts:
         """Complete the prefix that a step ends, until that decides or all are drawn; an answer is judged itself."""
-        tally = Tally()
+        tally = CompletionCounts()
         if trace.steps[step].done:
             await self._judge(trace, [step], verifier, tally)
             return tally
-        while tally.drawn < self.n and not (tally.drawn and self.decided(tally)) and not tally.failed:
-            count = min(max(self.first, tally.drawn), self.n - tally.drawn)
-            await self._round(trace, step, count, policy, verifier, tally)
+        while tally.num_sampled < self.max_completions and not (tally.num_sampled and self.is_decided(tally)) and not tally.failed:
+            count = min(max(self.first_round, tally.num_sampled), self.max_completions - tally.num_sampled)
+            await self._sample_round(trace, step, count, policy, verifier, tally)
         return tally
 
-    async def _round(self, trace: Trace, step: int, count: int, policy: Policy, verifier: Scorer, tally: Tally) -> None:
+    async def _sample_round(self, trace: Trace, step: int, count: int, policy: Policy, verifier: Scorer, tally: CompletionCounts) -> None:
         s = self.sampling
         if s.seed is not None:  # the next round must not draw the same again
-            s = replace(s, seed=s.seed + tally.drawn)
+            s = replace(s, seed=s.seed + tally.num_sampled)
         try:
             found = await policy.generate(trace.token_ids(step), s, count)
         except (Interrupted, Spent):
@@ -92,22 +92,22 @@ class Labelling(ABC):
             scratch.add(replace(trace.steps[at], parent=i - 1 if i else None, cites=(), scores={}))
         leaves = []
         for done in found:
-            trace.spend(done.cost)
+            trace.add_cost(done.cost)
             leaves.append(
                 scratch.add(Step(len(path) - 1, done.text, done.token_ids, done.logprobs, done.stop, last=True))
             )
         await self._judge(scratch, leaves, verifier, tally)
-        trace.spend(scratch.cost)
+        trace.add_cost(scratch.cost)
 
-    async def _judge(self, trace: Trace, leaves: Sequence[int], verifier: Scorer, tally: Tally) -> None:
-        rewards = await verdicts(trace, leaves, verifier)
-        tally.drawn += len(leaves)
-        tally.judged += sum(r is not None for r in rewards)
-        tally.right += sum(r is not None and r >= self.least for r in rewards)
+    async def _judge(self, trace: Trace, leaves: Sequence[int], verifier: Scorer, tally: CompletionCounts) -> None:
+        rewards = await verifier_scores(trace, leaves, verifier)
+        tally.num_sampled += len(leaves)
+        tally.num_judged += sum(r is not None for r in rewards)
+        tally.num_correct += sum(r is not None and r >= self.min_reward for r in rewards)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shepherd(Labelling):
+class MathShepherd(Labelling):
     """Math-Shepherd: hard, 1 where any of n completions is right; soft, the share that is.
 
     A hard label is decided by the first right one. A soft one is drawn for until its 95 % interval is no wider than
@@ -116,31 +116,31 @@ class Shepherd(Labelling):
 
     paper: ClassVar[str] = "Wang et al. 2024, arXiv:2312.08935"
     kind: Literal["hard", "soft"] = "soft"
-    width: float = 0.0
+    max_interval_width: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.kind not in ("hard", "soft") or not 0 <= self.width < 1:
+        if self.kind not in ("hard", "soft") or not 0 <= self.max_interval_width < 1:
             raise UsageError("labels are hard or soft, with a width in [0, 1)")
 
-    def decided(self, tally: Tally) -> bool:
+    def is_decided(self, tally: CompletionCounts) -> bool:
         if self.kind == "hard":
-            return tally.right > 0
-        if not tally.judged:
+            return tally.num_correct > 0
+        if not tally.num_judged:
             return False
-        low, high = wilson(tally.right, tally.judged)
-        return high - low <= self.width
+        low, high = wilson(tally.num_correct, tally.num_judged)
+        return high - low <= self.max_interval_width
 
     async def __call__(self, trace: Trace, policy: Policy, verifier: Scorer) -> None:
-        steps = to_label(trace)
-        found = await asyncio.gather(*(self.tried(trace, i, policy, verifier) for i in steps))
+        steps = steps_to_label(trace)
+        found = await asyncio.gather(*(self.estimate(trace, i, policy, verifier) for i in steps))
         for i, tally in zip(steps, found, strict=True):
-            value = tally.share if self.kind == "soft" or tally.share is None else float(tally.right > 0)
-            trace.steps[i].scores[LABEL] = Score(value, tally.said())
+            value = tally.share if self.kind == "soft" or tally.share is None else float(tally.num_correct > 0)
+            trace.steps[i].scores[LABEL_SCORE] = Score(value, tally.describe())
 
 
 @dataclass(frozen=True, kw_only=True)
-class FirstError(Labelling):
+class FirstErrorSearch(Labelling):
     """OmegaPRM's binary search for the first wrong step of an answer that is wrong.
 
     It takes for granted that a right answer, once it is out of reach, stays so: steps before the first wrong one are
@@ -152,19 +152,19 @@ class FirstError(Labelling):
 
     async def __call__(self, trace: Trace, policy: Policy, verifier: Scorer) -> None:
         answers = [i for i in trace.answers() if len(trace.path(i)) > 1]
-        rewards = await verdicts(trace, answers, verifier)
+        rewards = await verifier_scores(trace, answers, verifier)
         known = _Known()
         for leaf, reward in zip(answers, rewards, strict=True):
-            if reward is not None and reward >= self.least:
+            if reward is not None and reward >= self.min_reward:
                 for i in trace.path(leaf)[1:]:
                     known.right(i, "on the way to a right answer")
         for leaf, reward in zip(answers, rewards, strict=True):  # one after another: the next knows more
             if reward is None:
                 known.doubt(leaf, f"the answer is undecided: {trace.steps[leaf].scores[verifier.name].reason}")
-            elif reward < self.least:
+            elif reward < self.min_reward:
                 await self._search(trace, leaf, policy, verifier, known)
         for i, score in known.labels.items():
-            trace.steps[i].scores[LABEL] = score
+            trace.steps[i].scores[LABEL_SCORE] = score
 
     async def _search(self, trace: Trace, leaf: int, policy: Policy, verifier: Scorer, known: _Known) -> None:
         path = [i for i in trace.path(leaf)[1:] if i == leaf or len(trace.steps[i].token_ids)]
@@ -172,16 +172,16 @@ class FirstError(Labelling):
         bad = min((k for k, i in enumerate(path) if known.is_(i, 0.0)), default=len(path) - 1)
         while bad - good > 1:
             middle = (good + bad) // 2
-            tally = await self.tried(trace, path[middle], policy, verifier)
+            tally = await self.estimate(trace, path[middle], policy, verifier)
             if tally.share is None:
                 for i in path[good + 1 :]:
-                    known.doubt(i, f"nothing could be tried from here: {tally.said()}")
+                    known.doubt(i, f"nothing could be tried from here: {tally.describe()}")
                 return
-            if tally.right:
+            if tally.num_correct:
                 good = middle
             else:
                 bad = middle
-            known.mark(path[middle], float(tally.right > 0), tally.said())
+            known.mark(path[middle], float(tally.num_correct > 0), tally.describe())
         for k, i in enumerate(path):
             if k < bad:
                 known.right(i, "before the first wrong step, by a search that takes wrong steps to stay wrong")
@@ -231,17 +231,17 @@ class Visits:
                     visits[i] += often
         for i, count in visits.items():
             if count >= self.least:
-                trace.steps[i].scores[LABEL] = Score(totals[i] / count, f"mean outcome of {count} visits")
+                trace.steps[i].scores[LABEL_SCORE] = Score(totals[i] / count, f"mean outcome of {count} visits")
 
 
-def to_label(trace: Trace) -> list[int]:
+def steps_to_label(trace: Trace) -> list[int]:
     """Every step that the policy wrote and went on from, or ended with; all steps of a trace that it wrote none of."""
-    steps = [(i, s) for i, s in enumerate(trace.steps) if s.parent is not None and not s.aside and not s.pruned]
+    steps = [(i, s) for i, s in enumerate(trace.steps) if s.parent is not None and not s.meta and not s.pruned]
     own = [i for i, s in steps if s.sampled] or [i for i, _ in steps]
     return [i for i in own if len(trace.steps[i].token_ids) or trace.steps[i].done]
 
 
-async def verdicts(trace: Trace, leaves: Sequence[int], verifier: Scorer) -> list[float | None]:
+async def verifier_scores(trace: Trace, leaves: Sequence[int], verifier: Scorer) -> list[float | None]:
     """What a verifier says of answers, those aside that it has judged before."""
     await evaluate(trace, [i for i in leaves if verifier.name not in trace.steps[i].scores], verifier)
     return [trace.score(i, verifier.name) for i in leaves]

@@ -13,13 +13,13 @@ from ponder.funnel import Funnel
 FUNNEL = "funnel.json"  # its name in a run directory
 
 
-def told(folder: Path) -> list[str]:
+def filter_report_lines(folder: Path) -> list[str]:
     """A run directory's funnel, for people."""
     kept = json.loads((folder / FUNNEL).read_text(encoding="utf-8"))
     return Funnel.from_json(kept).lines()
 
 
-def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def write_jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Whole or not at all."""
     lines = [json.dumps(row, allow_nan=False) + "\n" for row in rows]
     beside = path.with_name(path.name + ".new")

@@ -13,19 +13,19 @@ import numpy as np
 
 from ponder import room
 from ponder.errors import ModelError, TaskError, UsageError
-from ponder.models.load import Fresh, load_policy, pinned
+from ponder.models.load import Fresh, load_policy, pin_job_models
 from ponder.models.native import Native
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import lora
 from ponder.nets.lora import LoRA
 from ponder.pipelines.asked import in_style
-from ponder.pipelines.conversations import HELD_OUT, Written, read_conversations
+from ponder.pipelines.conversations import HELD_OUT_TAG, TokenizedAnswer, read_conversations
 from ponder.pipelines.held_out import warn_of
 from ponder.pipelines.inputs import inputs_of
 from ponder.pipelines.keeping import Keeper
-from ponder.pipelines.solve import pick
+from ponder.pipelines.solve import shuffled_problems
 from ponder.pipelines.teachers import same_kind
-from ponder.protocols import Silent, Task, Watch
+from ponder.protocols import Silent, Task, Progress
 from ponder.runs import Run
 from ponder.train import checkpoint
 from ponder.train.algorithms import ONLINE
@@ -35,7 +35,7 @@ from ponder.train.objective import Objective
 from ponder.train.optimiser import AdamW
 from ponder.types import Ids, Problem, Score, Step, Trace, ids, prompt_trace
 
-PREFERRED = "preferred"  # the scorer's name under which a pair is marked
+PREFERENCE_SCORER = "preferred"  # the scorer's name under which a pair is marked
 
 
 @dataclass(frozen=True)
@@ -53,17 +53,17 @@ class FineTune:
     data: Task | str
     model: str | Fresh = "smollm2"
     template: str | None = None
-    objective: Objective = SFT()
+    algorithm: Objective = SFT()
     optimiser: AdamW = AdamW(lr=2e-5)
     steps: int = 100
-    batch: int = 32  # answers (or pairs) per step
+    batch_size: int = 32  # answers (or pairs) per step
     teacher: str | None = None
     lora: LoRA | None = None
     micro_tokens: int = 0
     recompute: bool = False
     frozen_layers: int = 0
     save_every: int = 50
-    keep: int = 2
+    keep_checkpoints: int = 2
     seed: int = 0
     device: str = "auto"
     dtype: str = "auto"
@@ -71,83 +71,83 @@ class FineTune:
     def __post_init__(self) -> None:
         if not isinstance(self.data, str):
             object.__setattr__(self, "data", in_style(self.data, template=self.template))
-        if min(self.steps, self.batch, self.save_every, self.keep) < 1 or min(self.seed, self.micro_tokens) < 0:
+        if min(self.steps, self.batch_size, self.save_every, self.keep_checkpoints) < 1 or min(self.seed, self.micro_tokens) < 0:
             raise UsageError("steps, batch, save_every and keep must be at least 1, seed and micro_tokens at least 0")
-        if type(self.objective) in ONLINE.values():
-            raise UsageError(f"{type(self.objective).__name__} learns from rewards for sampled answers: use an RL job")
+        if type(self.algorithm) in ONLINE.values():
+            raise UsageError(f"{type(self.algorithm).__name__} learns from rewards for sampled answers: use an RL job")
         if self.lora is not None and self.frozen_layers:
             raise UsageError("adapters leave all weights as they are: give either lora or frozen_layers")
-        if isinstance(self.objective, DPO) and not isinstance(self.data, str):
+        if isinstance(self.algorithm, DPO) and not isinstance(self.data, str):
             raise UsageError("a task has no rejected answers: give a JSONL file with 'prompt', 'chosen' and 'rejected'")
-        if isinstance(self.objective, Distill) != (self.teacher is not None):
+        if isinstance(self.algorithm, Distill) != (self.teacher is not None):
             raise UsageError("distillation needs a teacher, and only distillation: give both or neither")
 
-    def fits(self) -> None:
+    def check_memory(self) -> None:
         """Refuse a step that this machine's memory cannot hold."""
-        room.traces_fit({"batch": self.batch}, {})
+        room.require_trace_memory({"batch": self.batch_size}, {})
 
-    def __call__(self, folder: str | Path, watch: Watch | None = None) -> Native:
-        self.fits()
-        job = pinned(self, folder)
+    def __call__(self, folder: str | Path, watch: Progress | None = None) -> Native:
+        self.check_memory()
+        job = pin_job_models(self, folder)
         with Run(folder, job, inputs_of(job)) as run:
             return fine_tune(job, run, watch or Silent())
 
 
-def fine_tune(job: FineTune, run: Run, watch: Watch) -> Native:
+def fine_tune(job: FineTune, run: Run, watch: Progress) -> Native:
     watch.phase("load")
     problems = _read(job)
     if isinstance(job.data, str):
-        warn_of([HELD_OUT in problem.tags for problem in problems], job.data)
-    policy = load_policy(job.model, template=job.template, device=job.device, dtype=checkpoint.dtype(run, job.dtype))
+        warn_of([HELD_OUT_TAG in problem.tags for problem in problems], job.data)
+    policy = load_policy(job.model, template=job.template, device=job.device, dtype=checkpoint.resume_dtype(run, job.dtype))
     for problem in problems if isinstance(job.data, str) else ():
-        if isinstance(problem.answer, Written):
-            check_tokens(policy, problem.id, problem.answer)
+        if isinstance(problem.answer, TokenizedAnswer):
+            check_answer_tokens(policy, problem.id, problem.answer)
     teacher = None if job.teacher is None else same_kind(job.teacher, policy)
     if job.lora is not None:
         lora.attach(policy.net, job.lora, job.seed)
     learner = Learner(
-        policy.net, job.objective, job.optimiser, micro_tokens=job.micro_tokens, recompute=job.recompute,
+        policy.net, job.algorithm, job.optimiser, micro_tokens=job.micro_tokens, recompute=job.recompute,
         frozen_layers=job.frozen_layers, reference=teacher,
     )  # fmt: skip
 
     with Keeper(run, job, watch, policy, {"policy": learner}) as keeper:
-        for step in keeper.steps():
+        for step in keeper.remaining_steps():
             with keeper.step() as state:
                 began = time.perf_counter()
                 watch.phase("learn")
-                chosen = pick(problems, job.seed, step * job.batch, job.batch)
-                traces = [given(policy, p, answer(job.data, p)) for p in chosen]
-                metrics = job.objective.credit(traces, PREFERRED, state.memory)
+                chosen = shuffled_problems(problems, job.seed, step * job.batch_size, job.batch_size)
+                traces = [answer_trace(policy, p, target_answer(job.data, p)) for p in chosen]
+                metrics = job.algorithm.credit(traces, PREFERENCE_SCORER, state.objective_state)
                 metrics |= keeper.learn(learner, traces, watch.share)
 
-                state.tokens += sum(len(s.token_ids) for t in traces for s in t.steps)
-                metrics |= {"num_tokens": state.tokens, "step_time": time.perf_counter() - began}
+                state.num_tokens += sum(len(s.token_ids) for t in traces for s in t.steps)
+                metrics |= {"num_tokens": state.num_tokens, "step_time": time.perf_counter() - began}
                 keeper.record(state, metrics, traces)
     return policy
 
 
 def _read(job: FineTune) -> Sequence[Problem]:
-    return read_conversations(job.data, isinstance(job.objective, DPO)) if isinstance(job.data, str) else job.data.train
+    return read_conversations(job.data, isinstance(job.algorithm, DPO)) if isinstance(job.data, str) else job.data.train
 
 
-def given(policy: Native, problem: Problem, answers: str | Sequence[str] | Written) -> Trace:
+def answer_trace(policy: Native, problem: Problem, answers: str | Sequence[str] | TokenizedAnswer) -> Trace:
     """A trace in which the policy is taken to have written this answer, or of a pair the first and not the second."""
-    if isinstance(answers, Written):
-        return as_written(policy, problem, answers)
+    if isinstance(answers, TokenizedAnswer):
+        return tokenized_answer_trace(policy, problem, answers)
     if isinstance(answers, str):
-        return imitation(policy, problem, answers)
-    trace = imitation(policy, problem, *answers)
+        return text_answer_trace(policy, problem, answers)
+    trace = text_answer_trace(policy, problem, *answers)
     for i, leaf in enumerate(trace.answers()):
-        trace.steps[leaf].scores[PREFERRED] = Score(1.0 - i)
+        trace.steps[leaf].scores[PREFERENCE_SCORER] = Score(1.0 - i)
     return trace
 
 
-def imitation(policy: Native, problem: Problem, *texts: str) -> Trace:
+def text_answer_trace(policy: Native, problem: Problem, *texts: str) -> Trace:
     """A trace with these answers to a problem, each with its end-of-sequence token; nobody sampled them."""
     trace = _asked_of(policy, problem)
-    end = end_token(policy.tokenizer)
+    end = answer_end_token(policy.tokenizer)
     for text in texts:
-        tokens = policy.tokenizer.encode(text, special=False)
+        tokens = policy.tokenizer.encode(text, add_special_tokens=False)
         if not len(tokens) or tokens[-1] != end:
             tokens = np.append(tokens, ids([end])).astype(np.int32)
         _has_room(policy, trace, tokens)
@@ -155,14 +155,14 @@ def imitation(policy: Native, problem: Problem, *texts: str) -> Trace:
     return trace
 
 
-def as_written(policy: Native, problem: Problem, answer: Written) -> Trace:
+def tokenized_answer_trace(policy: Native, problem: Problem, answer: TokenizedAnswer) -> Trace:
     """A trace with this answer in its own tokens. It ends as it did, or with the end token where a rule ended it."""
     trace = _asked_of(policy, replace(problem, answer=answer.text))
-    tokens, learned = list(answer.token_ids), list(answer.learned)
+    tokens, learned = list(answer.token_ids), list(answer.loss_mask)
     if tokens and tokens[-1] in policy.eos:
         learned[-1] = True
     else:
-        tokens, learned = [*tokens, end_token(policy.tokenizer)], [*learned, True]
+        tokens, learned = [*tokens, answer_end_token(policy.tokenizer)], [*learned, True]
     _has_room(policy, trace, ids(tokens))
     at = 0
     for own, run in groupby(learned):
@@ -174,9 +174,9 @@ def as_written(policy: Native, problem: Problem, answer: Written) -> Trace:
     return trace
 
 
-def in_one(answers: str | Sequence[str] | Written) -> str | Sequence[str] | Written:
+def as_single_step(answers: str | Sequence[str] | TokenizedAnswer) -> str | Sequence[str] | TokenizedAnswer:
     """As if all of an answer were to be learned, so that it is one step."""
-    return replace(answers, learned=(True,) * len(answers.learned)) if isinstance(answers, Written) else answers
+    return replace(answers, loss_mask=(True,) * len(answers.loss_mask)) if isinstance(answers, TokenizedAnswer) else answers
 
 
 def _asked_of(policy: Native, problem: Problem) -> Trace:
@@ -194,7 +194,7 @@ def _has_room(policy: Native, trace: Trace, tokens: Ids) -> None:
         )
 
 
-def check_tokens(policy: Native, name: str, answer: Written) -> None:
+def check_answer_tokens(policy: Native, name: str, answer: TokenizedAnswer) -> None:
     """Refuse tokens that this model reads as another text. Spaces aside: some tokenizers drop those at a step's
     beginning, and an answer may have several steps."""
     body = answer.token_ids[:-1] if answer.token_ids and answer.token_ids[-1] in policy.eos else answer.token_ids
@@ -207,7 +207,7 @@ def check_tokens(policy: Native, name: str, answer: Written) -> None:
         )
 
 
-def end_token(tokenizer: Tokenizer) -> int:
+def answer_end_token(tokenizer: Tokenizer) -> int:
     """The end-of-sequence token that the chat template writes after an answer, else the first there is."""
     if not tokenizer.eos:
         raise ModelError("the tokenizer names no end-of-sequence token, so answers cannot end: add eos_token to it")
@@ -215,5 +215,5 @@ def end_token(tokenizer: Tokenizer) -> int:
     return next((e for e in tokenizer.eos if (tokenizer.token(e) or "") in written), tokenizer.eos[0])
 
 
-def answer(data: Task | str, problem: Problem) -> str | Sequence[str] | Written:
+def target_answer(data: Task | str, problem: Problem) -> str | Sequence[str] | TokenizedAnswer:
     return problem.answer if isinstance(data, str) else data.gold(problem)

@@ -9,14 +9,14 @@ from typing import Any
 from ponder import names
 from ponder.errors import UnknownName, UsageError
 from ponder.funnel import Funnel
-from ponder.measure.contamination import contamination, words
+from ponder.measure.contamination import find_contamination, normalized_words
 from ponder.protocols import Task
-from ponder.tasks.made.rows import bare
-from ponder.tasks.made.similar import alike, alike_by, distinct
+from ponder.tasks.made.rows import bare_question
+from ponder.tasks.made.similar import near_duplicates, alike_by, exact_duplicates
 from ponder.tasks.styled import Styled
 from ponder.trust import names_code
 from ponder.types import Problem
-from ponder.verify.form.language import consistency
+from ponder.verify.form.language import language_share
 from ponder.verify.form.tongues import LANGUAGES
 
 
@@ -27,66 +27,66 @@ class Sieve:
     MinHash.
     """
 
-    shortest: int = 10  # characters
-    longest: int = 4_000
+    min_chars: int = 10  # characters
+    max_chars: int = 4_000
     language: str | None = None
-    pure: float = 0.9  # share of a question that must be in that language
-    near: float = 0.8  # Jaccard similarity (or cosine) from which two are one; 0: only word for word
-    embed: str | None = field(default=None, metadata=names_code())
-    against: tuple[Task, ...] = ()
+    min_language_share: float = 0.9  # share of a question that must be in that language
+    dedup_threshold: float = 0.8  # Jaccard similarity (or cosine) from which two are one; 0: only word for word
+    embedder: str | None = field(default=None, metadata=names_code())
+    decontaminate_against: tuple[Task, ...] = ()
     ngram: int = 8
 
     def __post_init__(self) -> None:
-        if not 0 <= self.shortest <= self.longest:
-            raise UsageError(f"questions of {self.shortest} to {self.longest} characters: there are none")
+        if not 0 <= self.min_chars <= self.max_chars:
+            raise UsageError(f"questions of {self.min_chars} to {self.max_chars} characters: there are none")
         if self.language is not None and self.language not in LANGUAGES:
             raise UnknownName("language", self.language, LANGUAGES)
-        if not 0 <= self.near <= 1 or not 0 <= self.pure <= 1 or self.ngram < 2:
+        if not 0 <= self.dedup_threshold <= 1 or not 0 <= self.min_language_share <= 1 or self.ngram < 2:
             raise UsageError("near and pure lie between 0 and 1, and ngram is at least 2")
 
-    def ready(self) -> None:
+    def validate(self) -> None:
         """Refuse at once what could not work later, when much was spent."""
-        if self.embed is not None:
-            names.load(self.embed)
-        elif self.near:
-            alike([], self.near)
-        for task in self.against:
-            plain(task).test[:1]
+        if self.embedder is not None:
+            names.import_object(self.embedder)
+        elif self.dedup_threshold:
+            near_duplicates([], self.dedup_threshold)
+        for task in self.decontaminate_against:
+            without_instruction(task).test[:1]
 
-    def __call__(self, problems: Sequence[Problem], funnel: Funnel, own: Task | None = None) -> list[Problem]:
+    def __call__(self, problems: Sequence[Problem], funnel: Funnel, source_task: Task | None = None) -> list[Problem]:
         """In order; the first of those that are alike stays. `own`: the task that they are made from, whose test
         problems must not come back word for word."""
-        left = [p for p in problems if self._fits(bare(p), funnel)]
-        left = _first(left, distinct([bare(p) for p in left]), "not a repetition", "word for word", funnel)
-        if self.near and left:
-            texts = [bare(p) for p in left]
-            same = alike(texts, self.near) if self.embed is None else alike_by(names.load(self.embed), texts, self.near)
-            left = _first(left, same, "not nearly one", f"{self.near:.0%} alike", funnel)
-        if own is not None and left:
-            tests = {tuple(words(bare(p))) for p in plain(own).test}
-            why = f"a test problem of {own.name}"
-            left = [p for p in left if funnel.passes("not a test problem", tuple(words(bare(p))) not in tests, why)]
-        if self.against and left:
-            held = [(p.id, bare(p)) for task in self.against for p in plain(task).test]
-            seen = contamination(held, [(str(i), bare(p)) for i, p in enumerate(left) if words(bare(p))], self.ngram)
+        left = [p for p in problems if self._has_fitting_text(bare_question(p), funnel)]
+        left = _first(left, exact_duplicates([bare_question(p) for p in left]), "not a repetition", "word for word", funnel)
+        if self.dedup_threshold and left:
+            texts = [bare_question(p) for p in left]
+            same = near_duplicates(texts, self.dedup_threshold) if self.embedder is None else alike_by(names.import_object(self.embedder), texts, self.dedup_threshold)
+            left = _first(left, same, "not nearly one", f"{self.dedup_threshold:.0%} alike", funnel)
+        if source_task is not None and left:
+            tests = {tuple(normalized_words(bare_question(p))) for p in without_instruction(source_task).test}
+            why = f"a test problem of {source_task.name}"
+            left = [p for p in left if funnel.record("not a test problem", tuple(normalized_words(bare_question(p))) not in tests, why)]
+        if self.decontaminate_against and left:
+            held = [(p.id, bare_question(p)) for task in self.decontaminate_against for p in without_instruction(task).test]
+            seen = find_contamination(held, [(str(i), bare_question(p)) for i, p in enumerate(left) if normalized_words(bare_question(p))], self.ngram)
             known = {int(overlap.problem) for overlap in seen.flagged}
             why = f"shares {self.ngram} words with a held-out problem"
-            left = [p for i, p in enumerate(left) if funnel.passes("not held out", i not in known, why)]
-        funnel.keep("passed the text filters", left)
+            left = [p for i, p in enumerate(left) if funnel.record("not held out", i not in known, why)]
+        funnel.require_some("passed the text filters", left)
         return left
 
-    def _fits(self, question: str, funnel: Funnel) -> bool:
+    def _has_fitting_text(self, question: str, funnel: Funnel) -> bool:
         size = len(question)
-        why = "too short" if size < self.shortest else "too long"
-        if not funnel.passes("of fitting length", self.shortest <= size <= self.longest, why):
+        why = "too short" if size < self.min_chars else "too long"
+        if not funnel.record("of fitting length", self.min_chars <= size <= self.max_chars, why):
             return False
         if self.language is None:
             return True
-        share, _ = consistency(question, self.language)
-        return funnel.passes("in one language", share >= self.pure, f"less than {self.pure:.0%} {self.language}")
+        share, _ = language_share(question, self.language)
+        return funnel.record("in one language", share >= self.min_language_share, f"less than {self.min_language_share:.0%} {self.language}")
 
 
-def plain(task: Task) -> Task:
+def without_instruction(task: Task) -> Task:
     """The task with its questions as they stand, where it can leave out how to answer them."""
     prompt = getattr(task, "prompt", None)
     if not is_dataclass(task) or isinstance(task, type) or not isinstance(prompt, str) or "{question}" not in prompt:
@@ -98,4 +98,4 @@ def plain(task: Task) -> Task:
 def _first(
     problems: Sequence[Problem], same: Sequence[int | None], stage: str, why: str, funnel: Funnel
 ) -> list[Problem]:
-    return [p for p, as_before in zip(problems, same, strict=True) if funnel.passes(stage, as_before is None, why)]
+    return [p for p, as_before in zip(problems, same, strict=True) if funnel.record(stage, as_before is None, why)]

@@ -17,7 +17,7 @@ from ponder.errors import Interrupted, PonderError, Spent, TaskError, UsageError
 from ponder.protocols import Policy, Scorer, Strategy
 from ponder.reason.budget import Budget, Metered, Purse
 from ponder.reason.operators import evaluate
-from ponder.reason.operators.auto_cut import shows
+from ponder.reason.operators.auto_cut import is_cut_probe
 from ponder.types import Problem, Trace, ids, prompt_trace
 
 
@@ -25,7 +25,7 @@ async def solve(
     problem: Problem,
     strategy: Strategy,
     policy: Policy,
-    judge: Scorer | None = None,
+    verifier: Scorer | None = None,
     *,
     guide: Scorer | None = None,
     budget: Budget | Purse | None = None,
@@ -36,52 +36,52 @@ async def solve(
 
     The strategy and its guide do not see the gold answer, unless as an `oracle`: the trace then says so.
     """
-    if judge is not None and guide is not None and guide.name == judge.name and not oracle:
+    if verifier is not None and guide is not None and guide.name == verifier.name and not oracle:
         raise UsageError(
-            f"guide and judge both score as {judge.name!r}, and one would be taken for the other: rename the guide"
+            f"guide and judge both score as {verifier.name!r}, and one would be taken for the other: rename the guide"
         )
     settings.check_finite(strategy)
     trace = prompt_trace(problem, policy.encode(problem.messages)) if trace is None else trace
-    trace.oracle, trace.spent, trace.failed = trace.oracle or (oracle and guide is not None), False, ""
+    trace.oracle, trace.budget_exhausted, trace.failed = trace.oracle or (oracle and guide is not None), False, ""
     # Tags may hold a worked solution.
     trace.problem = problem if trace.oracle else replace(problem, answer=None, tags={})
-    trace.read = getattr(judge, "read", None)
+    trace.extract_answer = getattr(verifier, "read", None)
     paying = policy
     if budget is not None:
         paying = Metered(policy, budget if isinstance(budget, Purse) else Purse(budget, trace.cost))
     try:
         await strategy(trace, paying, guide)
     except Spent:  # it had not even begun
-        trace.spent = True
+        trace.budget_exhausted = True
     finally:
         trace.problem = problem
-        trace.spent |= isinstance(paying, Metered) and paying.refused
-    if trace.chosen is None and not (trace.failed or trace.spent or trace.answers()):
-        trace.failed = nothing(trace)
-    if judge is not None:
-        await evaluate(trace, to_judge(trace, judge.name), judge)
+        trace.budget_exhausted |= isinstance(paying, Metered) and paying.was_limited
+    if trace.chosen is None and not (trace.failed or trace.budget_exhausted or trace.answers()):
+        trace.failed = no_answer_reason(trace)
+    if verifier is not None:
+        await evaluate(trace, unjudged_answers(trace, verifier.name), verifier)
     return trace
 
 
-def nothing(trace: Trace) -> str:
+def no_answer_reason(trace: Trace) -> str:
     """Why there is no answer, by what most branches came to."""
-    reasons = Counter(s.pruned for s in trace.steps if s.pruned and not shows(s))
+    reasons = Counter(s.pruned for s in trace.steps if s.pruned and not is_cut_probe(s))
     return "no branch came to an answer" + "".join(f": {reason}" for reason, _ in reasons.most_common(1))
 
 
-def to_judge(trace: Trace, judge: str) -> list[int]:
+def unjudged_answers(trace: Trace, verifier_name: str) -> list[int]:
     """Every answer, and the chosen step, that was not judged before."""
     steps = trace.answers()
     if trace.chosen is not None and trace.chosen not in steps:
         steps.append(trace.chosen)
-    return [i for i in steps if judge not in trace.steps[i].scores]
+    return [i for i in steps if verifier_name not in trace.steps[i].scores]
 
 
-async def attempt(
+async def try_solve(
     problem: Problem,
     strategy: Strategy,
     policy: Policy,
-    judge: Scorer | None = None,
+    verifier: Scorer | None = None,
     *,
     guide: Scorer | None = None,
     budget: Budget | Purse | None = None,
@@ -91,7 +91,7 @@ async def attempt(
     trace = prompt_trace(problem, ids([]))
     try:
         trace.steps[0].token_ids = policy.encode(problem.messages)
-        return await solve(problem, strategy, policy, judge, guide=guide, budget=budget, oracle=oracle, trace=trace)
+        return await solve(problem, strategy, policy, verifier, guide=guide, budget=budget, oracle=oracle, trace=trace)
     except Interrupted:
         raise
     except PonderError as error:
@@ -100,27 +100,27 @@ async def attempt(
 
 
 async def solve_all(
-    problems: Sequence[Problem], strategy: Strategy, policy: Policy, judge: Scorer | None = None, **more: Any
+    problems: Sequence[Problem], strategy: Strategy, policy: Policy, verifier: Scorer | None = None, **more: Any
 ) -> list[Trace]:
     """All at once: the policy batches what waits together. The first failure stops the rest. `more`: as `solve`."""
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(solve(p, strategy, policy, judge, **more)) for p in problems]
+        tasks = [group.create_task(solve(p, strategy, policy, verifier, **more)) for p in problems]
     return [t.result() for t in tasks]
 
 
-def pick(problems: Sequence[Problem], seed: int, first: int, count: int) -> list[Problem]:
+def shuffled_problems(problems: Sequence[Problem], seed: int, first: int, count: int) -> list[Problem]:
     """Problems number `first`, first + 1, ... of an endless shuffled stream."""
-    return [problems[i] for i in stream(len(problems), seed, first, count)]
+    return [problems[i] for i in shuffled_indices(len(problems), seed, first, count)]
 
 
-def stream(size: int, seed: int, first: int, count: int) -> list[int]:
+def shuffled_indices(size: int, seed: int, first: int, count: int) -> list[int]:
     """Indices number `first`, first + 1, ... of an endless shuffled stream: each epoch is a new permutation.
 
     A pure function of its arguments, so a run's place in its data is one integer.
     """
     if not size:
         raise TaskError("the task has no problems: check its settings or its data folder")
-    room.fits(size * room.INDEX, size=size)
+    room.require_memory(size * room.ORDER_INDEX_BYTES, size=size)
     chosen: list[int] = []
     while len(chosen) < count:
         epoch, place = divmod(first + len(chosen), size)

@@ -9,22 +9,22 @@ from typing import Any, Literal, get_args
 
 from ponder.errors import TaskError
 from ponder.funnel import Funnel
-from ponder.tasks.made import backward, evolve, made, parse, write
+from ponder.tasks.made import backward_prompt, evolve_prompt, synthetic_problem, parse_reply, new_problem_prompt
 from ponder.tasks.made.mutate import MUTATIONS, mutate
-from ponder.tasks.made.rows import ANSWERED, domain
+from ponder.tasks.made.rows import ANSWERED, domain_of
 from ponder.tasks.made.wording import EVOLUTIONS, TOPICS
 from ponder.types import Problem, Trace
-from ponder.verify import state
+from ponder.verify import format_answer
 
 Source = Literal["templates", "write", "evolve", "backward", "mutate", "filter"]
 SOURCES: tuple[Source, ...] = get_args(Source)
-ASKS = ("write", "evolve", "backward")  # of a model
-CERTAIN = ("templates", "filter")  # whose answers are taken as they are
+MODEL_SOURCES = ("write", "evolve", "backward")  # of a model
+TRUSTED_SOURCES = ("templates", "filter")  # whose answers are taken as they are
 OPERATORS = {"evolve": tuple(EVOLUTIONS), "mutate": tuple(MUTATIONS)}
-TARGETS = 2, 500  # whole numbers to write problems for, where there are no other answers
+TARGET_ANSWER_RANGE = 2, 500  # whole numbers to write problems for, where there are no other answers
 
 
-def requests(
+def writing_requests(
     source: Source, parents: Sequence[Problem], operators: Sequence[str], count: int, examples: int, seed: int
 ) -> Iterator[Problem]:
     """What a model is asked, one request for each problem. Its tags are the lineage of what comes of it."""
@@ -34,50 +34,50 @@ def requests(
         if source == "write":
             operator, chosen = "write", rng.sample(parents, min(examples, len(parents)))
             topic = rng.choice(TOPICS)
-            messages = write(chosen, topic)
+            messages = new_problem_prompt(chosen, topic)
         elif source == "evolve":
             operator = operators[i % len(operators)]
             chosen = rng.sample(parents, 2 if operator == "combine" else 1)
-            messages = evolve(operator, chosen)
+            messages = evolve_prompt(operator, chosen)
         else:
             operator, chosen = "backward", rng.sample(parents, min(1, len(parents)))
-            target = str(chosen[0].answer) if chosen else str(rng.randint(*TARGETS))
-            messages = backward(target, chosen[0] if chosen else None)
-        about = domain(chosen[0]) if chosen else topic
+            target = str(chosen[0].answer) if chosen else str(rng.randint(*TARGET_ANSWER_RANGE))
+            messages = backward_prompt(target, chosen[0] if chosen else None)
+        about = domain_of(chosen[0]) if chosen else topic
         tags = {"operator": operator, "parents": [p.id for p in chosen], "seed": seed, "domain": about}
         yield Problem(f"{source}/{seed}/{i}", messages, target, tags)
 
 
-def replies(traces: Sequence[Trace], source: Source, model: str, funnel: Funnel) -> list[Problem]:
+def parse_replies(traces: Sequence[Trace], source: Source, model: str, funnel: Funnel) -> list[Problem]:
     """The problems that a model wrote, with their lineage."""
     found = []
     for trace in traces:
-        if not funnel.passes("answered", not trace.failed and bool(trace.answers()), trace.failed or "no answer"):
+        if not funnel.record("answered", not trace.failed and bool(trace.answers()), trace.failed or "no answer"):
             continue
         asked = trace.problem
-        read = parse(trace.text(trace.answers()[0]))
+        read = parse_reply(trace.text(trace.answers()[0]))
         if isinstance(read, str):
-            funnel.passes("with a problem and an answer", False, read)
+            funnel.record("with a problem and an answer", False, read)
             continue
         question, answer = read
-        funnel.passes("with a problem and an answer", True)
+        funnel.record("with a problem and an answer", True)
         if asked.answer is not None:
-            same = ANSWERED.judge(state(answer, "boxed"), asked.answer).value == 1.0
-            if not funnel.passes("with the answer asked for", same, "for another answer"):
+            same = ANSWERED.grade(format_answer(answer, "boxed"), asked.answer).value == 1.0
+            if not funnel.record("with the answer asked for", same, "for another answer"):
                 continue
-        found.append(made(asked.id, question, answer, source=source, model=model, **asked.tags))
+        found.append(synthetic_problem(asked.id, question, answer, source=source, model=model, **asked.tags))
     return found
 
 
-def given(problem: Problem, bare: bool) -> Problem:
+def with_lineage(problem: Problem, from_task: bool) -> Problem:
     """A problem that was there. `bare`: its question does not say how to answer; a file's says what it says."""
     lineage: dict[str, Any] = {"source": "given", "operator": "filter", "parents": [problem.id]}
-    if bare:
-        return made(problem.id, problem.question, str(problem.answer), **lineage, domain=domain(problem))
+    if from_task:
+        return synthetic_problem(problem.id, problem.question, str(problem.answer), **lineage, domain=domain_of(problem))
     return replace(problem, tags={**lineage, **problem.tags})
 
 
-def mutations(
+def mutate_parents(
     parents: Sequence[Problem], operators: Sequence[str], count: int, seed: int, funnel: Funnel
 ) -> list[Problem]:
     """Each parent changed in each way in turn, until there are enough or nothing more can be changed."""
@@ -89,7 +89,7 @@ def mutations(
                 if len(found) == count:
                     return found
                 changed = mutate(parent, operator, f"mutate/{seed}/{len(found)}", seed + around)
-                if funnel.passes("changed", changed is not None, f"{operator} cannot be changed"):
+                if funnel.record("changed", changed is not None, f"{operator} cannot be changed"):
                     assert changed is not None
                     found.append(changed)
         if len(found) == before:

@@ -15,12 +15,12 @@ from typing import Any
 
 from ponder.errors import Interrupted, PonderError, RunError, UnknownName, UsageError
 from ponder.jobs import foreign_in
-from ponder.pipelines.begun import clear
-from ponder.pipelines.changes import check
-from ponder.pipelines.finished import finished
-from ponder.protocols import Silent, Watch
-from ponder.runs import Run, another
-from ponder.trust import trusting
+from ponder.pipelines.begun import remove_empty_run
+from ponder.pipelines.changes import check_stage_changes
+from ponder.pipelines.finished import finished_model
+from ponder.protocols import Silent, Progress
+from ponder.runs import Run, other_job_error
+from ponder.trust import trust_within
 
 _REFERENCE = re.compile(r"stage:([^/\s]+)")
 
@@ -42,26 +42,26 @@ class Stages:
         for i, stage in enumerate(self.stages):
             if not _is_folder(stage.name):
                 raise UsageError(f"a stage's name is a folder's: {stage.name!r} has a space or a slash, or is none")
-            if climbs(stage.job):
+            if leaves_stage_folder(stage.job):
                 raise UsageError(f"stage {stage.name!r} names a place above an earlier stage: leave out '..'")
-            for wanted in mentioned(stage.job):
+            for wanted in stage_references(stage.job):
                 if wanted not in names[:i]:
                     raise UnknownName("earlier stage", wanted, names[:i])
 
-    def __call__(self, folder: str | Path, watch: Watch | None = None) -> dict[str, Any]:
+    def __call__(self, folder: str | Path, watch: Progress | None = None) -> dict[str, Any]:
         """What each stage returned, by name; of training that was done before, the folder of its model."""
         watch = watch or Silent()
         results = {}
         known = dict.fromkeys(stage.name for stage in self.stages)
-        own = trusting(foreign_in(self))  # what one stage names, a later one that reads its run may load
-        with own, Run(folder, self, follows=lambda run, before: known.update(self._after(run, before))) as run:
+        own = trust_within(foreign_in(self))  # what one stage names, a later one that reads its run may load
+        with own, Run(folder, self, continue_from=lambda run, before: known.update(self._continue_from(run, before))) as run:
             for name in known:
-                clear(run.folder / name)
+                remove_empty_run(run.folder / name)
             for stage in self.stages:
                 watch.phase(stage.name)
-                job, place = settled(stage.job, run.folder.resolve()), run.folder / stage.name
+                job, place = resolve_stage_references(stage.job, run.folder.resolve()), run.folder / stage.name
                 try:
-                    results[stage.name] = finished(job, place) or job(place, watch)
+                    results[stage.name] = finished_model(job, place) or job(place, watch)
                 except Interrupted:
                     raise
                 except PonderError as why:
@@ -69,13 +69,13 @@ class Stages:
                     raise
         return results
 
-    def _after(self, run: Run, before: Any) -> dict[str, None]:
+    def _continue_from(self, run: Run, before: Any) -> dict[str, None]:
         """The names of the stages that were there before, where these can go on from them."""
         if not isinstance(before, dict) or before.get("is") != run.job["is"]:
-            raise another(run.folder, before, run.job)
+            raise other_job_error(run.folder, before, run.job)
         was, now = _by_name(run, before), _by_name(run, run.job)
         jobs = {stage.name: stage.job for stage in self.stages}
-        check(run.folder, was, now, lambda name: mentioned(jobs[name]))
+        check_stage_changes(run.folder, was, now, lambda name: stage_references(jobs[name]))
         return dict.fromkeys(was)
 
 
@@ -93,12 +93,12 @@ def _is_folder(name: Any) -> bool:
     return name not in ("", ".", "..") and _REFERENCE.fullmatch(f"stage:{name}") is not None
 
 
-def settled(job: Any, folder: Path) -> Any:
+def resolve_stage_references(job: Any, folder: Path) -> Any:
     """A job with the folders of earlier stages in place of their names."""
     return _each_text(job, lambda text: _REFERENCE.sub(lambda found: str(folder / found[1]), text))
 
 
-def mentioned(job: Any) -> list[str]:
+def stage_references(job: Any) -> list[str]:
     """Names of the stages that a job takes something from."""
     found: list[str] = []
 
@@ -110,7 +110,7 @@ def mentioned(job: Any) -> list[str]:
     return found
 
 
-def climbs(job: Any) -> bool:
+def leaves_stage_folder(job: Any) -> bool:
     """Whether a job names a place in an earlier stage that leads out of it again."""
     found: list[str] = []
 

@@ -6,28 +6,28 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ponder.measure.reflection import reflections
+from ponder.measure.reflection import find_reflections
 from ponder.types import Trace
 
 
-def rewards(trace: Trace, scorer: str) -> list[float]:
+def group_rewards(trace: Trace, scorer: str) -> list[float]:
     """Of the judged answers."""
     return [r for i in trace.answers() if (r := trace.score(i, scorer)) is not None]
 
 
-def live(trace: Trace, scorer: str) -> bool:
+def has_reward_spread(trace: Trace, scorer: str) -> bool:
     """Do the group's rewards differ? Only then is there anything to compare."""
-    return len(set(rewards(trace, scorer))) > 1
+    return len(set(group_rewards(trace, scorer))) > 1
 
 
-def summary(traces: Sequence[Trace], scorer: str) -> dict[str, float]:
-    groups = [rewards(t, scorer) for t in traces]
+def sample_metrics(traces: Sequence[Trace], scorer: str) -> dict[str, float]:
+    groups = [group_rewards(t, scorer) for t in traces]
     every = [r for g in groups for r in g]
     spreads = [float(np.std(g, ddof=1)) for g in groups if len(g) > 1]  # TRL's: with Bessel's correction
     steps = [t.steps[i] for t in traces for i in t.answers()]
     lengths = [sum(len(t.steps[j].token_ids) for j in t.path(i)[1:]) for t in traces for i in t.answers()]
     ended = [n for n, s in zip(lengths, steps, strict=True) if s.stop == "eos"]
-    said = [bool(reflections(t.text(i))) for t in traces for i in t.answers()]
+    said = [bool(find_reflections(t.text(i))) for t in traces for i in t.answers()]
     parts: dict[str, list[float]] = {}  # of a reward that is a sum
     for step in steps:
         for name, score in step.scores.items():

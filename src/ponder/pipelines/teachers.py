@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TypeVar
 
 from ponder.errors import UsageError
-from ponder.manifest import MANIFEST
-from ponder.models.load import find, load_policy, tokenizer_of
+from ponder.manifest import MANIFEST_FILE
+from ponder.models.load import find_model, load_policy, tokenizer_of
 from ponder.models.native import Native
 from ponder.models.tokenizer import Tokenizer
 from ponder.nets import hf
 from ponder.nets.decoder import Decoder
-from ponder.nets.valued import Valued
+from ponder.nets.valued import DecoderWithHead
 
 Net = TypeVar("Net", bound=Decoder)
 _INSTEAD = (
@@ -32,11 +32,11 @@ def same_kind(model: str, policy: Native) -> Decoder:
     return _fits(other.net, model, net)
 
 
-def valued(model: str, policy: Native) -> Valued:
+def load_value_model(model: str, policy: Native) -> DecoderWithHead:
     """A value or reward model, likewise; of a run directory its critic, where it has one."""
     same_words(model, policy.tokenizer)
-    folder, net = find(model), policy.net
-    ours = (folder.parent / MANIFEST).is_file() and folder.with_name("critic").is_dir()
+    folder, net = find_model(model), policy.net
+    ours = (folder.parent / MANIFEST_FILE).is_file() and folder.with_name("critic").is_dir()
     return _fits(hf.load_valued(folder.with_name("critic") if ours else folder, net.dtype, net.device), model, net)
 
 

@@ -13,25 +13,25 @@ from ponder.errors import RunError
 from ponder.runs import Run
 from ponder.types import Problem, Trace
 
-PARTS = ("id", "question", "answer", "tag")
-Name = tuple[str, str, str, str]
+KEY_PARTS = ("id", "question", "answer", "tag")
+ProblemKey = tuple[str, str, str, str]
 
 
-def name(problem: Problem) -> Name:
+def whole_problem_key(problem: Problem) -> ProblemKey:
     """What makes it that problem: its id, what is asked, what is right, and its tags, by which some judge."""
     return problem.id, _plain([dict(m) for m in problem.messages]), _plain(problem.answer), _plain(dict(problem.tags))
 
 
-def check(run: Run, traces: Iterable[Trace], problems: Sequence[Problem]) -> None:
+def check_problems_unchanged(run: Run, traces: Iterable[Trace], problems: Sequence[Problem]) -> None:
     """Raise where a run holds traces of problems that are others now, or are gone."""
-    names = {name(p) for p in problems}
-    others = [t.problem for t in traces if name(t.problem) not in names]
+    names = {whole_problem_key(p) for p in problems}
+    others = [t.problem for t in traces if whole_problem_key(t.problem) not in names]
     if not others:
         return
-    now, was = {p.id: name(p) for p in problems}, name(others[0])
+    now, was = {p.id: whole_problem_key(p) for p in problems}, whole_problem_key(others[0])
     how = "is gone"
     if was[0] in now:
-        how = f"has another {next(k for k, a, b in zip(PARTS, was, now[was[0]], strict=True) if a != b)}"
+        how = f"has another {next(k for k, a, b in zip(KEY_PARTS, was, now[was[0]], strict=True) if a != b)}"
     count = len({p.id for p in others})
     raise RunError(
         f"the data changed since {run.folder} began: {count} of its problems {'is' if count == 1 else 'are'} not what "

@@ -10,14 +10,14 @@ from urllib.parse import parse_qs, urlsplit
 
 from ponder import jobs
 from ponder.errors import PonderError
-from ponder.manifest import MANIFEST
-from ponder.models.load import FAST, FOREIGN, SERVED, find, pin
-from ponder.pipelines.filemarks import add, mark_of
-from ponder.pipelines.guides import learned
+from ponder.manifest import MANIFEST_FILE
+from ponder.models.load import VLLM_PREFIX, TRANSFORMERS_PREFIX, OPENAI_PREFIX, find_model, pin_checkpoint
+from ponder.pipelines.filemarks import add_fingerprints, mark_of
+from ponder.pipelines.guides import parse_reward_model
 from ponder.runs import read_job
 
-MODELS = ("model", "teacher", "solvers")  # fields that name models
-FILES = {  # of a model's folder
+MODEL_FIELDS = ("model", "teacher", "solvers")  # fields that name models
+MODEL_FILE_GLOBS = {  # of a model's folder
     "weights": ("*.safetensors", "*.gguf", "*.bin", "config.json", "*.py"),
     "tokenizer or chat template": ("*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt"),
 }
@@ -26,51 +26,51 @@ FILES = {  # of a model's folder
 def weights_of(job: Any) -> dict[str, str]:
     """A fingerprint of all that each model is that is there, by what it is and where the job names it."""
     marks: dict[str, str] = {}
-    for where, name in named(jobs.encode(job)):
+    for where, name in model_references(jobs.encode(job)):
         if (path := _path(name)) is not None:
-            found = {f"the {kind} of {where} ({_tail(name)})": fingerprint(path, kind) for kind in FILES}
-            add(marks, {called: mark for called, mark in found.items() if mark})
+            found = {f"the {kind} of {where} ({_tail(name)})": model_fingerprint(path, kind) for kind in MODEL_FILE_GLOBS}
+            add_fingerprints(marks, {called: mark for called, mark in found.items() if mark})
     return marks
 
 
-def served(encoded: Any) -> list[str]:
+def served_models(encoded: Any) -> list[str]:
     """The models of an encoded job that a server runs, which nobody here can compare."""
-    return [name for _, name in named(encoded) if name.startswith(SERVED)]
+    return [name for _, name in model_references(encoded) if name.startswith(OPENAI_PREFIX)]
 
 
 def pin_guide(guide: str, folder: str | Path) -> str:
     """A learned guide as the checkpoint it is now. A run that began without that goes on without it."""
-    kind, rest = learned(guide)
+    kind, rest = parse_reward_model(guide)
     if not kind:
         return guide
     if (Path(folder) / "job.json").is_file():
         began = read_job(folder)
         if isinstance(began, dict) and began.get("guide") == guide:
             return guide
-    return f"{kind}:{pin(rest)}"
+    return f"{kind}:{pin_checkpoint(rest)}"
 
 
-def fingerprint(path: Path, kind: str = "weights") -> str:
+def model_fingerprint(path: Path, kind: str = "weights") -> str:
     """Of a model's folder or GGUF file, which is all in one; empty where nothing of that kind is there."""
     if path.is_file():
         return mark_of([path]) if kind == "weights" else ""
-    found = {of: {file for glob in globs for file in path.glob(glob) if _counts(file)} for of, globs in FILES.items()}
+    found = {of: {file for glob in globs for file in path.glob(glob) if _counts(file)} for of, globs in MODEL_FILE_GLOBS.items()}
     files = found[kind] if kind == "weights" else found[kind] - found["weights"]
     return mark_of(sorted(files)) if files else ""
 
 
-def named(data: Any, where: str = "") -> Iterator[tuple[str, str]]:
+def model_references(data: Any, where: str = "") -> Iterator[tuple[str, str]]:
     """The models of an encoded job, and learned judges wherever they stand."""
     if isinstance(data, dict):
         for key, value in data.items():
-            yield from named(value, f"{where}.{key}" if where else key)
+            yield from model_references(value, f"{where}.{key}" if where else key)
     elif isinstance(data, list):
         for value in data:
-            yield from named(value, where)
+            yield from model_references(value, where)
     elif isinstance(data, str) and data:
-        if judge := learned(data)[1]:
+        if judge := parse_reward_model(data)[1]:
             yield where, judge
-        elif where.rpartition(".")[2] in MODELS:
+        elif where.rpartition(".")[2] in MODEL_FIELDS:
             yield where, data
 
 
@@ -82,14 +82,14 @@ def _tail(name: str) -> str:
 def _path(name: str) -> Path | None:
     """Where a model lies, of a server's its tokenizer; None where there is nothing to read, or it is gone."""
     try:
-        if name.startswith(SERVED):
-            told = parse_qs(urlsplit(name.removeprefix(SERVED)).query).get("tokenizer", [])
-            return find(told[0]) if told else None
-        return find(name.partition(":")[2] if name.startswith((FOREIGN, FAST)) else name)
+        if name.startswith(OPENAI_PREFIX):
+            told = parse_qs(urlsplit(name.removeprefix(OPENAI_PREFIX)).query).get("tokenizer", [])
+            return find_model(told[0]) if told else None
+        return find_model(name.partition(":")[2] if name.startswith((TRANSFORMERS_PREFIX, VLLM_PREFIX)) else name)
     except (PonderError, OSError):
         return None  # whoever loads it says what is wrong
 
 
 def _counts(file: Path) -> bool:
     """A manifest says only what the other files are."""
-    return file.is_file() and file.name != MANIFEST
+    return file.is_file() and file.name != MANIFEST_FILE

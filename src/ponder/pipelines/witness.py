@@ -20,17 +20,17 @@ from ponder.protocols import Strategy
 from ponder.reason.first import first_prompts
 from ponder.train.learner import Learner, OutOfMemory
 from ponder.train.objective import Tokens
-from ponder.train.pack import Batch, cut, pack
-from ponder.train.peers import ALONE
+from ponder.train.pack import PackedBatch, split_microbatches, pack
+from ponder.train.peers import SINGLE_PROCESS
 from ponder.types import Completion, Floats, Ids, Problem, Sampling, Score, Step, Trace, ids, prompt_trace
 
-PROBLEMS, COMPLETIONS = 2, 2
-LONGEST = 12  # tokens of a completion: the whole shall take seconds on a processor
-ALL = 1 << 40  # tokens: more than any micro-batch has
+NUM_PROBLEMS, NUM_COMPLETIONS = 2, 2
+MAX_COMPLETION_TOKENS = 12  # tokens of a completion: the whole shall take seconds on a processor
+UNLIMITED_TOKENS = 1 << 40  # tokens: more than any micro-batch has
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainedSequence:
     """One completion as the loss saw it."""
 
     targets_S: Ids
@@ -40,21 +40,21 @@ class Trained:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ProbedGradient:
     """One forward and backward pass. The gradient is that of some parameters only, see `Witness.look`."""
 
     loss: float
     grads: dict[str, Tensor]
-    trained: list[Trained]
+    sequences: list[TrainedSequence]
 
-    def dot(self, other: Look) -> float:
+    def dot(self, other: ProbedGradient) -> float:
         return sum(float((g.double() * other.grads[n].double()).sum()) for n, g in self.grads.items())
 
     def norm(self) -> float:
         return self.dot(self) ** 0.5
 
-    def less(self, other: Look) -> Look:
-        return Look(self.loss - other.loss, {n: g - other.grads[n] for n, g in self.grads.items()}, self.trained)
+    def minus(self, other: ProbedGradient) -> ProbedGradient:
+        return ProbedGradient(self.loss - other.loss, {n: g - other.grads[n] for n, g in self.grads.items()}, self.sequences)
 
 
 class Witness(Learner):
@@ -64,10 +64,10 @@ class Witness(Learner):
 
     def __init__(self, of: Learner) -> None:
         self.__dict__.update(of.__dict__)
-        self.peers = ALONE  # every process checks for itself
-        self._seen: list[tuple[Batch, Tokens]] = []
+        self.process_group = SINGLE_PROCESS  # every process checks for itself
+        self._seen: list[tuple[PackedBatch, Tokens]] = []
 
-    def look(self, traces: Sequence[Trace], micro_tokens: int = ALL) -> Look:
+    def measure(self, traces: Sequence[Trace], micro_tokens: int = UNLIMITED_TOKENS) -> ProbedGradient:
         """The gradient is that of the lowest layer that learns and of the last norm: every other layer, the head and
         the packing lie between these and the loss, and a large model's whole gradient would not fit again.
         """
@@ -75,12 +75,12 @@ class Witness(Learner):
             grads = self.gradient(traces, self._lowest())
         with torch.no_grad():
             loss = sum(float((self.objective.loss(t)[0] * b.weight_N).sum()) for b, t in self._seen)
-        return Look(loss, grads, [one for b, t in self._seen for one in _sequences(b, t)])
+        return ProbedGradient(loss, grads, [one for b, t in self._seen for one in _sequences(b, t)])
 
     @torch.no_grad()
-    def tokens(self, traces: Sequence[Trace]) -> list[tuple[Batch, Tokens]]:
+    def tokens(self, traces: Sequence[Trace]) -> list[tuple[PackedBatch, Tokens]]:
         """What the loss is a function of, in as few batches as can be."""
-        parts = cut(self._plan(traces), ALL, self.objective.together)
+        parts = split_microbatches(self._plan(traces), UNLIMITED_TOKENS, self.objective.needs_whole_trace)
         batches = [pack(part, self.net.device, self._notes(part)) for part in parts]
         return [(batch, super(Witness, self)._tokens(batch)) for batch in batches]
 
@@ -90,17 +90,17 @@ class Witness(Learner):
         try:
             yield
         finally:
-            self.masters.forget()
+            self.master_weights.zero_grad()
             self.net.recompute = recompute
 
     def _lowest(self) -> list[Tensor]:
         """Which parameters learn is never changed to choose them: compiled blocks would be compiled for that."""
-        params = self.masters.params
+        params = self.master_weights.params
         layers = [int(n.split(".")[1]) for n in params if n.startswith("layers.")]
         kept = ("norm.weight", f"layers.{min(layers)}.") if layers else ("",)
         return [p for n, p in params.items() if n.startswith(kept)]
 
-    def _tokens(self, batch: Batch) -> Tokens:
+    def _tokens(self, batch: PackedBatch) -> Tokens:
         tokens = super()._tokens(batch)
         self._seen.append((batch, tokens))
         return tokens
@@ -129,25 +129,25 @@ def gradient_norms(learner: Learner, traces: Sequence[Trace], compiled: bool) ->
         raise OutOfMemory(said)
 
     own = copy.copy(learner)
-    own.peers, own.micro_tokens, own.compiled = ALONE, ALL, learner.compiled and compiled
+    own.process_group, own.micro_tokens, own.compiled = SINGLE_PROCESS, UNLIMITED_TOKENS, learner.compiled and compiled
     own._shrink = give_up  # type: ignore[method-assign]  # two halves have another norm
-    hooks = [p.register_post_accumulate_grad_hook(measure(n)) for n, p in learner.masters.params.items()]
+    hooks = [p.register_post_accumulate_grad_hook(measure(n)) for n, p in learner.master_weights.params.items()]
     try:
-        own.gradient(traces, list(learner.masters.params.values()))
+        own.gradient(traces, list(learner.master_weights.params.values()))
     finally:
         for hook in hooks:
             hook.remove()
-        learner.masters.forget()
+        learner.master_weights.zero_grad()
     return {name: float(square) ** 0.5 for name, square in squares.items()}
 
 
-def _sequences(batch: Batch, tokens: Tokens) -> Iterator[Trained]:
+def _sequences(batch: PackedBatch, tokens: Tokens) -> Iterator[TrainedSequence]:
     columns = (batch.weight_N, tokens.logprobs_N, batch.sampled_N)
     floats = [c.detach().float().cpu().numpy() for c in columns]
     sequence_N, target_N = batch.sequence_N.cpu().numpy(), batch.target_N.cpu().numpy()
     for s in np.unique(sequence_N):
         mine = sequence_N == s
-        yield Trained(target_N[mine].astype(np.int32), *(f[mine] for f in floats))
+        yield TrainedSequence(target_N[mine].astype(np.int32), *(f[mine] for f in floats))
 
 
 @dataclass(slots=True)
@@ -157,29 +157,29 @@ class Evidence:
     """
 
     policy: Native
-    witness: Witness
+    probe: Witness
     problems: list[Problem]
     traces: list[Trace]
-    real: dict[int, int]  # by id of a completion's step: its tokens that were sampled, before an end was put to it
-    whole: Look
-    cut: Look
-    apart: Look | None
+    sampled_lengths: dict[int, int]  # by id of a completion's step: its tokens that were sampled, before an end was put to it
+    shared_prompt: ProbedGradient
+    microbatched: ProbedGradient
+    unshared_prompt: ProbedGradient | None
 
     def credited(self) -> list[tuple[Trace, Step]]:
         """Completions that earn a gradient, in the order in which the learner packs them."""
-        return [(t, s) for t in self.traces for s in t.steps[1:] if _live(s, self.witness.objective.dense)]
+        return [(t, s) for t in self.traces for s in t.steps[1:] if _live(s, self.probe.objective.trains_zero_advantage)]
 
 
-def gather(policy: Native, learner: Learner, traces: list[Trace], real: dict[int, int]) -> Evidence:
+def gather_preflight_data(policy: Native, learner: Learner, traces: list[Trace], real: dict[int, int]) -> Evidence:
     """Look at credited traces of one level: a prompt and its completions."""
     witness = Witness(learner)
-    dense, together = witness.objective.dense, witness.objective.together
+    dense, together = witness.objective.trains_zero_advantage, witness.objective.needs_whole_trace
     split = [
         Trace(t.problem, [t.steps[0], replace(s, parent=0)]) for t in traces for s in t.steps[1:] if _live(s, dense)
     ]
-    whole, cut = witness.look(traces), witness.look(traces, 1)
+    whole, cut = witness.measure(traces), witness.measure(traces, 1)
     problems = [t.problem for t in traces]
-    apart = None if together else witness.look(split)
+    apart = None if together else witness.measure(split)
     return Evidence(policy, witness, problems, traces, real, whole, cut, apart)
 
 
@@ -187,24 +187,24 @@ def _live(step: Step, dense: bool) -> bool:
     return step.advantages is not None and (dense or bool(np.any(step.advantages)))
 
 
-def shortest(policy: Native, problems: Sequence[Problem]) -> list[Problem]:
+def shortest_prompts(policy: Native, problems: Sequence[Problem]) -> list[Problem]:
     """Those with the shortest prompts: what holds for them holds for others, in less time."""
-    return sorted(problems, key=lambda p: len(policy.encode(p.messages)))[:PROBLEMS]
+    return sorted(problems, key=lambda p: len(policy.encode(p.messages)))[:NUM_PROBLEMS]
 
 
-async def draw(
+async def draw_short_samples(
     policy: Native, problems: Sequence[Problem], sampling: Sampling, strategy: Strategy | None = None
 ) -> list[tuple[Trace, list[Completion]]]:
     """Some short samples of the policy's own, after the prompts that the strategy sends."""
-    sampling = replace(sampling, max_tokens=min(LONGEST, sampling.max_tokens))
+    sampling = replace(sampling, max_tokens=min(MAX_COMPLETION_TOKENS, sampling.max_tokens))
     own = [policy.encode(p.messages) for p in problems]
     asked = own if strategy is None else await first_prompts(strategy, problems, policy)
     traces = [prompt_trace(p, prompt) for p, prompt in zip(problems, asked, strict=True)]
-    drawn = await asyncio.gather(*(policy.generate(t.steps[0].token_ids, sampling, COMPLETIONS) for t in traces))
+    drawn = await asyncio.gather(*(policy.generate(t.steps[0].token_ids, sampling, NUM_COMPLETIONS) for t in traces))
     return list(zip(traces, drawn, strict=True))
 
 
-def ended(drawn: Sequence[tuple[Trace, list[Completion]]], end: int | None, scorer: str) -> dict[int, int]:
+def add_ended_answers(drawn: Sequence[tuple[Trace, list[Completion]]], end: int | None, scorer: str) -> dict[int, int]:
     """Completions as ended answers, scored 1 and 0 in turn: something to learn. Gives how much of each was sampled.
 
     All but the first of each problem are cut shorter, or repeat their first token: alike completions with opposite
@@ -213,7 +213,7 @@ def ended(drawn: Sequence[tuple[Trace, list[Completion]]], end: int | None, scor
     real = {}
     for trace, completions in drawn:
         for k, c in enumerate(completions):
-            kept = len(c.token_ids) - k * len(c.token_ids) // (COMPLETIONS + 1)
+            kept = len(c.token_ids) - k * len(c.token_ids) // (NUM_COMPLETIONS + 1)
             tokens, logprobs = c.token_ids[:kept], c.logprobs[:kept]
             if end is not None and not (kept == len(c.token_ids) and c.stop == "eos"):
                 if any(np.array_equal(tokens, s.token_ids[:-1]) for s in trace.steps[1:]):

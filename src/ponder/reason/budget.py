@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from ponder.errors import Spent, UsageError
-from ponder.protocols import Policy, Through
+from ponder.protocols import Policy, PolicyWrapper
 from ponder.reason.price import Price
 from ponder.types import Completion, Cost, Ids, Sampling
 
@@ -45,27 +45,27 @@ class Purse:
     _change: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     @property
-    def left(self) -> float:
+    def tokens_left(self) -> float:
         """Tokens that nobody has spent or reserved."""
         most = self.budget.tokens
         return float("inf") if most is None else most - self.spent.generated_tokens - self._reserved
 
-    async def reserve(self, most: int, n: int) -> int:
+    async def reserve(self, max_tokens: int, n: int) -> int:
         """Tokens that each of n continuations may have: `most`, or fewer where the purse is nearly empty."""
         self._look()
         if self.budget.tokens is None:
-            return most
+            return max_tokens
         async with self._change:
-            while self.left < most * n and self._reserved:
+            while self.tokens_left < max_tokens * n and self._reserved:
                 await self._change.wait()
             self._look()
-            granted = int(min(most, self.left // n))
+            granted = int(min(max_tokens, self.tokens_left // n))
             if granted < 1:
                 raise Spent(f"the budget of {self.budget.tokens:,} tokens is used up")
             self._reserved += granted * n
             return granted
 
-    async def pay(self, reserved: int, cost: Cost) -> None:
+    async def settle(self, reserved: int, cost: Cost) -> None:
         self.spent += cost
         if self.budget.tokens is not None:
             async with self._change:
@@ -81,30 +81,30 @@ class Purse:
 
 
 @dataclass(slots=True)
-class Metered(Through):
+class Metered(PolicyWrapper):
     """A `Policy` that pays for what it writes."""
 
     policy: Policy
     purse: Purse
-    refused: bool = False  # it could not pay for all that was asked, once at least
+    was_limited: bool = False  # it could not pay for all that was asked, once at least
 
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
         try:
             granted = await self.purse.reserve(sampling.max_tokens, n)
         except Spent:
-            self.refused = True
+            self.was_limited = True
             raise
-        if granted < len(sampling.forced):
-            await self.purse.pay(granted * n, Cost())
-            self.refused = True
-            raise Spent(f"{granted} tokens are left, and {len(sampling.forced)} are forced")
+        if granted < len(sampling.forced_token_ids):
+            await self.purse.settle(granted * n, Cost())
+            self.was_limited = True
+            raise Spent(f"{granted} tokens are left, and {len(sampling.forced_token_ids)} are forced")
         drawn: list[Completion] = []
         try:
             how = replace(sampling, max_tokens=granted, min_tokens=min(sampling.min_tokens, granted))
             drawn = await self.policy.generate(prefix, how, n)
-            self.refused |= granted < sampling.max_tokens and any(c.stop == "length" for c in drawn)
+            self.was_limited |= granted < sampling.max_tokens and any(c.stop == "length" for c in drawn)
             price = self.purse.budget.price
             drawn = [replace(c, cost=replace(c.cost, dollars=c.cost.dollars + price.dollars(c.cost))) for c in drawn]
             return drawn
         finally:
-            await asyncio.shield(self.purse.pay(granted * n, sum((c.cost for c in drawn), Cost())))
+            await asyncio.shield(self.purse.settle(granted * n, sum((c.cost for c in drawn), Cost())))

@@ -25,11 +25,11 @@ from ponder.reason.budget import Budget
 class Effort:
     strategy: str
     answers: int
-    longest: int  # tokens of one answer
+    max_answer_tokens: int  # tokens of one answer
 
     @property
     def budget(self) -> Budget:
-        return Budget(self.answers * self.longest)
+        return Budget(self.answers * self.max_answer_tokens)
 
 
 EFFORTS: dict[str, Effort] = {

@@ -7,11 +7,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ponder.errors import PonderError, Spent
-from ponder.protocols import Policy, Scorer, Strategy, Through
+from ponder.protocols import Policy, Scorer, Strategy, PolicyWrapper
 from ponder.types import Completion, Ids, Message, Problem, Sampling, ids, prompt_trace
 
 
-class _Listening(Through):
+class _Listening(PolicyWrapper):
     """Notes the first prefix that it should go on from, and writes nothing."""
 
     def __init__(self, policy: Policy) -> None:

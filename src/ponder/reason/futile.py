@@ -14,15 +14,15 @@ from ponder.reason.budget import Budget
 from ponder.reason.strategies import (
     DVTS,
     MCTS,
-    Beam,
+    BeamSearch,
     BestOf,
-    Branches,
+    SampleTree,
     Ensemble,
     Forest,
     GraphOfThoughts,
     ParticleFilter,
     Rebase,
-    Rejection,
+    LengthRejection,
     STaR,
     TreeOfThoughts,
     Vote,
@@ -50,7 +50,7 @@ def _alike(strategy: Any) -> Iterator[str]:
     """Several draws that can only be one."""
     inner = getattr(strategy, "of", strategy)  # a forest draws by its trees' sampling
     sampling = getattr(inner, "sampling", None)
-    if not isinstance(sampling, Sampling) or not sampling.single:
+    if not isinstance(sampling, Sampling) or not sampling.deterministic:
         return
     how = "at temperature 0" if sampling.temperature == 0 else f"with top_k {sampling.top_k}"
     for count, drawn in _draws(strategy):
@@ -68,22 +68,22 @@ def _draws(strategy: Any) -> Iterator[tuple[int, str]]:
             yield strategy.n, "chains of a vote"
         case BestOf():
             yield strategy.n, "samples, of which the best is taken,"
-        case Beam() | DVTS():
-            yield strategy.m, f"continuations of a step ({name})"
+        case BeamSearch() | DVTS():
+            yield strategy.beam_width, f"continuations of a step ({name})"
         case Rebase() | ParticleFilter():
             yield strategy.n, f"continuations of a step ({name})"
         case MCTS():
             yield strategy.width, "children of a step (MCTS)"
             yield strategy.rollouts, "rollouts of a step (MCTS)"
-        case Branches():
+        case SampleTree():
             yield max(strategy.widths), "branches of a step"
-        case Rejection():
-            yield strategy.attempts, "attempts"
+        case LengthRejection():
+            yield strategy.max_attempts, "attempts"
         case Forest():
             yield strategy.trees, "trees of a forest"
         case TreeOfThoughts():
-            yield (strategy.n if strategy.generation == "sample" else 1), "thoughts after each"
-            yield strategy.evaluations, "evaluations of a thought"
+            yield (strategy.thoughts_per_step if strategy.generation == "sample" else 1), "thoughts after each"
+            yield strategy.evaluations_per_thought, "evaluations of a thought"
         case GraphOfThoughts():
             yield max(getattr(o, "n", 1) for o in strategy.operations), "solutions of a part"
 
@@ -97,7 +97,7 @@ def _one_branch(strategy: Any) -> Iterator[str]:
             yield "a vote of one chain is that chain: give n of 2 or more, or take the strategy chain"
         case BestOf(n=1):
             yield "the best of one sample is that sample: give n of 2 or more, or take the strategy chain"
-        case Beam(n=1) | DVTS(n=1) | Rebase(n=1) | ParticleFilter(n=1):
+        case BeamSearch(n=1) | DVTS(n=1) | Rebase(n=1) | ParticleFilter(n=1):
             name = type(strategy).__name__
             yield f"{name} with n of 1 is a single chain, and its guide has nothing to choose: give n of 2 or more"
         case Forest(trees=1):

@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponder.protocols import Strategy
-from ponder.reason.operators.backpropagate import Discounted
+from ponder.reason.operators.backpropagate import DiscountedBackup
 from ponder.reason.operators.cut import CUTS, Cut
-from ponder.reason.operators.priors import Noise
+from ponder.reason.operators.priors import DirichletNoise
 from ponder.reason.operators.tree_select import PUCT, UCT, X1
 from ponder.reason.operators.widen import Widening
 from ponder.reason.prompts import DIRECT, STEP_BY_STEP
-from ponder.reason.strategies.beam import Beam
-from ponder.reason.strategies.berry import Berry
+from ponder.reason.strategies.beam import BeamSearch
+from ponder.reason.strategies.berry import LlamaBerry
 from ponder.reason.strategies.chain import Chain
 from ponder.reason.strategies.graph import GraphOfThoughts
 from ponder.reason.strategies.mcts import MCTS
-from ponder.reason.strategies.mutual import Mutual
+from ponder.reason.strategies.mutual import RStarConsistency
 from ponder.reason.strategies.thoughts import TOT_24, TreeOfThoughts
 from ponder.reason.strategies.vote import Vote
 from ponder.types import Sampling
@@ -55,43 +55,43 @@ PRESETS: dict[str, Preset] = {
     ),
     "marco-o1": Preset(
         MCTS(
-            simulations=32, width=3, cut=Cut(tokens=64), rule=UCT(), rollouts=1, best="value",
-            sampling=Sampling(temperature=1.0, max_tokens=1024, alternatives=5),
+            simulations=32, width=3, cut=Cut(tokens=64), selection=UCT(), rollouts=1, final_choice="value",
+            sampling=Sampling(temperature=1.0, max_tokens=1024, logprobs=5),
         ),
         "mini-steps of 64 tokens, rollouts valued by the policy's confidence among 5 tokens (arXiv 2411.14405)",
         guide="ponder.reason.scorers:Confidence",
     ),
     "alphallm-style": Preset(
         MCTS(
-            simulations=64, width=6, cut=CUTS["sentence"], rule=PUCT(), rollouts=1, mix=0.5,
+            simulations=64, width=6, cut=CUTS["sentence"], selection=PUCT(), rollouts=1, rollout_weight=0.5,
             widening=Widening(k=2.0, alpha=0.5), sampling=_WARM,
         ),
         "sentences as options, more branches with visits, value and rollouts mixed; without its state merging and "
         "importance-based branching; Tian et al. 2024 (arXiv 2404.12253)",
     ),
     "x1": Preset(
-        MCTS(simulations=32, width=2, rule=X1(low=-1.0, high=1.0), backup=Discounted(0.96, 1.0), judged="written",
-             ends=True, best="rule", sampling=_WARM),
+        MCTS(simulations=32, width=2, selection=X1(low=-1.0, high=1.0), backup=DiscountedBackup(0.96, 1.0), evaluate_on="written",
+             stop_at_known_answer=True, final_choice="rule", sampling=_WARM),
         "Reasoning Language Models: A Blueprint, Besta et al. 2025 (arXiv 2501.11223)",
     ),
     "llama-berry": Preset(
-        Berry(n=16), "pairwise preference and MCTS by refinement, Zhang et al. 2024 (arXiv 2410.02884)"
+        LlamaBerry(n=16), "pairwise preference and MCTS by refinement, Zhang et al. 2024 (arXiv 2410.02884)"
     ),
     "rstar-style": Preset(
-        Mutual(
-            MCTS(simulations=32, width=4, cut=CUTS["paragraph"], rule=UCT(), rollouts=1, sampling=_WARM), n=2,
+        RStarConsistency(
+            MCTS(simulations=32, width=4, cut=CUTS["paragraph"], selection=UCT(), rollouts=1, sampling=_WARM), n=2,
             sampling=_WARM,
         ),
         "MCTS, then mutual consistency; one kind of action where rStar has five, and the second look is the same "
         "model's; Qi et al. 2024 (arXiv 2408.06195)",
     ),
     "journey-style": Preset(
-        Beam(n=8, m=4, sampling=_WARM),
+        BeamSearch(n=8, beam_width=4, sampling=_WARM),
         "a tree by beam search with a process reward model, to be told as one journey with its wrong turns "
         "(`ponder harvest --what journeys`); O1 Replication Journey, Qin et al. 2024 (arXiv 2410.18982)",
     ),
     "alphazero": Preset(
-        MCTS(simulations=800, width=64, cut=Cut(tokens=1), rule=PUCT(low=-1.0, high=1.0), noise=Noise(0.3, 0.25),
+        MCTS(simulations=800, width=64, cut=Cut(tokens=1), selection=PUCT(low=-1.0, high=1.0), root_noise=DirichletNoise(0.3, 0.25),
              two_player=True),
         "for the games in ponder.reason.games; 800 simulations a move, Silver et al. 2018 (arXiv 1712.01815)",
     ),

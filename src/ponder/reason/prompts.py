@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from ponder.errors import UsageError
 from ponder.protocols import Policy
-from ponder.reason.operators.generate import ask
+from ponder.reason.operators.generate import add_prompt
 from ponder.types import Message, Problem, Trace
-from ponder.verify.style import THINKS, instruction, style_named
+from ponder.verify.style import THINKS, answer_instruction, style_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +43,18 @@ class Prompt:
             out[-1]["content"] = f"{out[-1]['content']}\n{self.instruction}"
         return list(out)
 
-    def root(self, trace: Trace, policy: Policy) -> int:
+    def root_step(self, trace: Trace, policy: Policy) -> int:
         """The step that answers go on from: the problem's own prompt, or this one, which is added once."""
-        messages = self.asking(trace.problem)
+        messages = self.messages_for(trace.problem)
         if messages is None:
             return 0
         encoded = policy.encode(messages)
         for i, step in enumerate(trace.steps):
             if step.parent is None and len(step.token_ids) == len(encoded) and (step.token_ids == encoded).all():
                 return i
-        return ask(trace, messages, policy)
+        return add_prompt(trace, messages, policy)
 
-    def asking(self, problem: Problem) -> list[Message] | None:
+    def messages_for(self, problem: Problem) -> list[Message] | None:
         """The conversation that is sent in place of the problem's own; None where that is sent."""
         said = self._said(problem.style)
         told = replace(self, instruction="\n".join(filter(None, [self.instruction, said])), style="")
@@ -69,7 +69,7 @@ class Prompt:
                 f"the problem asks for its answer in style {asked}, and the strategy in style {self.style}: give the"
                 " task the strategy's style, as every job does"
             )
-        return instruction(style_named(self.style))
+        return answer_instruction(style_named(self.style))
 
 
 PLAIN = Prompt()

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from ponder.types import Trace
-from ponder.verify import FORMS, Number, after_thinking, extract, parse
+from ponder.verify import ANSWER_FORMS, Number, after_thinking, extract, parse_plain_number
 
 SHORT = 200  # characters: a text without a stated answer that may still vote as a whole
 
 
-def answer(trace: Trace, step: int) -> str | None:
+def answer_of_step(trace: Trace, step: int) -> str | None:
     """What a step answers, as its task's verifier reads it, or as `read` does."""
-    return (trace.read or read)(trace.text(step))
+    return (trace.extract_answer or extract_answer)(trace.text(step))
 
 
-def read(text: str) -> str | None:
+def extract_answer(text: str) -> str | None:
     """The final answer in a canonical form, so that 85, 85.0 and \\boxed{85} are one vote."""
-    found = extract(text, FORMS)
+    found = extract(text, ANSWER_FORMS)
     if found.answer is None:
         whole = (after_thinking(text) or "").strip()
         return whole if found.reason == "no answer" and 0 < len(whole) < SHORT else None
-    number = parse(found.answer)
-    return found.answer.strip() if number.value is None else canonical(number)
+    number = parse_plain_number(found.answer)
+    return found.answer.strip() if number.value is None else canonical_number(number)
 
 
-def canonical(number: Number) -> str:
+def canonical_number(number: Number) -> str:
     """42, 1.5, 1/3, 40%: a decimal where it ends, else a fraction."""
     value = number.value
     assert value is not None

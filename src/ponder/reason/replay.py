@@ -15,15 +15,15 @@ from typing import Literal, get_args
 import numpy as np
 
 from ponder.errors import Spent, UnknownName, UsageError
-from ponder.reason.operators.auto_cut import shows
+from ponder.reason.operators.auto_cut import is_cut_probe
 from ponder.types import Completion, Cost, Ids, Message, Sampling, Score, Step, Trace, ids
 
-Empty = Literal["error", "cycle"]
+WhenExhausted = Literal["error", "cycle"]
 _CUT = b"cut"
 
 
 @dataclass(eq=False, slots=True)
-class Replay:
+class ReplayPolicy:
     """A `Policy` that hands out the stored continuations of a prefix, each once; `rewind` begins anew.
 
     Steps come as they were cut. `Sampling` is not asked, but for `max_tokens`: a step with more tokens is more than
@@ -32,7 +32,7 @@ class Replay:
     """
 
     traces: Sequence[Trace]
-    on_empty: Empty = "error"  # when a prefix has no more: an error, or the first again
+    when_exhausted: WhenExhausted = "error"  # when a prefix has no more: an error, or the first again
     _after: dict[bytes, list[tuple[Trace, Step]]] = field(default_factory=dict)
     _prompts: dict[str, Ids] = field(default_factory=dict)
     _said: dict[str, Ids] = field(default_factory=dict)
@@ -41,8 +41,8 @@ class Replay:
     _shown: dict[bytes, list[tuple[Trace, Step]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.on_empty not in get_args(Empty):
-            raise UnknownName("way to go on", self.on_empty, get_args(Empty))
+        if self.when_exhausted not in get_args(WhenExhausted):
+            raise UnknownName("way to go on", self.when_exhausted, get_args(WhenExhausted))
         if not self.traces or not all(t.steps for t in self.traces):
             raise UsageError("nothing to replay: give at least one trace, and each with its prompt")
         for trace in self.traces:
@@ -55,7 +55,7 @@ class Replay:
         self._texts.setdefault(tokens.tobytes(), step.text)
         if step.parent is None:
             self._prompts.setdefault(step.text, tokens)
-        elif shows(step):  # for a search that chooses its cut: no other may take it for a sample
+        elif is_cut_probe(step):  # for a search that chooses its cut: no other may take it for a sample
             self._shown.setdefault(before, []).append((trace, step))
         elif _drawn(step):
             self._after.setdefault(before, []).append((trace, step))
@@ -66,7 +66,7 @@ class Replay:
         """Hand out everything again."""
         self._given.clear()
 
-    def left(self, prefix: Ids) -> int:
+    def continuations_left(self, prefix: Ids) -> int:
         """How many continuations of a prefix have not been handed out."""
         key = _digest(prefix).digest()
         return max(0, len(self._after.get(key, ())) - self._given.get(key, 0))
@@ -101,7 +101,7 @@ class Replay:
                 f"the stored traces go nowhere from this prefix of {len(prefix)} tokens: replay with the strategy, cut"
                 " and prompt that they were made with"
             )
-        if self.on_empty == "error" and given + n > len(stored):
+        if self.when_exhausted == "error" and given + n > len(stored):
             raise UsageError(
                 f"{n} continuations are asked for, and {given} of the {len(stored)} stored after this prefix were given"
                 " before: ask for fewer, store more, rewind(), or say on_empty='cycle'"

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from ponder.protocols import Scorer
-from ponder.reason.operators.reduce import Reduction, rates_steps, reduced
+from ponder.reason.operators.reduce import Reduction, rates_steps, reduce_scores
 from ponder.types import Cost, Score, Trace
 
 
@@ -69,7 +69,7 @@ class StepScores:
     rates_steps: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        reduced([1.0], self.reduce)
+        reduce_scores([1.0], self.reduce)
 
     @property
     def name(self) -> str:
@@ -96,11 +96,11 @@ class StepScores:
         if len(values) < len(found) or not values:
             why = next((s.reason for s in found if s.value is None), "the policy wrote nothing here")
             return Score(None, why, cost)
-        return Score(reduced(values, self.reduce), f"{self.reduce} of {len(values)} steps", cost, tuple(values))
+        return Score(reduce_scores(values, self.reduce), f"{self.reduce} of {len(values)} steps", cost, tuple(values))
 
 
 @dataclass(frozen=True, slots=True)
-class Confidence:
+class TopKConfidence:
     """The mean, over the tokens drawn on the way to a step, of a token's share among the likeliest ones (Marco-o1, Zhao
     et al. 2024, with 5 of them). Needs `Sampling(alternatives=5)`."""
 

@@ -11,7 +11,7 @@ from ponder.errors import Spent
 T = TypeVar("T")
 
 
-async def together(*work: Coroutine[Any, Any, T]) -> tuple[list[T | None], Spent | None]:
+async def gather_within_budget(*work: Coroutine[Any, Any, T]) -> tuple[list[T | None], Spent | None]:
     """What each returned, in order. Where a budget ran out the others still come to their end: they are paid for.
 
     None stands where it ran out, and the `Spent` is given back. Any other error stops all, and is raised.

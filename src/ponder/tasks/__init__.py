@@ -10,7 +10,7 @@ from typing import Any
 
 from ponder import names
 from ponder.errors import UsageError
-from ponder.tasks.columns import Columns
+from ponder.tasks.columns import CustomTask
 from ponder.tasks.drawn.addition import Addition
 from ponder.tasks.drawn.algebra import Algebra
 from ponder.tasks.drawn.arithmetic import Arithmetic
@@ -38,9 +38,9 @@ from ponder.tasks.sets.coding import MBPP, HumanEval
 from ponder.tasks.sets.competition import MATH500
 from ponder.tasks.sets.cruxeval import CRUXEval
 from ponder.tasks.sets.game24 import Game24
-from ponder.tasks.sets.loaded import Loaded
+from ponder.tasks.sets.loaded import DatasetTask
 from ponder.tasks.sets.processbench import ProcessBench
-from ponder.tasks.sets.questions import Questions
+from ponder.tasks.sets.questions import QuestionFile
 from ponder.tasks.sets.words import GSM8K, MAWPS, SVAMP
 from ponder.tasks.suite import Suite
 
@@ -75,8 +75,8 @@ TASKS: dict[str, type] = {
     "processbench": ProcessBench,
     "svamp": SVAMP,
     "suite": Suite,
-    "questions": Questions,
-    "columns": Columns,
+    "questions": QuestionFile,
+    "columns": CustomTask,
     "reasoning-gym": ReasoningGym,
 }
 
@@ -86,16 +86,16 @@ def find(name: str, settings: Sequence[str] = ()) -> tuple[Any, list[str]]:
     family, _, part = name.partition(":")
     kind: Any = TASKS.get(family)
     if not part or not hasattr(kind, "PART"):  # a task without parts leaves its name to a module of yours
-        return names.find("task", name, TASKS), list(settings)
-    if any(setting.startswith(f"{kind.PART}=") for setting in settings):
-        raise UsageError(f"{name} already says its {kind.PART}; leave out --set {kind.PART}=...")
-    return kind, [f"{kind.PART}={part}", *settings]
+        return names.lookup("task", name, TASKS), list(settings)
+    if any(setting.startswith(f"{kind.PART_SETTING}=") for setting in settings):
+        raise UsageError(f"{name} already says its {kind.PART_SETTING}; leave out --set {kind.PART_SETTING}=...")
+    return kind, [f"{kind.PART_SETTING}={part}", *settings]
 
 
 __all__ = [
     "ARC", "BBH", "GSM8K", "MATH500", "MAWPS", "MBPP", "SVAMP", "TASKS", "Addition", "Algebra", "Arithmetic",
-    "CRUXEval", "Columns", "Countdown", "Counting", "Game24", "HumanEval", "Knapsack", "Knights", "Loaded",
-    "Maze", "NumberTheory", "Procedural", "ProcessBench", "Programs", "Questions", "ReasoningGym",
+    "CRUXEval", "CustomTask", "Countdown", "Counting", "Game24", "HumanEval", "Knapsack", "Knights", "DatasetTask",
+    "Maze", "NumberTheory", "Procedural", "ProcessBench", "Programs", "QuestionFile", "ReasoningGym",
     "RewardFunctions", "Satisfy", "Sorting", "Strings", "Sudoku", "Suite", "Sums", "TicTacToe", "TwentyFour",
     "Zebra", "find",
 ]  # fmt: skip

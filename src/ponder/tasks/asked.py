@@ -10,16 +10,16 @@ from ponder.errors import UnknownName, UsageError
 from ponder.tasks.drawn.procedural import Item, Procedural
 from ponder.tasks.styled import Styled
 from ponder.types import Problem
-from ponder.verify import FinalNumber, Form
-from ponder.verify.style import Wanted
+from ponder.verify import FinalNumber, AnswerForm
+from ponder.verify.style import AnswerSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked(Styled, Procedural[Item]):
+class QuestionTask(Styled, Procedural[Item]):
     """`prompt` holds the field {question}; the style says how to answer, by default in `<answer> </answer>`."""
 
-    WANTED = Wanted(forms=("tag", "boxed"), bare=False)
-    STYLE = "answer"
+    ANSWER_SPEC = AnswerSpec(forms=("tag", "boxed"), allow_bare=False)
+    DEFAULT_STYLE = "answer"
 
     prompt: str = "{question}"
 
@@ -34,27 +34,27 @@ class Asked(Styled, Procedural[Item]):
         return {}
 
     def problem(self, item: Item, id: str) -> Problem:
-        return self.posed(id, self.prompt.format(question=self.question(item)), self.answer(item), self.tags(item))
+        return self.make_problem(id, self.prompt.format(question=self.question(item)), self.answer(item), self.tags(item))
 
     def solution(self, problem: Problem) -> str:
         """The answer, without the form in which it is given."""
         return str(problem.answer)
 
     def gold(self, problem: Problem) -> str:
-        return self.stated(self.solution(problem))
+        return self.gold_completion(self.solution(problem))
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskedNumber(Asked[Item]):
+class AskedNumber(QuestionTask[Item]):
     """The answer is one number."""
 
-    WANTED = Wanted("the final number")
+    ANSWER_SPEC = AnswerSpec("the final number")
 
-    forms: tuple[Form, ...] = ()  # none: those of the style; the first is how gold is written
+    forms: tuple[AnswerForm, ...] = ()  # none: those of the style; the first is how gold is written
 
     @property
     def verifier(self) -> FinalNumber:
-        return FinalNumber(self.reads)
+        return FinalNumber(self.answer_forms)
 
 
 def known_kinds(given: tuple[str, ...], known: tuple[str, ...]) -> None:

@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ponder.errors import MissingExtra, TaskError, UsageError
-from ponder.tasks.rewards import Function, RewardFunctions
-from ponder.tasks.sets.files import BadRows, Files, Row
-from ponder.tasks.sets.loaded import asked, normal
-from ponder.tasks.split import held_out
+from ponder.tasks.rewards import RewardFunction, RewardFunctions
+from ponder.tasks.sets.files import BadRows, DatasetFiles, DatasetRow
+from ponder.tasks.sets.loaded import same_question_key, split_key
+from ponder.tasks.split import hashes_to_test
 from ponder.trust import names_code
-from ponder.types import Problem, user
+from ponder.types import Problem, user_messages
 
-Rows = str | Sequence[Mapping[str, Any]]
+RowSource = str | Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Columns:
+class CustomTask:
     """Your own rows with any columns, judged by your own reward functions.
 
     `held_out` tenths of the rows, by the hash of their prompt, are for testing, unless `test_data` brings others.
@@ -34,16 +34,16 @@ class Columns:
     that the reward tells right from wrong.
     """
 
-    ASKS: ClassVar[dict[str, str]] = {
+    REQUIRED_SETTINGS: ClassVar[dict[str, str]] = {
         "data": "a .jsonl, .json, .csv or .parquet file whose rows have a `prompt`",
         "rewards": "functions f(completions, **columns) or scorers, as module:name, with commas between them",
     }
 
-    data: Rows
-    rewards: tuple[str | Function, ...] = field(metadata=names_code())
+    data: RowSource
+    rewards: tuple[str | RewardFunction, ...] = field(metadata=names_code())
     weights: tuple[float, ...] = ()
-    test_data: Rows | None = None
-    held_out: int = 1
+    test_data: RowSource | None = None
+    held_out_tenths: int = 1
     gold_column: str | None = None
     limit: int | None = None
     system: str | None = None
@@ -57,8 +57,8 @@ class Columns:
                 object.__setattr__(self, name, str(given))
             elif given is not None and not isinstance(given, str):
                 object.__setattr__(self, name, tuple(given))
-        if not 1 <= self.held_out <= 9:
-            raise UsageError(f"held_out is {self.held_out}; it is 1 to 9 tenths of the rows")
+        if not 1 <= self.held_out_tenths <= 9:
+            raise UsageError(f"held_out is {self.held_out_tenths}; it is 1 to 9 tenths of the rows")
         if self.limit is not None and self.limit < 1:
             raise UsageError(f"limit is {self.limit}; give at least 1, or leave it out to take all rows")
         object.__setattr__(self, "rewards", self.verifier.functions)  # by name where they have one
@@ -91,11 +91,11 @@ class Columns:
     def _splits(self) -> tuple[list[Problem], list[Problem]]:
         rows = self._rows(self.data)
         if self.test_data is None:
-            test = [row for row in rows if held_out(row.key, self.held_out)]
+            test = [row for row in rows if hashes_to_test(row.split_key, self.held_out_tenths)]
         else:
             test = self._rows(self.test_data)
-        held = {asked(row.question) for row in test}
-        train = [row for row in rows if asked(row.question) not in held]
+        held = {same_question_key(row.question) for row in test}
+        train = [row for row in rows if same_question_key(row.question) not in held]
         if not train or not test:
             raise TaskError(
                 f"{_named(self.data)} gives {len(train)} training and {len(test)} test problems; give more rows, or"
@@ -103,11 +103,11 @@ class Columns:
             )
         return self._problems("train", train), self._problems("test", test)
 
-    def _rows(self, data: Rows) -> list[Row]:
-        files, rows = _read(data)
-        files.settle(self.name, self.bad_rows)
+    def _rows(self, data: RowSource) -> list[DatasetRow]:
+        files, rows = _read_rows(data)
+        files.report_bad_rows(self.name, self.bad_rows)
         columns = set().union(*(row.answer["columns"] for row in rows))
-        for function, needed in self.verifier.needs().items():
+        for function, needed in self.verifier.required_columns().items():
             if missing := [name for name in needed if name not in columns]:
                 raise TaskError(
                     f"reward function {function!r} asks for the column {missing[0]!r}, which {_named(data)} does not"
@@ -115,28 +115,28 @@ class Columns:
                 )
         return rows
 
-    def _problems(self, split: str, rows: list[Row]) -> list[Problem]:
+    def _problems(self, split: str, rows: list[DatasetRow]) -> list[Problem]:
         return [
             Problem(f"{self.name}/{split}/{row.id}", self._messages(row), row.answer, {}) for row in rows[: self.limit]
         ]
 
-    def _messages(self, row: Row) -> tuple[Mapping[str, Any], ...]:
+    def _messages(self, row: DatasetRow) -> tuple[Mapping[str, Any], ...]:
         if not row.answer["conversational"]:
-            return user(row.question, self.system)
+            return user_messages(row.question, self.system)
         asked = tuple(row.tags["messages"])
         begun = self.system is None or asked[0]["role"] == "system"
         return asked if begun else ({"role": "system", "content": self.system}, *asked)
 
 
-def _read(data: Rows) -> tuple[Files, list[Row]]:
+def _read_rows(data: RowSource) -> tuple[DatasetFiles, list[DatasetRow]]:
     if not isinstance(data, str):
-        files = Files(Path("rows"))
-        return files, files.listed("given", list(data), _row)
+        files = DatasetFiles(Path("rows"))
+        return files, files.from_records("given", list(data), _row)
     path = Path(data)
-    files = Files(path.parent)
+    files = DatasetFiles(path.parent)
     if path.suffix == ".parquet":
-        return files, files.listed(path.name, read_parquet(path), _row)
-    readers = {".jsonl": files.lines, ".json": files.records, ".csv": files.table}
+        return files, files.from_records(path.name, read_parquet(path), _row)
+    readers = {".jsonl": files.read_jsonl, ".json": files.read_json, ".csv": files.read_csv}
     if path.suffix not in readers:
         raise UsageError(f"{data} is no data this task reads; give .jsonl, .json (a list), .csv or .parquet")
     return files, readers[path.suffix](path.name, _row)
@@ -153,7 +153,7 @@ def read_parquet(path: Path) -> list[Any]:
         raise TaskError(f"cannot read {path} ({error}); give a parquet file") from error
 
 
-def _row(record: dict[str, Any], number: int) -> Row:
+def _row(record: dict[str, Any], number: int) -> DatasetRow:
     prompt = record["prompt"]
     columns = {key: value for key, value in record.items() if key != "prompt"}
     json.dumps(columns, allow_nan=False)  # a run keeps its problems as JSON
@@ -163,7 +163,7 @@ def _row(record: dict[str, Any], number: int) -> Row:
         raise ValueError("the prompt is empty")
     tags = {"messages": [dict(message) for message in prompt]} if conversational else {}
     answer = {"columns": columns, "conversational": conversational}
-    return Row(str(number - 1), text, answer, normal(text) or text, tags)
+    return DatasetRow(str(number - 1), text, answer, split_key(text) or text, tags)
 
 
 def _text(said: Any) -> str:
@@ -180,5 +180,5 @@ def _text(said: Any) -> str:
     return "\n".join(message["content"] for message in said)
 
 
-def _named(data: Rows) -> str:
+def _named(data: RowSource) -> str:
     return data if isinstance(data, str) else "the given rows"

@@ -15,14 +15,14 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from ponder.errors import MissingExtra, TaskError, UnknownName, UsageError
-from ponder.tasks.asked import Asked
-from ponder.tasks.drawn.procedural import at_least
+from ponder.tasks.asked import QuestionTask
+from ponder.tasks.drawn.procedural import require_at_least
 from ponder.types import Problem
 from ponder.verify.gym import GymScore
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReasoningGym(Asked[int]):
+class ReasoningGym(QuestionTask[int]):
     """One of reasoning-gym's data sets, scored by its own rule.
 
     There are `pool` problems, of which those whose question hashes to the test side are held out. `settings` are the
@@ -30,16 +30,16 @@ class ReasoningGym(Asked[int]):
     for a smaller `test_size` there.
     """
 
-    PART: ClassVar[str] = "dataset"
-    ASKS: ClassVar[dict[str, str]] = {"dataset": "one of the data sets below; reasoning-gym:NAME says the same"}
+    PART_SETTING: ClassVar[str] = "dataset"
+    REQUIRED_SETTINGS: ClassVar[dict[str, str]] = {"dataset": "one of the data sets below; reasoning-gym:NAME says the same"}
 
     dataset: str
     settings: str = "{}"
-    pool: int = 10_000
+    pool_size: int = 10_000
 
     def check(self) -> None:
-        at_least(10, pool=self.pool)
-        _known(self.dataset)
+        require_at_least(10, pool=self.pool_size)
+        _check_dataset(self.dataset)
         try:
             given = json.loads(self.settings)
         except ValueError as error:
@@ -47,9 +47,9 @@ class ReasoningGym(Asked[int]):
         if not isinstance(given, dict):
             raise UsageError(f"settings is {self.settings!r}; give a JSON object, as in '{{\"min_terms\": 2}}'")
         try:
-            self._made  # noqa: B018  builds it, which checks the settings
+            self._dataset  # noqa: B018  builds it, which checks the settings
         except Exception as error:  # the library checks its settings with assert and much else
-            raise UsageError(f"reasoning-gym's {self.dataset!r} refuses {self._whole}: {error}") from error
+            raise UsageError(f"reasoning-gym's {self.dataset!r} refuses {self._full_settings}: {error}") from error
 
     @staticmethod
     def choices() -> list[str]:
@@ -64,29 +64,29 @@ class ReasoningGym(Asked[int]):
         return GymScore()
 
     @property
-    def _whole(self) -> str:
+    def _full_settings(self) -> str:
         # The library's problem i of seed s is problem i - 1 of seed s + 1: seeds a whole pool apart share none.
-        return json.dumps({**json.loads(self.settings), "size": self.pool, "seed": self.seed * self.pool})
+        return json.dumps({**json.loads(self.settings), "size": self.pool_size, "seed": self.seed * self.pool_size})
 
     @cached_property
-    def _made(self) -> Any:
+    def _dataset(self) -> Any:
         library = importlib.import_module("reasoning_gym")
-        return library.create_dataset(self.dataset, **json.loads(self._whole))
+        return library.create_dataset(self.dataset, **json.loads(self._full_settings))
 
     def draw(self, rng: random.Random) -> int:
-        return rng.randrange(self.pool)
+        return rng.randrange(self.pool_size)
 
     def key(self, item: int) -> str:
         return self.question(item)
 
     def question(self, item: int) -> str:
-        return str(self._made[item]["question"]).strip()
+        return str(self._dataset[item]["question"]).strip()
 
     def answer(self, item: int) -> Mapping[str, Any]:
-        return {"dataset": self.dataset, "settings": self._whole, "index": item}
+        return {"dataset": self.dataset, "settings": self._full_settings, "index": item}
 
     def solution(self, problem: Problem) -> str:
-        entry = self._made[problem.answer["index"]]
+        entry = self._dataset[problem.answer["index"]]
         known = [
             entry["answer"],
             *(entry["metadata"].get(key) for key in ("possible_answer", "example_correct_answer")),
@@ -100,7 +100,7 @@ class ReasoningGym(Asked[int]):
         return given if isinstance(given, str) else json.dumps(given)
 
 
-def _known(dataset: str) -> None:
+def _check_dataset(dataset: str) -> None:
     if dataset not in _datasets():
         raise UnknownName("data set of reasoning-gym", dataset, _datasets())
 

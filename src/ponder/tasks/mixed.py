@@ -12,10 +12,10 @@ from ponder.protocols import Scorer, Task
 from ponder.tasks.styled import with_style
 from ponder.trust import names_code
 from ponder.types import Problem, Score, Trace
-from ponder.verify.rewards import code_of, weighted
+from ponder.verify.rewards import reward_code, weighted_reward
 
 _OF = "task"  # the tag that says which task a problem is of
-PATIENCE = 1_000  # held problems in a row
+MAX_SKIPPED_PROBLEMS = 1_000  # held problems in a row
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Shaped:
     """A task whose reward is a weighted sum: `(("number", 1.0), ("format", 0.2))`, the verifier by its own name."""
 
     task: Task
-    rewards: tuple[tuple[str, float], ...] = field(metadata=names_code(code_of))
+    rewards: tuple[tuple[str, float], ...] = field(metadata=names_code(reward_code))
 
     def __post_init__(self) -> None:
         self.verifier  # noqa: B018  says at once which name is unknown
@@ -42,12 +42,12 @@ class Shaped:
 
     @property
     def verifier(self) -> Scorer:
-        return weighted(dict(self.rewards), self.task.verifier)
+        return weighted_reward(dict(self.rewards), self.task.verifier)
 
     def gold(self, problem: Problem) -> str:
         return self.task.gold(problem)
 
-    def styled(self, style: str) -> Shaped:
+    def restyle(self, style: str) -> Shaped:
         return replace(self, task=with_style(self.task, style))
 
 
@@ -69,16 +69,16 @@ class Mixed:
 
     @property
     def train(self) -> Sequence[Problem]:
-        return _Turns([(name, self._apart[name]) for name in (t.name for t in self.tasks)])
+        return _Turns([(name, self._train_by_task[name]) for name in (t.name for t in self.tasks)])
 
     @cached_property
-    def _apart(self) -> dict[str, Sequence[Problem]]:
+    def _train_by_task(self) -> dict[str, Sequence[Problem]]:
         """The training problems of each task that no other task is tested with."""
         tests = {t.name: _questions(t) for t in self.tasks} if len(self.tasks) > 1 else {}
         out: dict[str, Sequence[Problem]] = {}
         for task in self.tasks:
             held = frozenset[str]().union(*(asked for name, asked in tests.items() if name != task.name))
-            out[task.name] = apart(task, held)
+            out[task.name] = train_without_held_out(task, held)
         return out
 
     @property
@@ -87,20 +87,20 @@ class Mixed:
 
     @property
     def verifier(self) -> Scorer:
-        return Each(self.tasks)
+        return PerTaskVerifier(self.tasks)
 
     def gold(self, problem: Problem) -> str:
-        return self._of(problem).gold(problem)
+        return self._task_of(problem).gold(problem)
 
-    def styled(self, style: str) -> Mixed:
+    def restyle(self, style: str) -> Mixed:
         return replace(self, tasks=tuple(with_style(task, style) for task in self.tasks))
 
-    def _of(self, problem: Problem) -> Task:
+    def _task_of(self, problem: Problem) -> Task:
         return next(t for t in self.tasks if t.name == problem.tags[_OF])
 
 
 @dataclass(frozen=True)
-class Each:
+class PerTaskVerifier:
     """The verdict of the task that a problem is of. Rewards of several tasks should lie in one range."""
 
     tasks: tuple[Task, ...]
@@ -117,18 +117,18 @@ class Each:
         return [Score(None, f"bad data: the problem is of {of!r}, which is none of the tasks")] * len(steps)
 
 
-def apart(task: Task, held: frozenset[str]) -> Sequence[Problem]:
+def train_without_held_out(task: Task, held: frozenset[str]) -> Sequence[Problem]:
     """The training problems of a task whose questions are none of these."""
     train = task.train
     if not isinstance(train, list):
         return _Apart(task, train, held)
-    left = [p for p in train if bare(task, p) not in held]
+    left = [p for p in train if bare_question_text(task, p) not in held]
     if train and not left:
         raise TaskError(f"all training problems of {task.name!r} are test problems of the others: leave that task out")
     return left
 
 
-def bare(task: Task, problem: Problem) -> str:
+def bare_question_text(task: Task, problem: Problem) -> str:
     """A question without how to answer it, whatever its case and spacing."""
     question, prompt = problem.question, getattr(task, "prompt", "")
     if isinstance(prompt, str) and prompt.count("{question}") == 1:
@@ -139,7 +139,7 @@ def bare(task: Task, problem: Problem) -> str:
 
 def _questions(task: Task) -> frozenset[str]:
     try:
-        return frozenset(bare(task, problem) for problem in task.test)
+        return frozenset(bare_question_text(task, problem) for problem in task.test)
     except TaskError:  # it has none to test with
         return frozenset()
 
@@ -161,9 +161,9 @@ class _Apart(Sequence[Problem]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         at = range(len(self))[index]
-        for i in range(min(len(self), PATIENCE)):
+        for i in range(min(len(self), MAX_SKIPPED_PROBLEMS)):
             found = self.problems[(at + i) % len(self)]
-            if bare(self.task, found) not in self.held:
+            if bare_question_text(self.task, found) not in self.held:
                 return found
         raise TaskError(f"the task {self.task.name!r} hardly has a training problem that the others do not test with")
 
@@ -174,7 +174,7 @@ class _Turns(Sequence[Problem]):
     def __init__(self, parts: Sequence[tuple[str, Sequence[Problem]]]) -> None:
         self.parts = parts
         least = min(len(p) for _, p in parts)
-        self.together = least * len(parts)
+        self.interleaved_count = least * len(parts)
         self.rest = [(name, p, least) for name, p in parts if len(p) > least]
 
     def __len__(self) -> int:
@@ -190,10 +190,10 @@ class _Turns(Sequence[Problem]):
         at = index + len(self) if index < 0 else index
         if not 0 <= at < len(self):
             raise IndexError(index)
-        if at < self.together:
+        if at < self.interleaved_count:
             name, problems = self.parts[at % len(self.parts)]
             return _marked(problems[at // len(self.parts)], name)
-        at -= self.together
+        at -= self.interleaved_count
         for name, problems, first in self.rest:
             if at < len(problems) - first:
                 return _marked(problems[first + at], name)

@@ -23,15 +23,15 @@ from typing import Any
 
 from ponder import foreign
 from ponder.errors import Interrupted, UsageError
-from ponder.names import load
+from ponder.names import import_object
 from ponder.protocols import Scorer
 from ponder.trust import names_code
 from ponder.types import Score, Trace
 
-Function = Callable[..., Any]
+RewardFunction = Callable[..., Any]
 
-REWARD = "reward"  # the name under which the sum stands
-GIVEN = ("prompts", "completions", "completion_ids", "trainer_state")  # besides the columns
+REWARD_NAME = "reward"  # the name under which the sum stands
+TRL_ARGUMENTS = ("prompts", "completions", "completion_ids", "trainer_state")  # besides the columns
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class RewardFunctions:
     """
 
     # as "module:function", which a saved job can hold, or themselves
-    functions: tuple[str | Function, ...] = field(metadata=names_code())
+    functions: tuple[str | RewardFunction, ...] = field(metadata=names_code())
     weights: tuple[float, ...] = ()  # none given: 1 each
 
     def __post_init__(self) -> None:
@@ -54,33 +54,33 @@ class RewardFunctions:
             raise UsageError(f"{len(self.functions)} reward functions have {len(self.weights)} weights; give one each")
         if not all(math.isfinite(weight) for weight in self.weights):
             raise UsageError(f"weights are {self.weights}; each must be a finite number")
-        self.called  # noqa: B018  finds them, which says what is missing
+        self.functions_by_name  # noqa: B018  finds them, which says what is missing
 
     @property
     def name(self) -> str:
-        return REWARD
+        return REWARD_NAME
 
     @cached_property
-    def called(self) -> dict[str, Function]:
+    def functions_by_name(self) -> dict[str, RewardFunction]:
         """Each function by its own name; a second one of that name is numbered."""
-        found: dict[str, Function] = {}
+        found: dict[str, RewardFunction] = {}
         for given in self.functions:
-            function = _usable(load(given) if isinstance(given, str) else given, given)
+            function = _usable(import_object(given) if isinstance(given, str) else given, given)
             named = isinstance(function, Scorer)
             first = function.name if named else getattr(function, "__name__", type(function).__name__)
             names = [first, *(f"{first}_{n}" for n in range(2, len(self.functions) + 2))]
             found[next(name for name in names if name not in found and name != self.name)] = function
         return found
 
-    def needs(self) -> dict[str, list[str]]:
+    def required_columns(self) -> dict[str, list[str]]:
         """The columns that each function asks for by name and cannot do without."""
         return {
             name: [
                 p.name
                 for p in inspect.signature(function).parameters.values()
-                if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in GIVEN
+                if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in TRL_ARGUMENTS
             ]
-            for name, function in self.called.items()
+            for name, function in self.functions_by_name.items()
             if not isinstance(function, Scorer)
         }
 
@@ -89,33 +89,33 @@ class RewardFunctions:
         if not isinstance(asked, Mapping) or "columns" not in asked:
             return [Score(None, "bad data: the problem holds no columns for reward functions")] * len(steps)
         columns: list[list[Score]] = []
-        for name, function in self.called.items():
+        for name, function in self.functions_by_name.items():
             if isinstance(function, Scorer):
-                scores = await _scored(function, trace, steps)
+                scores = await _call_scorer(function, trace, steps)
             else:
                 scores = await _judged(name, function, _arguments(trace, steps), len(steps))
             for step, score in zip(steps, scores, strict=True):
                 trace.steps[step].scores[name] = score
             columns.append(scores)
-        return [self._sum(row) for row in zip(*columns, strict=True)]
+        return [self._weighted_sum(row) for row in zip(*columns, strict=True)]
 
-    def _sum(self, scores: tuple[Score, ...]) -> Score:
+    def _weighted_sum(self, scores: tuple[Score, ...]) -> Score:
         weights = self.weights or (1.0,) * len(scores)
         said: list[str] = []
         total = 0.0
-        for name, weight, score in zip(self.called, weights, scores, strict=True):
+        for name, weight, score in zip(self.functions_by_name, weights, scores, strict=True):
             if score.value is not None:
                 total += weight * score.value
                 said.append(f"{weight:g} x {name} {score.value:g}")
-            elif score.reason != NOTHING:
+            elif score.reason != RETURNED_NONE:
                 return Score(None, f"{name} is undecided: {score.reason}")
         return Score(total, " + ".join(said)) if said else Score(None, "no reward function says anything of it")
 
 
-NOTHING = "the function returned None"
+RETURNED_NONE = "the function returned None"
 
 
-def _usable(found: Any, given: str | Function) -> Any:
+def _usable(found: Any, given: str | RewardFunction) -> Any:
     """A function as it is; of a class of scorers, one with its default settings."""
     if isinstance(found, type):
         try:
@@ -130,7 +130,7 @@ def _usable(found: Any, given: str | Function) -> Any:
     return found
 
 
-async def _scored(scorer: Scorer, trace: Trace, steps: Sequence[int]) -> list[Score]:
+async def _call_scorer(scorer: Scorer, trace: Trace, steps: Sequence[int]) -> list[Score]:
     """What a scorer says, with the column that it judges by as the problem's answer."""
     columns = trace.problem.answer["columns"]
     gold = columns.get(scorer.name, columns.get("answer", columns))
@@ -145,13 +145,13 @@ async def _scored(scorer: Scorer, trace: Trace, steps: Sequence[int]) -> list[Sc
     return scores
 
 
-def _by_name(given: str | Function) -> str | Function:
+def _by_name(given: str | RewardFunction) -> str | RewardFunction:
     """A function's own `module:name`, where it is found there again: that can be saved with a job."""
     if isinstance(given, str):
         return given
     path = f"{getattr(given, '__module__', '')}:{getattr(given, '__qualname__', '')}"
     try:
-        return path if load(path) is given else given
+        return path if import_object(path) is given else given
     except UsageError:
         return given
 
@@ -173,18 +173,18 @@ def _arguments(trace: Trace, steps: Sequence[int]) -> dict[str, list[Any] | None
     }
 
 
-async def _judged(name: str, function: Function, arguments: dict[str, Any], count: int) -> list[Score]:
+async def _judged(name: str, function: RewardFunction, arguments: dict[str, Any], count: int) -> list[Score]:
     """One score each, whatever the function does."""
     taken = inspect.signature(function).parameters
     if not any(p.kind is p.VAR_KEYWORD for p in taken.values()):
         arguments = {key: value for key, value in arguments.items() if key in taken}
     try:
-        with foreign.call(f"reward {_place(function, name)}", sync=True, users=True):
+        with foreign.track(f"reward {_location(function, name)}", sync=True, is_user_code=True):
             said = function(**arguments)
             if not inspect.isawaitable(said):
                 said = list(said)
         if inspect.isawaitable(said):
-            with foreign.call(f"reward {_place(function, name)}", users=True):
+            with foreign.track(f"reward {_location(function, name)}", is_user_code=True):
                 said = await said
         values = list(said)
     except Interrupted:
@@ -193,18 +193,18 @@ async def _judged(name: str, function: Function, arguments: dict[str, Any], coun
         return [Score(None, f"crashed: {type(error).__name__}: {error}"[:300])] * count
     if len(values) != count:
         return [Score(None, f"{name} returned {len(values)} rewards for {count} completions; return one each")] * count
-    return [_score(value) for value in values]
+    return [_to_score(value) for value in values]
 
 
-def _place(function: Function, name: str) -> str:
+def _location(function: RewardFunction, name: str) -> str:
     """Where the user finds the function: `module:name`."""
     module = getattr(function, "__module__", "")
     return f"{module}:{name}" if module else name
 
 
-def _score(value: Any) -> Score:
+def _to_score(value: Any) -> Score:
     if value is None:
-        return Score(None, NOTHING)
+        return Score(None, RETURNED_NONE)
     if isinstance(value, str | bytes):
         return Score(None, f"{value[:40]!r} is text, not a number")
     try:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 
 
-def digest(key: str) -> int:
+def stable_hash(key: str) -> int:
     """The same integer for the same text in every process and on every machine."""
     return int.from_bytes(hashlib.blake2b(key.encode("utf-8", "replace"), digest_size=8).digest(), "big")
 
 
-def held_out(key: str, tenths: int) -> bool:
+def hashes_to_test(key: str, tenths: int) -> bool:
     """True for about this many keys in ten. Problems with one key are never parted."""
-    return digest(key) % 10 < tenths
+    return stable_hash(key) % 10 < tenths

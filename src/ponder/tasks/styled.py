@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Self, overload
 
 from ponder.errors import UsageError
 from ponder.protocols import Scorer, Task
-from ponder.types import Message, Problem, user
-from ponder.verify import Form
+from ponder.types import Message, Problem, user_messages
+from ponder.verify import AnswerForm
 from ponder.verify import style as styles
-from ponder.verify.style import Style, Wanted, style_named
+from ponder.verify.style import Style, AnswerSpec, style_named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,54 +22,54 @@ class Styled:
     """A strategy may ask for another style than the task's own. A prompt that the user wrote says itself how to
     answer, unless a style is named beside it; `forms`, where a task has them, narrow what is asked for and read."""
 
-    WANTED: ClassVar[Wanted] = Wanted()
-    STYLE: ClassVar[Style] = "plain"  # of the task's own prompt
+    ANSWER_SPEC: ClassVar[AnswerSpec] = AnswerSpec()
+    DEFAULT_STYLE: ClassVar[Style] = "plain"  # of the task's own prompt
 
     style: str | None = None  # plain, answer, cot, direct, r1; None: the task's own
 
     @property
-    def wanted(self) -> Wanted:
-        given: tuple[Form, ...] = getattr(self, "forms", ())
-        return replace(self.WANTED, forms=given, bare="bare" in given) if given else self.WANTED
+    def answer_spec(self) -> AnswerSpec:
+        given: tuple[AnswerForm, ...] = getattr(self, "forms", ())
+        return replace(self.ANSWER_SPEC, forms=given, allow_bare="bare" in given) if given else self.ANSWER_SPEC
 
     @property
-    def asks(self) -> Style:
+    def resolved_style(self) -> Style:
         """The style in which answers are asked for."""
         if self.style is None:
-            own = "plain" if self._own_prompt else self.STYLE
-            return "direct" if own in ("answer", "cot") and self.wanted.forms == ("bare",) else own
+            own = "plain" if self._has_custom_prompt else self.DEFAULT_STYLE
+            return "direct" if own in ("answer", "cot") and self.answer_spec.forms == ("bare",) else own
         style = style_named(self.style)
-        if style in ("answer", "cot") and self.wanted.forms == ("bare",):
+        if style in ("answer", "cot") and self.answer_spec.forms == ("bare",):
             raise UsageError(f"style {style} asks for more than a bare answer: leave out forms, or take style=direct")
         return style
 
     @property
-    def reads(self) -> tuple[Form, ...]:
+    def answer_forms(self) -> tuple[AnswerForm, ...]:
         """The forms in which the verifier reads an answer; gold is written in the first."""
-        return styles.forms(self.asks, self.wanted)
+        return styles.accepted_forms(self.resolved_style, self.answer_spec)
 
-    def ask(self, question: str) -> str:
+    def with_instruction(self, question: str) -> str:
         """The question as it is sent."""
-        silent = self.style is None and self._own_prompt
-        return question if silent else styles.asked(question, self.asks, self.wanted)
+        silent = self.style is None and self._has_custom_prompt
+        return question if silent else styles.question_with_instruction(question, self.resolved_style, self.answer_spec)
 
-    def posed(self, id: str, question: str, answer: Any, tags: Any = None) -> Problem:
+    def make_problem(self, id: str, question: str, answer: Any, tags: Any = None) -> Problem:
         """The problem with this question, asked in the style."""
-        said = self.ask(question)
+        said = self.with_instruction(question)
         system, told = getattr(self, "system", None), said.removeprefix(question)
-        return Problem(id, user(said, system), answer, tags or {}, self.asks, told)
+        return Problem(id, user_messages(said, system), answer, tags or {}, self.resolved_style, told)
 
-    def stated(self, answer: str, worked: str = "") -> str:
+    def gold_completion(self, answer: str, worked: str = "") -> str:
         """A completion that gives this answer in the style's form."""
-        return styles.gold(answer, self.asks, "bare" if self.wanted.place else self.reads[0], worked)
+        return styles.gold_completion(answer, self.resolved_style, "bare" if self.answer_spec.place else self.answer_forms[0], worked)
 
-    def styled(self, style: str) -> Self:
+    def restyle(self, style: str) -> Self:
         """The same task, asked in another style."""
         only_bare = getattr(self, "forms", ()) == ("bare",) and style in ("answer", "cot")
         return replace(self, style=style_named(style), **({"forms": ()} if only_bare else {}))
 
     @property
-    def _own_prompt(self) -> bool:
+    def _has_custom_prompt(self) -> bool:
         known = type(self).__dataclass_fields__.get("prompt")
         return known is not None and getattr(self, "prompt", None) != known.default
 
@@ -91,31 +91,31 @@ class Restyled:
 
     @property
     def train(self) -> Sequence[Problem]:
-        return _Told(self.task.train, style_named(self.style), self._wanted)
+        return _Told(self.task.train, style_named(self.style), self._answer_spec)
 
     @property
     def test(self) -> Sequence[Problem]:
-        return _Told(self.task.test, style_named(self.style), self._wanted)
+        return _Told(self.task.test, style_named(self.style), self._answer_spec)
 
     @property
     def verifier(self) -> Scorer:
         verifier: Any = self.task.verifier
         if not _has_forms(verifier):
             return self.task.verifier
-        asked = styles.forms(style_named(self.style), self._wanted)
+        asked = styles.accepted_forms(style_named(self.style), self._answer_spec)
         more: Scorer = replace(verifier, forms=tuple(dict.fromkeys((*asked, *verifier.forms))))
         return more
 
     def gold(self, problem: Problem) -> str:
         return self.task.gold(problem)
 
-    def styled(self, style: str) -> Restyled:
+    def restyle(self, style: str) -> Restyled:
         return replace(self, style=style)
 
     @property
-    def _wanted(self) -> Wanted:
+    def _answer_spec(self) -> AnswerSpec:
         verifier: Any = self.task.verifier
-        return Wanted(forms=verifier.forms) if _has_forms(verifier) else Wanted()
+        return AnswerSpec(forms=verifier.forms) if _has_forms(verifier) else AnswerSpec()
 
 
 def with_style(task: Task, style: str) -> Task:
@@ -132,7 +132,7 @@ def _has_forms(verifier: Any) -> bool:
 class _Told(Sequence[Problem]):
     """Problems with an instruction after each, which is added when one is asked for."""
 
-    def __init__(self, problems: Sequence[Problem], style: Style, wanted: Wanted) -> None:
+    def __init__(self, problems: Sequence[Problem], style: Style, wanted: AnswerSpec) -> None:
         self.problems, self.style, self.wanted = problems, style, wanted
 
     def __len__(self) -> int:
@@ -144,13 +144,13 @@ class _Told(Sequence[Problem]):
     def __getitem__(self, index: slice) -> list[Problem]: ...
     def __getitem__(self, index: int | slice) -> Problem | list[Problem]:
         if isinstance(index, slice):
-            return [self._one(p) for p in self.problems[index]]
-        return self._one(self.problems[index])
+            return [self._styled_problem(p) for p in self.problems[index]]
+        return self._styled_problem(self.problems[index])
 
-    def _one(self, problem: Problem) -> Problem:
+    def _styled_problem(self, problem: Problem) -> Problem:
         given: list[Message] = [dict(m) for m in problem.messages]
         if not given or problem.style == self.style:
             return problem
         before = given[-1]["content"]
-        given[-1] = {**given[-1], "content": (said := styles.asked(before, self.style, self.wanted))}
-        return replace(problem, messages=tuple(given), style=self.style, told=problem.told + said.removeprefix(before))
+        given[-1] = {**given[-1], "content": (said := styles.question_with_instruction(before, self.style, self.wanted))}
+        return replace(problem, messages=tuple(given), style=self.style, answer_instruction=problem.answer_instruction + said.removeprefix(before))

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ponder.train.states import Rule, State
+from ponder.train.states import AdamHyperparameters, AdamState
 
-WIDE = 1e37  # of float32, with room for what the kernel computes on the way
+MAX_SAFE_FLOAT32 = 1e37  # of float32, with room for what the kernel computes on the way
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class AdamBounds:
     """No weight, first moment or second moment is larger."""
 
     weight: float
@@ -27,33 +27,33 @@ class Bounds:
     second: float
 
     @classmethod
-    def of(cls, weights: Iterable[Tensor], states: Iterable[State]) -> Bounds:
+    def measure(cls, weights: Iterable[Tensor], states: Iterable[AdamState]) -> AdamBounds:
         """As they are: one pass over memory."""
         held = list(states)
         first, second = ([s[k] for s in held for k in s if k in names] for names in _MOMENTS)
         return cls(_largest(weights), _largest(first), _largest(second))
 
-    def after(self, rule: Rule, norm: float, narrow: bool) -> Bounds:
+    def after_step(self, rule: AdamHyperparameters, norm: float, half_precision: bool) -> AdamBounds:
         """After a step. `narrow`: the weights' own type ends early, and moments are taken to be Adam's own."""
         b1, b2 = rule.betas
         first = b1 * self.first + (1 - b1) * norm
         second = b2 * self.second + (1 - b2) * norm * norm
         moved = first / ((1 - b1) * rule.eps)
-        if narrow and b1 * b1 < b2:  # Cauchy and Schwarz: the largest quotient of sums over the same gradients
+        if half_precision and b1 * b1 < b2:  # Cauchy and Schwarz: the largest quotient of sums over the same gradients
             moved = min(moved, 1 / math.sqrt((1 - b2) * (1 - b1 * b1 / b2)))
-        return Bounds(self.weight * (1 + rule.lr * rule.decay) + rule.lr * moved, first, second)
+        return AdamBounds(self.weight * (1 + rule.lr * rule.weight_decay) + rule.lr * moved, first, second)
 
     def within(self, limit: float) -> bool:
         """False also where one is NaN."""
-        return self.weight < limit and self.first < WIDE and self.second < WIDE
+        return self.weight < limit and self.first < MAX_SAFE_FLOAT32 and self.second < MAX_SAFE_FLOAT32
 
 
 _MOMENTS = (("exp_avg", "exp_avg_max"), ("exp_avg_sq", "exp_avg_sq_max"))
 
 
-def limit(params: Mapping[str, Tensor]) -> float:
+def max_master_weight(params: Mapping[str, Tensor]) -> float:
     """Below this a master weight fits into its parameter's own type."""
-    return min((min(WIDE, torch.finfo(p.dtype).max) for p in params.values()), default=WIDE)
+    return min((min(MAX_SAFE_FLOAT32, torch.finfo(p.dtype).max) for p in params.values()), default=MAX_SAFE_FLOAT32)
 
 
 def _largest(tensors: Iterable[Tensor]) -> float:

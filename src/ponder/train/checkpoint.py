@@ -34,13 +34,13 @@ from torch import Tensor
 from ponder import full_disk, signals
 from ponder import manifest as manifests
 from ponder.errors import Interrupted, PonderError, RunError, UsageError
-from ponder.manifest import Damaged
+from ponder.manifest import ManifestMismatch
 from ponder.records import to_disk
 from ponder.runs import Run, checkpoints
 from ponder.train.finite import Diverged, all_finite, unsound
 
-TENSORS, STATE = "learner.safetensors", "state.json"
-DAMAGED = ".damaged"
+TENSORS_FILE, STATE_FILE = "learner.safetensors", "state.json"
+DAMAGED_SUFFIX = ".damaged"
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Checkpoint:
     folder: Path
     state: dict[str, Any]
     tensors: dict[str, Tensor]  # on the CPU
-    because: str = ""  # why it is not the newest, where that was damaged
+    fallback_reason: str = ""  # why it is not the newest, where that was damaged
 
 
 class Saver:
@@ -146,9 +146,9 @@ class Saver:
             beside.mkdir(parents=True)
             for name, fill in folders.items():
                 fill(beside / name)
-            (beside / STATE).write_text(state, encoding="utf-8")
-            save_file(tensors, beside / TENSORS)
-            shutil.copymode(beside / STATE, beside / TENSORS)  # safetensors makes private files
+            (beside / STATE_FILE).write_text(state, encoding="utf-8")
+            save_file(tensors, beside / TENSORS_FILE)
+            shutil.copymode(beside / STATE_FILE, beside / TENSORS_FILE)  # safetensors makes private files
             manifests.write(beside, **about, job=self._job)
             for path in (*sorted(beside.rglob("*")), beside):
                 to_disk(path)
@@ -163,7 +163,7 @@ class Saver:
         try:
             newest = checkpoints(self.folder.parent)[-1]
             return sum(int(about["bytes"]) for about in manifests.read(newest)["files"].values())
-        except (IndexError, Damaged):
+        except (IndexError, ManifestMismatch):
             return 0
 
     def _prune(self) -> None:
@@ -174,12 +174,12 @@ class Saver:
             if folder not in best:
                 with contextlib.suppress(OSError):  # the new one is safe; this one goes after the next
                     folder.rename(folder.with_name(folder.name + ".old"))
-        self._sweep((".new", ".old", DAMAGED))
+        self._sweep((".new", ".old", DAMAGED_SUFFIX))
 
     def _score(self, folder: Path) -> float | None:
         try:
             manifest = manifests.read(folder)
-        except Damaged:
+        except ManifestMismatch:
             return None
         return manifest["score"] if manifest["job"] == self._job else None
 
@@ -190,7 +190,7 @@ class Saver:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def load(run: Run) -> Checkpoint | None:
+def load_latest(run: Run) -> Checkpoint | None:
     """The newest checkpoint that is whole, every byte of it checked; None in a new run. Damaged ones after it are set
     aside and told of. One of another job, or renamed, is an error: somebody put it there.
     """
@@ -199,7 +199,7 @@ def load(run: Run) -> Checkpoint | None:
     for folder in reversed(found):
         try:
             checkpoint = _read(folder, run)
-        except Damaged as fault:
+        except ManifestMismatch as fault:
             passed[folder] = str(fault)
             continue
         except _Misplaced as fault:
@@ -216,7 +216,7 @@ def load(run: Run) -> Checkpoint | None:
 def _instead(checkpoint: Checkpoint, passed: Mapping[Path, str]) -> Checkpoint:
     """Where newer ones are damaged, which nobody is to take for whole again."""
     for folder in passed:
-        aside = folder.with_name(folder.name + DAMAGED)
+        aside = folder.with_name(folder.name + DAMAGED_SUFFIX)
         try:
             shutil.rmtree(aside, ignore_errors=True)
             folder.rename(aside)
@@ -225,35 +225,35 @@ def _instead(checkpoint: Checkpoint, passed: Mapping[Path, str]) -> Checkpoint:
             raise RunError(f"{folder} {passed[folder]}, and cannot be set aside ({why.strerror}): remove it") from None
     because = "; ".join(f"{folder.name} {why}" for folder, why in passed.items())
     warnings.warn(f"{because}: the run goes on from {checkpoint.folder.name}, which is whole", stacklevel=3)
-    return replace(checkpoint, because=because)
+    return replace(checkpoint, fallback_reason=because)
 
 
 def _read(folder: Path, run: Run) -> Checkpoint:
     """A checkpoint in which nothing is wrong, its numbers included."""
-    step = _checked(folder, run)
+    step = verified_step(folder, run)
     try:
-        state = json.loads((folder / STATE).read_text(encoding="utf-8"), parse_constant=_no_number)
-        tensors = load_file(folder / TENSORS)
+        state = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"), parse_constant=_no_number)
+        tensors = load_file(folder / TENSORS_FILE)
     except (OSError, ValueError, SafetensorError) as why:
-        raise Damaged(f"is damaged ({why})") from None
+        raise ManifestMismatch(f"is damaged ({why})") from None
     if (wrong := unsound(tensors)) is not None:
-        raise Damaged(f"is damaged ({TENSORS}: {wrong})")
+        raise ManifestMismatch(f"is damaged ({TENSORS_FILE}: {wrong})")
     return Checkpoint(step, folder, state, tensors)
 
 
 def _no_number(name: str) -> None:
-    raise ValueError(f"{STATE}: it holds {name}")
+    raise ValueError(f"{STATE_FILE}: it holds {name}")
 
 
-def dtype(run: Run, asked: str) -> str:
+def resume_dtype(run: Run, asked: str) -> str:
     """The type to compute in: what the run began with, where it was left to the machine, which may decide otherwise."""
     if asked != "auto":
         return asked
     for folder in reversed(checkpoints(run.folder)):
         try:
-            manifests.check(folder, [STATE], manifests.read(folder))
-            return str(json.loads((folder / STATE).read_text(encoding="utf-8"))["dtype"])
-        except (Damaged, OSError, ValueError, LookupError, TypeError):
+            manifests.check(folder, [STATE_FILE], manifests.read(folder))
+            return str(json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))["dtype"])
+        except (ManifestMismatch, OSError, ValueError, LookupError, TypeError):
             continue  # `load` says what is wrong
     return asked
 
@@ -265,7 +265,7 @@ class _Misplaced(Exception):
     """Why a whole checkpoint cannot be used, said of it."""
 
 
-def _checked(folder: Path, run: Run) -> int:
+def verified_step(folder: Path, run: Run) -> int:
     """The step of a checkpoint in which nothing is wrong."""
     manifest = manifests.read(folder)
     step = int(manifest["step"])
@@ -282,8 +282,8 @@ def _way_out(found: list[Path], run: Run) -> str:
     bad = found[-1:]
     for folder in reversed(found[:-1]):
         try:
-            _checked(folder, run)
-        except (Damaged, _Misplaced):
+            verified_step(folder, run)
+        except (ManifestMismatch, _Misplaced):
             bad.append(folder)
             continue
         also = f" and {', '.join(f.name for f in bad[1:])}, no better," if bad[1:] else ""

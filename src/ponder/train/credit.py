@@ -17,7 +17,7 @@ from ponder.types import Trace
 Array = NDArray[np.float64]
 
 
-def group_relative(rewards: Sequence[float], scale: bool = True, bessel: bool = False) -> Array:
+def group_relative(rewards: Sequence[float], divide_by_std: bool = True, bessel: bool = False) -> Array:
     """(r - mean) / std over one group (GRPO, Shao et al. 2024); population std unless `bessel`.
 
     Equal rewards give exactly 0: compared, not left to an epsilon. A group of one has no baseline.
@@ -26,7 +26,7 @@ def group_relative(rewards: Sequence[float], scale: bool = True, bessel: bool = 
     if np.all(r == r[0]):
         return np.zeros_like(r)
     centred = r - r.mean()
-    return centred / r.std(ddof=int(bessel)) if scale else centred
+    return centred / r.std(ddof=int(bessel)) if divide_by_std else centred
 
 
 def leave_one_out(rewards: Sequence[float]) -> Array:
@@ -73,7 +73,7 @@ def whiten(parts: Sequence[Array]) -> list[Array]:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class ScoredAnswer:
     """What the policy wrote on the way to one judged answer, and what that answer earned."""
 
     trace: Trace
@@ -103,7 +103,7 @@ class Written:
         return zip(self.steps, parts, strict=True)
 
 
-def written(trace: Trace, scorer: str, truncated: bool = True) -> list[Written]:
+def scored_answers(trace: Trace, scorer: str, include_truncated: bool = True) -> list[ScoredAnswer]:
     """The judged answers of a trace. An undecided one is left out: it earns no credit and shifts no baseline.
 
     `truncated=False` leaves out those that met their budget, too.
@@ -111,18 +111,18 @@ def written(trace: Trace, scorer: str, truncated: bool = True) -> list[Written]:
     out = []
     for leaf in trace.answers():
         reward = trace.score(leaf, scorer)
-        if reward is None or (trace.steps[leaf].stop == "length" and not truncated):
+        if reward is None or (trace.steps[leaf].stop == "length" and not include_truncated):
             continue
-        item = Written(trace, leaf, tuple(i for i in trace.path(leaf) if trace.steps[i].sampled), reward)
+        item = ScoredAnswer(trace, leaf, tuple(i for i in trace.path(leaf) if trace.steps[i].sampled), reward)
         if item.length:  # who wrote nothing can learn nothing
             out.append(item)
     return out
 
 
-def spread(trace: Trace, advantages: Mapping[int, float]) -> None:
+def assign_to_answers(trace: Trace, advantages: Mapping[int, float]) -> None:
     """Give each answer's advantage to every token that the policy wrote on the way to it."""
     for leaf, advantage in advantages.items():
-        if branches(trace, leaf):
+        if has_branches(trace, leaf):
             raise UsageError("answers that share steps are no group of whole completions: use tree credit (TreeCredit)")
         for i in trace.path(leaf):
             step = trace.steps[i]
@@ -130,22 +130,22 @@ def spread(trace: Trace, advantages: Mapping[int, float]) -> None:
                 step.advantages = np.full(len(step.token_ids), advantage, dtype=np.float32)
 
 
-def branches(trace: Trace, leaf: int) -> bool:
+def has_branches(trace: Trace, leaf: int) -> bool:
     """Does the way to this answer part anywhere below the prompt, be it after a tool's output?"""
     path = trace.path(leaf)[1:]
     return any(sum(not trace.steps[c].pruned for c in trace.children(i)) > 1 for i in path)
 
 
-def per_token(items: Sequence[Written], advantages: Sequence[Array]) -> None:
+def assign_to_tokens(items: Sequence[ScoredAnswer], advantages: Sequence[Array]) -> None:
     """Give each token of each answer its own advantage; no step may belong to two answers."""
     for item, values_t in zip(items, advantages, strict=True):
-        if branches(item.trace, item.leaf):
+        if has_branches(item.trace, item.leaf):
             raise UsageError("per-token credit needs completions that do not branch: use a group, or tree credit")
         for i, part in item.split(values_t):
             item.trace.steps[i].advantages = part
 
 
-def tree(trace: Trace, scorer: str, treerl: bool = False) -> None:
+def assign_tree_credit(trace: Trace, scorer: str, treerl: bool = False) -> None:
     """Credit for the steps of a searched tree, from the mean outcome V below each node.
 
     A(n) = V(n) - V(parent). With `treerl` (Hou et al. 2025) it is (V(n) - V(root) + V(n) - V(parent)) / sqrt(leaves)
@@ -165,13 +165,13 @@ def tree(trace: Trace, scorer: str, treerl: bool = False) -> None:
 
 def _below(trace: Trace, scorer: str) -> dict[int, list[float]]:
     below: dict[int, list[float]] = {}
-    for item in written(trace, scorer):
+    for item in scored_answers(trace, scorer):
         for i in trace.path(item.leaf):
             below.setdefault(i, []).append(item.reward)
     return below
 
 
-def imitate(trace: Trace, leaves: Iterable[int] | None = None) -> None:
+def assign_imitation(trace: Trace, leaves: Iterable[int] | None = None) -> None:
     """Every token of these answers (of all of them) counts the same, whoever wrote it; a tool's do not count."""
     for leaf in trace.answers() if leaves is None else leaves:
         for i in trace.path(leaf)[1:]:

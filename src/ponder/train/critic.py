@@ -10,19 +10,19 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from ponder.nets.decoder import Decoder
-from ponder.nets.valued import Valued
+from ponder.nets.valued import DecoderWithHead
 from ponder.train.learner import Learner
 from ponder.train.objective import Tokens
-from ponder.train.pack import Batch
-from ponder.train.peers import ALONE, Peers
-from ponder.train.ppo import Critic, Values
+from ponder.train.pack import PackedBatch
+from ponder.train.peers import SINGLE_PROCESS, DataParallelGroup
+from ponder.train.ppo import Critic, CriticObjective
 from ponder.types import Step, Trace
 
 
 class ValueLearner(Learner):
     """Made of a network that may be a policy's (its values begin at 0) or a trained value or reward model."""
 
-    net: Valued
+    net: DecoderWithHead
 
     def __init__(
         self,
@@ -30,18 +30,18 @@ class ValueLearner(Learner):
         critic: Critic,
         *,
         micro_tokens: int = 0,
-        passes: int = 1,
+        epochs_per_batch: int = 1,
         minibatches: int = 1,
         frozen_layers: int = 0,
         recompute: bool = False,
-        peers: Peers = ALONE,
+        process_group: DataParallelGroup = SINGLE_PROCESS,
     ) -> None:
-        self.warmup = critic.warmup
-        valued = net if isinstance(net, Valued) else Valued.of(net)
+        self.warmup_steps = critic.warmup_steps
+        valued = net if isinstance(net, DecoderWithHead) else DecoderWithHead.from_decoder(net)
         super().__init__(
-            valued, Values(critic.clip), critic.optimiser,
-            micro_tokens=micro_tokens, passes=passes, minibatches=minibatches, frozen_layers=frozen_layers,
-            recompute=recompute, peers=peers,
+            valued, CriticObjective(critic.value_clip), critic.optimiser,
+            micro_tokens=micro_tokens, epochs_per_batch=epochs_per_batch, minibatches=minibatches, frozen_layers=frozen_layers,
+            recompute=recompute, process_group=process_group,
         )  # fmt: skip
 
     def note_values(self, traces: Sequence[Trace]) -> None:
@@ -53,7 +53,7 @@ class ValueLearner(Learner):
         kept = ("loss", "grad_norm", "lr", "skipped_steps", "oom_retries")
         return {f"critic/{name}": told[name] for name in kept if name in told}
 
-    def _tokens(self, batch: Batch) -> Tokens:
+    def _tokens(self, batch: PackedBatch) -> Tokens:
         values_N = self.read(self.net, batch)
         none = values_N.new_zeros(0)
         return Tokens(batch.advantage_N, batch.sequence_N, batch.tree_N, none, none, none, values_N, batch.notes, None)
@@ -61,6 +61,6 @@ class ValueLearner(Learner):
     def _note_old(self, traces: Sequence[Trace], steps: Sequence[Step]) -> None:
         """A value's loss has no ratio."""
 
-    def read(self, net: Decoder, batch: Batch) -> Tensor:
-        assert isinstance(net, Valued)
+    def read(self, net: Decoder, batch: PackedBatch) -> Tensor:
+        assert isinstance(net, DecoderWithHead)
         return net.values(self._hidden(net, batch))

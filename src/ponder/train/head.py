@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ponder.nets.compiled import compile_once
-from ponder.nets.decoder import project, wide
+from ponder.nets.decoder import project_logits, at_least_float32
 
 _CHUNK_BYTES = 1 << 28  # of float32 logits
 
@@ -42,11 +42,11 @@ class _TokenLogprobs(torch.autograd.Function):
     def forward(ctx: Any, hidden_NE: Tensor, weight_VE: Tensor, target_N: Tensor, heat: float) -> tuple[Tensor, Tensor]:
         read = compile_once(_read) if hidden_NE.is_cuda else _read
         parts = [
-            read(project(hidden_NE[part], weight_VE), target_N[part], heat) for part in _chunks(hidden_NE, weight_VE)
+            read(project_logits(hidden_NE[part], weight_VE), target_N[part], heat) for part in _chunks(hidden_NE, weight_VE)
         ]
         logprobs_N, entropy_N, norm_N = (torch.cat(p) for p in zip(*parts, strict=True))
         ctx.save_for_backward(hidden_NE, weight_VE, target_N, norm_N, entropy_N)
-        ctx.heat = heat
+        ctx.temperature = heat
         ctx.set_materialize_grads(False)
         return logprobs_N, entropy_N
 
@@ -57,10 +57,10 @@ class _TokenLogprobs(torch.autograd.Function):
         sums = _Sums(hidden_NE, weight_VE, ctx.needs_input_grad[1])
         first_N = torch.zeros_like(norm_N) if grads[0] is None else grads[0]
         for part in _chunks(hidden_NE, weight_VE):
-            logits = project(hidden_NE[part], weight_VE)
+            logits = project_logits(hidden_NE[part], weight_VE)
             second = None if grads[1] is None else (grads[1][part], entropy_N[part])
             kind = hidden_NE.dtype
-            sums.add(part, slope(logits, target_N[part], norm_N[part], first_N[part], second, ctx.heat, kind))
+            sums.add(part, slope(logits, target_N[part], norm_N[part], first_N[part], second, ctx.temperature, kind))
         return sums.hidden_NE, sums.weight(), None, None
 
 
@@ -93,10 +93,10 @@ class _Divergence(torch.autograd.Function):
     ) -> Tensor:
         apart = compile_once(_apart) if hidden_NE.is_cuda else _apart
         ctx.save_for_backward(hidden_NE, weight_VE, teacher_NE, teacher_VE)
-        ctx.heat, ctx.mix = heat, mix
+        ctx.temperature, ctx.mix = heat, mix
         return torch.cat(
             [
-                apart(project(hidden_NE[part], weight_VE), project(teacher_NE[part], teacher_VE), heat, mix)
+                apart(project_logits(hidden_NE[part], weight_VE), project_logits(teacher_NE[part], teacher_VE), heat, mix)
                 for part in _chunks(hidden_NE, weight_VE)
             ]
         )
@@ -107,8 +107,8 @@ class _Divergence(torch.autograd.Function):
         slope = compile_once(_apart_slope) if hidden_NE.is_cuda else _apart_slope
         sums = _Sums(hidden_NE, weight_VE, ctx.needs_input_grad[1])
         for part in _chunks(hidden_NE, weight_VE):
-            both = project(hidden_NE[part], weight_VE), project(teacher_NE[part], teacher_VE)
-            sums.add(part, slope(*both, grads[0][part], ctx.heat, ctx.mix, hidden_NE.dtype))
+            both = project_logits(hidden_NE[part], weight_VE), project_logits(teacher_NE[part], teacher_VE)
+            sums.add(part, slope(*both, grads[0][part], ctx.temperature, ctx.mix, hidden_NE.dtype))
         return sums.hidden_NE, sums.weight(), None, None, None, None
 
 
@@ -147,12 +147,12 @@ class _Sums:
     def __init__(self, hidden_NE: Tensor, weight_VE: Tensor, wanted: bool) -> None:
         self.inputs_NE, self.weight_VE = hidden_NE, weight_VE
         self.hidden_NE = torch.empty_like(hidden_NE)
-        self._weight = wide(torch.zeros_like(weight_VE)) if wanted else None
+        self._weight = at_least_float32(torch.zeros_like(weight_VE)) if wanted else None
 
     def add(self, part: slice, slope_NV: Tensor) -> None:
         torch.mm(slope_NV, self.weight_VE, out=self.hidden_NE[part])
         if self._weight is not None:
-            self._weight += project(slope_NV.T, self.inputs_NE[part].T)
+            self._weight += project_logits(slope_NV.T, self.inputs_NE[part].T)
 
     def weight(self) -> Tensor | None:
         return None if self._weight is None else self._weight.to(self.weight_VE.dtype)

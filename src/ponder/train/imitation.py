@@ -14,19 +14,19 @@ from torch import Tensor
 from ponder import settings
 from ponder.errors import UsageError
 from ponder.train import credit, losses
-from ponder.train.objective import Memory, Plain, Stats, Tokens
+from ponder.train.objective import ObjectiveState, BaseObjective, Stats, Tokens
 from ponder.types import Trace
 
 
 @dataclass(frozen=True)
-class SFT(Plain):
+class SFT(BaseObjective):
     """Supervised fine-tuning: token mean of -log p over the answer's tokens."""
 
     paper: ClassVar[str] = "Ouyang et al. 2022, arXiv:2203.02155"
 
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
+    def credit(self, traces: Sequence[Trace], scorer: str, memory: ObjectiveState) -> dict[str, float]:
         for trace in traces:
-            credit.imitate(trace)
+            credit.assign_imitation(trace)
         return {}
 
     def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
@@ -42,27 +42,27 @@ class RejectionSampling(SFT):
 
     paper: ClassVar[str] = "Yuan et al. 2023, arXiv:2308.01825"
     alone = True
-    least: float = 1.0  # reward from which an answer is right
-    most: int = 4  # different answers per problem; the first ones
+    min_reward: float = 1.0  # reward from which an answer is right
+    max_per_problem: int = 4  # different answers per problem; the first ones
 
     def __post_init__(self) -> None:
         settings.check_finite(self)
-        if self.most < 1:
-            raise UsageError(f"rejection sampling keeps at most {self.most} answers per problem: keep at least 1")
+        if self.max_per_problem < 1:
+            raise UsageError(f"rejection sampling keeps at most {self.max_per_problem} answers per problem: keep at least 1")
 
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
+    def credit(self, traces: Sequence[Trace], scorer: str, memory: ObjectiveState) -> dict[str, float]:
         kept = judged = 0
         for trace in traces:
-            items = credit.written(trace, scorer)
-            right = {trace.token_ids(w.leaf).tobytes(): w.leaf for w in reversed(items) if w.reward >= self.least}
-            chosen = sorted(right.values())[: self.most]  # the same answer twice teaches nothing new
-            credit.imitate(trace, chosen)
+            items = credit.scored_answers(trace, scorer)
+            right = {trace.token_ids(w.leaf).tobytes(): w.leaf for w in reversed(items) if w.reward >= self.min_reward}
+            chosen = sorted(right.values())[: self.max_per_problem]  # the same answer twice teaches nothing new
+            credit.assign_imitation(trace, chosen)
             kept, judged = kept + len(chosen), judged + len(items)
         return {"kept": kept / max(1, judged)}
 
 
 @dataclass(frozen=True)
-class DPO(Plain):
+class DPO(BaseObjective):
     """Direct preference optimisation: of each trace's answers the best is preferred to the worst.
 
     `kind="ipo"` is Azar et al. 2023; `smoothing` is the conservative variant (Mitchell 2023). `nll` adds so much of the
@@ -71,28 +71,28 @@ class DPO(Plain):
 
     paper: ClassVar[str] = "Rafailov et al. 2023, arXiv:2305.18290"
     beta: float = 0.1
-    kind: Literal["sigmoid", "ipo"] = "sigmoid"
-    smoothing: float = 0.0
-    nll: float = 0.0
+    loss_type: Literal["sigmoid", "ipo"] = "sigmoid"
+    label_smoothing: float = 0.0
+    nll_weight: float = 0.0
 
     def __post_init__(self) -> None:
         settings.check_finite(self)
-        if not (self.beta > 0 and 0 <= self.smoothing < 0.5) or self.kind not in ("sigmoid", "ipo"):
+        if not (self.beta > 0 and 0 <= self.label_smoothing < 0.5) or self.loss_type not in ("sigmoid", "ipo"):
             raise UsageError("DPO needs beta > 0, smoothing in [0, 0.5) and kind 'sigmoid' or 'ipo'")
-        if not self.nll >= 0:
-            raise UsageError(f"nll is {self.nll}; the weight of imitation is 0 or more")
-        if self.kind == "ipo" and self.smoothing:
+        if not self.nll_weight >= 0:
+            raise UsageError(f"nll is {self.nll_weight}; the weight of imitation is 0 or more")
+        if self.loss_type == "ipo" and self.label_smoothing:
             raise UsageError("IPO has no label smoothing: use kind='sigmoid', or smoothing=0")
 
     @property
-    def teacher(self) -> bool:
+    def needs_reference(self) -> bool:
         return True
 
     @property
-    def together(self) -> bool:
+    def needs_whole_trace(self) -> bool:
         return True
 
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
+    def credit(self, traces: Sequence[Trace], scorer: str, memory: ObjectiveState) -> dict[str, float]:
         pairs = 0
         for trace in traces:
             written = [i for i in trace.answers() if len(trace.steps[i].token_ids)]
@@ -101,7 +101,7 @@ class DPO(Plain):
                 continue
             best, worst = max(scored, key=lambda s: s[0])[1], min(scored, key=lambda s: s[0])[1]
             for leaf, sign in ((best, 1.0), (worst, -1.0)):
-                if credit.branches(trace, leaf):
+                if credit.has_branches(trace, leaf):
                     raise UsageError("a pair must not share steps: DPO compares whole answers")
                 for i in (i for i in trace.path(leaf)[1:] if trace.steps[i].sampled or i == leaf):
                     trace.steps[i].advantages = np.full(len(trace.steps[i].token_ids), sign, np.float32)
@@ -114,15 +114,15 @@ class DPO(Plain):
     def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
         assert tokens.reference_N is not None
         gain_N = (tokens.logprobs_N - tokens.reference_N) * tokens.advantage_N
-        margin_P = losses.per_sequence(gain_N, tokens.tree_N)
-        if self.kind == "ipo":
-            loss_P = losses.identity_preference(margin_P, self.beta)
+        margin_P = losses.sum_per_sequence(gain_N, tokens.tree_N)
+        if self.loss_type == "ipo":
+            loss_P = losses.ipo_loss(margin_P, self.beta)
         else:
-            loss_P = losses.preference(margin_P, self.beta, self.smoothing)
+            loss_P = losses.dpo_loss(margin_P, self.beta, self.label_smoothing)
         margin_N = margin_P.detach()[tokens.tree_N]
         loss_N = loss_P[tokens.tree_N]
-        if self.nll:  # half of the answers are preferred ones, and each has its share of the mean over all
-            loss_N = loss_N + 2 * self.nll * losses.reinforce(tokens.logprobs_N, tokens.advantage_N.clamp(min=0))
+        if self.nll_weight:  # half of the answers are preferred ones, and each has its share of the mean over all
+            loss_N = loss_N + 2 * self.nll_weight * losses.reinforce(tokens.logprobs_N, tokens.advantage_N.clamp(min=0))
         return loss_N, {"rewards/margins": self.beta * margin_N, "rewards/accuracies": margin_N > 0}
 
 
@@ -136,23 +136,23 @@ class Distill(SFT):
 
     paper: ClassVar[str] = "Agarwal et al. 2024, arXiv:2306.13649; Hinton et al. 2015, arXiv:1503.02531"
     alone = True
-    distribution = True
-    kind: Literal["forward", "reverse", "jsd"] = "forward"
-    mix: float = 0.5
+    needs_reference_distribution = True
+    divergence: Literal["forward", "reverse", "jsd"] = "forward"
+    jsd_mix: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.kind not in ("forward", "reverse", "jsd") or not 0 < self.mix < 1:
-            raise UsageError(f"distillation is forward, reverse or jsd with mix in (0, 1), not {self.kind} {self.mix}")
+        if self.divergence not in ("forward", "reverse", "jsd") or not 0 < self.jsd_mix < 1:
+            raise UsageError(f"distillation is forward, reverse or jsd with mix in (0, 1), not {self.divergence} {self.jsd_mix}")
 
     def unused(self) -> dict[str, str]:
-        return {} if self.kind == "jsd" else {"mix": f"the divergence is {self.kind}: give kind=jsd"}
+        return {} if self.divergence == "jsd" else {"mix": f"the divergence is {self.divergence}: give kind=jsd"}
 
     @property
-    def teacher(self) -> bool:
+    def needs_reference(self) -> bool:
         return True
 
     def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
         assert tokens.divergence is not None
-        mix = {"forward": 0.0, "reverse": 1.0, "jsd": self.mix}[self.kind]
+        mix = {"forward": 0.0, "reverse": 1.0, "jsd": self.jsd_mix}[self.divergence]
         loss_N = tokens.divergence(mix)
         return torch.where(tokens.advantage_N != 0, loss_N, 0.0), {}

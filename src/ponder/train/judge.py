@@ -13,50 +13,50 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ponder.nets.valued import Valued
+from ponder.nets.valued import DecoderWithHead
 from ponder.train.learner import Learner
 from ponder.train.objective import Tokens
 from ponder.train.optimiser import AdamW, Masters
-from ponder.train.pack import Batch, cut, pack
-from ponder.train.peers import ALONE, Peers
-from ponder.train.reward import TARGET, Judging, Place
+from ponder.train.pack import PackedBatch, split_microbatches, pack
+from ponder.train.peers import SINGLE_PROCESS, DataParallelGroup
+from ponder.train.reward import TARGET_NOTE, RewardObjective, RewardTarget
 from ponder.types import Step, Trace
 
 
 class RewardLearner(Learner):
     """Over a network that reads numbers. `head_only`: all of it but the head stays as it is."""
 
-    net: Valued
-    objective: Judging
+    net: DecoderWithHead
+    objective: RewardObjective
 
     def __init__(
         self,
-        net: Valued,
-        objective: Judging,
+        net: DecoderWithHead,
+        objective: RewardObjective,
         optimiser: AdamW = AdamW(),
         *,
         micro_tokens: int = 0,
         frozen_layers: int = 0,
         head_only: bool = False,
         recompute: bool = False,
-        peers: Peers = ALONE,
+        process_group: DataParallelGroup = SINGLE_PROCESS,
     ) -> None:
         super().__init__(
             net, objective, optimiser, micro_tokens=micro_tokens, frozen_layers=frozen_layers, recompute=recompute,
-            peers=peers,
+            process_group=process_group,
         )  # fmt: skip
         if head_only:
             net.requires_grad_(False)
         net.score.requires_grad_(True)  # also where only adapters learn besides
-        self.masters = Masters(net, optimiser)
+        self.master_weights = Masters(net, optimiser)
 
-    def predicted(self, traces: Sequence[Trace]) -> Iterator[tuple[Trace, list[Place], NDArray[np.float64]]]:
+    def predict(self, traces: Sequence[Trace]) -> Iterator[tuple[Trace, list[RewardTarget], NDArray[np.float64]]]:
         """Of credited traces: each one's places, and the numbers [M, O] that are read there."""
-        for part in cut(self._plan(traces), self.micro_tokens, together=True):
-            batch = pack(part, self.net.device, (TARGET,))
+        for part in split_microbatches(self._plan(traces), self.micro_tokens, keep_traces_whole=True):
+            batch = pack(part, self.net.device, (TARGET_NOTE,))
             with torch.no_grad():
                 numbers = self.read(self.net, batch).cpu().double().numpy()  # MPS has no float64
-            target = batch.notes[TARGET].cpu().numpy()
+            target = batch.notes[TARGET_NOTE].cpu().numpy()
             tree = batch.tree_N.cpu().numpy()
             for number, work in enumerate(part):
                 at = np.flatnonzero((tree == number) & ~np.isnan(target))
@@ -64,7 +64,7 @@ class RewardLearner(Learner):
                 places = [(i, float(target[n])) for i, n in zip(steps, at, strict=True)]
                 yield work.trace, places, numbers[at]
 
-    def _tokens(self, batch: Batch) -> Tokens:
+    def _tokens(self, batch: PackedBatch) -> Tokens:
         numbers_NO = self.read(self.net, batch)
         none = numbers_NO.new_zeros(0)
         return Tokens(batch.advantage_N, batch.sequence_N, batch.tree_N, none, none, none, numbers_NO, batch.notes)
@@ -72,13 +72,13 @@ class RewardLearner(Learner):
     def _note_old(self, traces: Sequence[Trace], steps: Sequence[Step]) -> None:
         """There is no ratio."""
 
-    def read(self, net: object, batch: Batch) -> Tensor:
+    def read(self, net: object, batch: PackedBatch) -> Tensor:
         """[N, O]."""
-        assert isinstance(net, Valued)
-        return net.numbers(self._hidden(net, replace(batch, source_N=own_places(batch))))
+        assert isinstance(net, DecoderWithHead)
+        return net.raw_scores(self._hidden(net, replace(batch, source_N=own_places(batch))))
 
 
-def own_places(batch: Batch) -> Tensor:
+def own_places(batch: PackedBatch) -> Tensor:
     """[N]: where each trained token itself lies; the packer says where the one before it does."""
     source = batch.source_N.cpu().numpy()
     alone = _single(batch) if any(len(step.token_ids) == 1 for step in batch.steps) else {}
@@ -93,7 +93,7 @@ def own_places(batch: Batch) -> Tensor:
     return torch.from_numpy(out).to(batch.source_N.device)
 
 
-def _single(batch: Batch) -> dict[tuple[int, int], int]:
+def _single(batch: PackedBatch) -> dict[tuple[int, int], int]:
     """Where runs of one token lie, by the place of the token before and by the token: equal ones have equal states."""
     starts = np.cumsum([0, *batch.lengths])
     ids = batch.ids_T.cpu().numpy()

@@ -19,15 +19,15 @@ from torch import Tensor
 from ponder import settings
 from ponder.errors import Interrupted, PonderError, UsageError
 from ponder.nets import lora
-from ponder.nets.attention import packed
+from ponder.nets.attention import make_tree_attention
 from ponder.nets.decoder import Decoder
 from ponder.train.finite import Diverged
 from ponder.train.head import divergence, token_logprobs
 from ponder.train.objective import Objective, Tokens
 from ponder.train.optimiser import AdamW, Masters
-from ponder.train.pack import Batch, Work, chains, cut, gather, pack, plan
-from ponder.train.peers import ALONE, Peers
-from ponder.train.tally import Tally, average
+from ponder.train.pack import PackedBatch, TraceChains, chains, split_microbatches, group_by_trace, pack, plan
+from ponder.train.peers import SINGLE_PROCESS, DataParallelGroup
+from ponder.train.tally import MetricSums, average_metrics
 from ponder.types import Step, Trace
 
 T = TypeVar("T")
@@ -54,28 +54,28 @@ class Learner:
         *,
         temperature: float = 1.0,
         micro_tokens: int = 0,
-        passes: int = 1,
+        epochs_per_batch: int = 1,
         minibatches: int = 1,
         frozen_layers: int = 0,
         recompute: bool = False,
         reference: Decoder | None = None,
-        peers: Peers = ALONE,
+        process_group: DataParallelGroup = SINGLE_PROCESS,
     ) -> None:
         settings.check_finite(objective)
         settings.check_finite(optimiser)
         if not _COLDEST <= temperature <= 1 / _COLDEST:
             raise UsageError(f"temperature is {temperature}; log-probabilities need one that is positive and finite")
-        self.net, self.objective, self.peers = net, objective, peers
-        freeze(net, frozen_layers)
-        self.masters = Masters(net, optimiser)
+        self.net, self.objective, self.process_group = net, objective, process_group
+        freeze_layers(net, frozen_layers)
+        self.master_weights = Masters(net, optimiser)
         self.temperature = temperature
         self.micro_tokens = micro_tokens or (16384 if net.device.type == "cuda" else 4096)
-        self.passes, self.minibatches = passes, minibatches
+        self.epochs_per_batch, self.minibatches = epochs_per_batch, minibatches
         self.net.recompute = recompute
         self.reference = self._reference(reference)
-        self.skipped = 0  # optimiser steps in a row that were not finite
+        self.consecutive_skipped_steps = 0  # optimiser steps in a row that were not finite
         self.shrunk = 0  # times that memory ran out
-        self.stopped: Interrupted | None = None  # who wanted to stop while the weights were between two steps
+        self.pending_interrupt: Interrupted | None = None  # who wanted to stop while the weights were between two steps
         self.compiled = net.device.type == "cuda"  # blocks without adapters run as fused kernels
 
     # What the trainer calls
@@ -86,26 +86,26 @@ class Learner:
         Once the first of several optimiser steps is taken the rest follow, and `stopped` says who wanted to stop.
         """
         parts = [part for part in _split(traces, self.minibatches) if self._plan(part)]
-        rate = self.masters.settings.rate(self.masters.steps)
-        if not self.peers.any(bool(parts)):  # nothing to learn from: every group had equal rewards
+        rate = self.master_weights.settings.lr_at(self.master_weights.steps)
+        if not self.process_group.any(bool(parts)):  # nothing to learn from: every group had equal rewards
             return {"loss": 0.0, "grad_norm": 0.0, "lr": rate}
         credited = [s for t in traces for s in t.steps if s.advantages is not None]
         if self.reference is not None:
             self.note_reference(traces)
-        several = self.passes * len(parts) > 1
+        several = self.epochs_per_batch * len(parts) > 1
         if several:
             self._note_old(traces, credited)
-        told, self.stopped, total = [], None, self.passes * len(parts)
+        told, self.pending_interrupt, total = [], None, self.epochs_per_batch * len(parts)
         for turn in range(total):
             share = self._patient(watch, turn, total)
             told.append(self._update(parts[turn % len(parts)], share))
         for step in credited:
             step.notes.pop("old", None)
-        return average(told) | {"lr": rate}
+        return average_metrics(told) | {"lr": rate}
 
     def note_reference(self, traces: Sequence[Trace]) -> None:
         """Write the reference's log-probabilities beside the policy's tokens; what is known stays."""
-        if self.reference is not None and not self.objective.distribution:
+        if self.reference is not None and not self.objective.needs_reference_distribution:
             steps = [s for t in traces for s in t.steps if s.sampled or s.advantages is not None]
             self._note(traces, [s for s in steps if "reference" not in s.notes], "reference", self.reference)
 
@@ -115,79 +115,79 @@ class Learner:
         """
         self.note_reference(traces)
         self._backward(self._plan(traces), lambda share: None, of)
-        self.peers.sum(self.masters.grads() if self.peers.size > 1 else [])
-        grads = {n: g.clone() for n, g in self.masters.gradients().items()}
-        self.masters.forget()
+        self.process_group.all_reduce(self.master_weights.gradients_or_zeros() if self.process_group.size > 1 else [])
+        grads = {n: g.clone() for n, g in self.master_weights.gradients().items()}
+        self.master_weights.zero_grad()
         return grads
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that is trained, by name; `facts` and these restore the learner."""
-        return self.masters.tensors()
+        return self.master_weights.tensors()
 
-    def facts(self) -> dict[str, int]:
+    def counters(self) -> dict[str, int]:
         recompute = int(self.net.recompute)
-        return self.masters.facts() | {
-            "skipped": self.skipped, "shrunk": self.shrunk, "micro_tokens": self.micro_tokens, "recompute": recompute,
+        return self.master_weights.counters() | {
+            "skipped": self.consecutive_skipped_steps, "shrunk": self.shrunk, "micro_tokens": self.micro_tokens, "recompute": recompute,
         }  # fmt: skip
 
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, int]) -> None:
-        self.masters.restore(tensors, facts)
-        self.skipped, self.shrunk, self.micro_tokens = (facts[k] for k in ("skipped", "shrunk", "micro_tokens"))
+        self.master_weights.restore(tensors, facts)
+        self.consecutive_skipped_steps, self.shrunk, self.micro_tokens = (facts[k] for k in ("skipped", "shrunk", "micro_tokens"))
         self.net.recompute = bool(facts["recompute"])
 
     # One optimiser step
 
-    def _plan(self, traces: Sequence[Trace]) -> list[Work]:
-        return plan(traces, self.objective.weigh, self.objective.dense)
+    def _plan(self, traces: Sequence[Trace]) -> list[TraceChains]:
+        return plan(traces, self.objective.weigh, self.objective.trains_zero_advantage)
 
     def _update(self, traces: Sequence[Trace], watch: Callable[[float], None]) -> dict[str, float]:
         tally = self._backward(self._plan(traces), watch)
-        if self.peers.size > 1:
-            self.peers.sum(self.masters.grads())
-            tally.sum(self.peers)
-        norm = self.masters.norm()
+        if self.process_group.size > 1:
+            self.process_group.all_reduce(self.master_weights.gradients_or_zeros())
+            tally.all_reduce(self.process_group)
+        norm = self.master_weights.grad_norm()
         metrics = tally.metrics() | {"grad_norm": float(norm)}
         if self.shrunk:
             metrics |= {"oom_retries": float(self.shrunk), "micro_tokens": float(self.micro_tokens)}
-        return self._take(metrics, norm)
+        return self._apply_step(metrics, norm)
 
-    def _take(self, metrics: dict[str, float], norm: Tensor) -> dict[str, float]:
+    def _apply_step(self, metrics: dict[str, float], norm: Tensor) -> dict[str, float]:
         """The optimiser's step, where loss and gradient and what comes of them are finite. Three times in a row that
         they are not, training ends."""
         finite = np.isfinite(metrics["grad_norm"]) and np.isfinite(metrics["loss"])
-        if finite and self.masters.step(norm):
-            self.skipped = 0
+        if finite and self.master_weights.step(norm):
+            self.consecutive_skipped_steps = 0
             return metrics
-        self.masters.forget()
-        self.skipped += 1
-        if self.skipped >= 3:
+        self.master_weights.zero_grad()
+        self.consecutive_skipped_steps += 1
+        if self.consecutive_skipped_steps >= 3:
             raise Diverged(
                 "the loss, the gradient or the new weights were not finite three steps in a row: lower the learning "
                 "rate, or look at the log-probabilities and advantages of the last traces in the run directory"
             )
-        return metrics | {"skipped_steps": float(self.skipped)}
+        return metrics | {"skipped_steps": float(self.consecutive_skipped_steps)}
 
-    def _backward(self, work: list[Work], watch: Callable[[float], None], of: Sequence[Tensor] | None = None) -> Tally:
-        def once() -> Tally:
-            tally = Tally()
-            micro = cut(self.peers.mine(work), self.micro_tokens, self.objective.together)
+    def _backward(self, work: list[TraceChains], watch: Callable[[float], None], of: Sequence[Tensor] | None = None) -> MetricSums:
+        def once() -> MetricSums:
+            tally = MetricSums()
+            micro = split_microbatches(self.process_group.shard(work), self.micro_tokens, self.objective.needs_whole_trace)
             for i, part in enumerate(micro):
                 batch = pack(part, self.net.device, self._notes(part))
                 tokens = self._tokens(batch)
                 loss_N, stats = self.objective.loss(tokens)
                 loss = torch.where(batch.weight_N != 0, loss_N * batch.weight_N, 0.0).sum()
                 loss.backward(inputs=of)
-                self.masters.collect()
+                self.master_weights.accumulate()
                 tally.add(batch, loss.detach(), tokens, stats)
                 watch((i + 1) / len(micro))
             return tally
 
         tally = self._recovering(once)  # without what follows: peers sum once, and weights move once
-        if of is None and self.peers.mine(work):
-            self.masters.all_reached()
+        if of is None and self.process_group.shard(work):
+            self.master_weights.all_reached()
         return tally
 
-    def _tokens(self, batch: Batch) -> Tokens:
+    def _tokens(self, batch: PackedBatch) -> Tokens:
         hidden_NE = self._hidden(self.net, batch)
         logprobs_N, entropy_N = token_logprobs(hidden_NE, self.net.lm_head.weight, batch.target_N, self.temperature)
         old_N = batch.notes.get("old")
@@ -205,14 +205,14 @@ class Learner:
             logprobs_N.new_zeros(0), batch.notes, apart,
         )  # fmt: skip
 
-    def _notes(self, part: Sequence[Work]) -> list[str]:
+    def _notes(self, part: Sequence[TraceChains]) -> list[str]:
         """What every trained step of a micro-batch has a note of."""
         steps = [w.trace.steps[i] for w in part for c in w.chains for i in c.steps]
         return [name for name in steps[0].notes if all(name in s.notes for s in steps)]
 
-    def _hidden(self, net: Decoder, batch: Batch) -> Tensor:
-        attend = packed(batch.lengths, batch.parents, net.config, net.device, net.dtype)
-        compiled = self.compiled and not lora.attached(net)
+    def _hidden(self, net: Decoder, batch: PackedBatch) -> Tensor:
+        attend = make_tree_attention(batch.lengths, batch.parents, net.config, net.device, net.dtype)
+        compiled = self.compiled and not lora.has_adapter(net)
         return net(batch.ids_T, attend.positions_T, attend, compiled)[batch.source_N]
 
     # Notes beside tokens, without gradient
@@ -221,10 +221,10 @@ class Learner:
         wanted = {id(s) for s in steps}
         if not wanted:
             return
-        work = gather((t, chain) for t in traces for chain in chains(t, lambda s: id(s) in wanted))
+        work = group_by_trace((t, chain) for t in traces for chain in chains(t, lambda s: id(s) in wanted))
 
         def write() -> None:
-            for part in cut(work, self.micro_tokens):
+            for part in split_microbatches(work, self.micro_tokens):
                 batch = pack(part, net.device)
                 with torch.no_grad(), self._as_reference(net) if name == "reference" else nullcontext():
                     values = self.read(net, batch).float().cpu().numpy()
@@ -238,22 +238,22 @@ class Learner:
         """Every ratio is to the weights that sampled, not to those after the first optimiser step."""
         self._note(traces, steps, "old", self.net)
 
-    def read(self, net: Decoder, batch: Batch) -> Tensor:
+    def read(self, net: Decoder, batch: PackedBatch) -> Tensor:
         """The number per token that `_note` keeps."""
         return token_logprobs(self._hidden(net, batch), net.lm_head.weight, batch.target_N, self.temperature)[0]
 
     def _reference(self, given: Decoder | None) -> Decoder | None:
         if given is not None:
             return given.requires_grad_(False)
-        if not (self.objective.kl.beta or self.objective.teacher):
+        if not (self.objective.kl.beta or self.objective.needs_reference):
             return None
-        if lora.attached(self.net) and lora.zero_start(self.net):
+        if lora.has_adapter(self.net) and lora.zero_start(self.net):
             return self.net  # with its adapters off
         fixed = [p for p in self.net.parameters() if not p.requires_grad]
         return copy.deepcopy(self.net, {id(p): p for p in fixed}).requires_grad_(False)  # what is frozen is shared
 
     def _as_reference(self, net: Decoder) -> Any:
-        return lora.without(net) if net is self.net else nullcontext()
+        return lora.disable_adapter(net) if net is self.net else nullcontext()
 
     # Trouble
 
@@ -267,7 +267,7 @@ class Learner:
             self._shrink(said)  # outside the handler, which holds on to the failed pass
 
     def _shrink(self, said: str) -> None:
-        self.masters.forget()
+        self.master_weights.zero_grad()
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -289,7 +289,7 @@ class Learner:
             except Interrupted as stop:
                 if turn == 0:
                     raise
-                self.stopped = stop
+                self.pending_interrupt = stop
 
         return tell
 
@@ -300,14 +300,14 @@ def _split(traces: Sequence[Trace], count: int) -> Iterator[Sequence[Trace]]:
     return (traces[a:b] for a, b in pairwise(ends))
 
 
-def freeze(net: Decoder, layers: int) -> None:
+def freeze_layers(net: Decoder, layers: int) -> None:
     """Leave the lowest layers, the embeddings and the head as they are: no gradient is computed below.
 
     A network with adapters is left alone: only they learn.
     """
     if not 0 <= layers < len(net.layers):
         raise UsageError(f"frozen_layers is {layers}; the model has {len(net.layers)}, of which one must learn")
-    if lora.attached(net):
+    if lora.has_adapter(net):
         return
     net.requires_grad_(True)
     if layers:

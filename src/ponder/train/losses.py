@@ -27,12 +27,12 @@ def reinforce(logprobs_N: Tensor, advantages_N: Tensor) -> Tensor:
     return -advantages_N * logprobs_N
 
 
-def clipped(rho_N: Tensor, advantages_N: Tensor, low: float, high: float) -> Tensor:
+def clipped_surrogate(rho_N: Tensor, advantages_N: Tensor, low: float, high: float) -> Tensor:
     """PPO's clipped surrogate: -min(rho A, clip(rho, 1 - low, 1 + high) A)."""
     return -torch.minimum(rho_N * advantages_N, rho_N.clamp(1 - low, 1 + high) * advantages_N)
 
 
-def cut(rho_N: Tensor, advantages_N: Tensor, low: float, high: float) -> Tensor:
+def is_clipped(rho_N: Tensor, advantages_N: Tensor, low: float, high: float) -> Tensor:
     """Where the clipped surrogate has no gradient: the ratio went the advantage's way, past the range."""
     return ((rho_N > 1 + high) & (advantages_N > 0)) | ((rho_N < 1 - low) & (advantages_N < 0))
 
@@ -44,11 +44,11 @@ def cispo(logprobs_N: Tensor, rho_N: Tensor, advantages_N: Tensor, low: float, h
 
 def sequence_ratio(logprobs_N: Tensor, old_N: Tensor, sequence_N: Tensor) -> Tensor:
     """exp of the mean over a sequence's tokens of log rho, one number for all its tokens (GSPO, Zheng et al. 2025)."""
-    mean_S = per_sequence(logprobs_N - old_N, sequence_N) / per_sequence(torch.ones_like(logprobs_N), sequence_N)
+    mean_S = sum_per_sequence(logprobs_N - old_N, sequence_N) / sum_per_sequence(torch.ones_like(logprobs_N), sequence_N)
     return mean_S.clamp(-_FAR, _FAR).exp()[sequence_N]
 
 
-def per_sequence(values_N: Tensor, sequence_N: Tensor) -> Tensor:
+def sum_per_sequence(values_N: Tensor, sequence_N: Tensor) -> Tensor:
     """Sum over each sequence's tokens."""
     count = int(sequence_N[-1]) + 1 if len(sequence_N) else 0
     return values_N.new_zeros(count).index_add(0, sequence_N, values_N)
@@ -69,10 +69,10 @@ def k3(logprobs_N: Tensor, reference_N: Tensor) -> Tensor:
     return near_N.detach().exp() * (difference_N - near_N) + near_N.exp() - 1 - difference_N
 
 
-KL = {"k1": k1, "k2": k2, "k3": k3}
+KL_ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
 
 
-def value(values_N: Tensor, old_N: Tensor, returns_N: Tensor, clip: float | None) -> Tensor:
+def value_loss(values_N: Tensor, old_N: Tensor, returns_N: Tensor, clip: float | None) -> Tensor:
     """1/2 (V - R)^2; with a clip the larger of that and of V held within old +- clip (PPO's, Schulman et al. 2017)."""
     loss_N = (values_N - returns_N).square()
     if clip is not None:
@@ -81,12 +81,12 @@ def value(values_N: Tensor, old_N: Tensor, returns_N: Tensor, clip: float | None
     return loss_N / 2
 
 
-def preference(margin_P: Tensor, beta: float, smoothing: float = 0.0) -> Tensor:
+def dpo_loss(margin_P: Tensor, beta: float, label_smoothing: float = 0.0) -> Tensor:
     """DPO (Rafailov et al. 2023): -log sigmoid(beta margin); conservative: a share of the labels is taken as wrong."""
-    return -(1 - smoothing) * F.logsigmoid(beta * margin_P) - smoothing * F.logsigmoid(-beta * margin_P)
+    return -(1 - label_smoothing) * F.logsigmoid(beta * margin_P) - label_smoothing * F.logsigmoid(-beta * margin_P)
 
 
-def identity_preference(margin_P: Tensor, beta: float) -> Tensor:
+def ipo_loss(margin_P: Tensor, beta: float) -> Tensor:
     """IPO (Azar et al. 2023): (margin - 1 / (2 beta))^2."""
     return (margin_P - 1 / (2 * beta)).square()
 
@@ -104,6 +104,6 @@ def token_mean(lengths: Sequence[int]) -> NDArray[np.float64]:
     return np.full(len(lengths), 1 / sum(lengths))
 
 
-def sequence_sum(lengths: Sequence[int], length: float = 1.0) -> NDArray[np.float64]:
+def sequence_sum(lengths: Sequence[int], max_completion_tokens: float = 1.0) -> NDArray[np.float64]:
     """Sum over the tokens of a completion (over a constant length: Dr. GRPO), then mean over completions."""
-    return np.full(len(lengths), 1 / (length * len(lengths)))
+    return np.full(len(lengths), 1 / (max_completion_tokens * len(lengths)))

@@ -18,8 +18,8 @@ from ponder.errors import UsageError
 from ponder.train import losses
 from ponder.types import Trace
 
-Memory = dict[str, float]  # what an objective remembers from step to step: controllers, running means
-Divergence = Callable[[float], Tensor]  # mix -> [N]
+ObjectiveState = dict[str, float]  # what an objective remembers from step to step: controllers, running means
+ReferenceDivergence = Callable[[float], Tensor]  # mix -> [N]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +30,22 @@ class KL:
     """
 
     beta: float = 0.0
-    kind: Literal["k1", "k2", "k3"] = "k3"
+    estimator: Literal["k1", "k2", "k3"] = "k3"
     where: Literal["loss", "reward"] = "loss"
 
     def __post_init__(self) -> None:
         if not 0 <= self.beta < math.inf:
             raise UsageError(f"a KL coefficient must be 0 or positive, not {self.beta}")
-        if self.kind not in losses.KL or self.where not in ("loss", "reward"):
-            raise UsageError(f"KL is k1, k2 or k3, in the loss or the reward; not {self.kind} in the {self.where}")
-        if self.beta and self.where == "loss" and self.kind == "k1":
+        if self.estimator not in losses.KL_ESTIMATORS or self.where not in ("loss", "reward"):
+            raise UsageError(f"KL is k1, k2 or k3, in the loss or the reward; not {self.estimator} in the {self.where}")
+        if self.beta and self.where == "loss" and self.estimator == "k1":
             raise UsageError("k1 in the loss has no gradient in expectation: use k3 or k2, or put it in the reward")
 
     def loss(self, logprobs_N: Tensor, reference_N: Tensor | None) -> Tensor | float:
         if not self.beta or self.where != "loss":
             return 0.0
         assert reference_N is not None, "a KL term needs the reference's log-probabilities"
-        return self.beta * losses.KL[self.kind](logprobs_N, reference_N)
+        return self.beta * losses.KL_ESTIMATORS[self.estimator](logprobs_N, reference_N)
 
 
 NO_KL = KL()
@@ -63,7 +63,7 @@ class Tokens:
     old_N: Tensor  # log-probability under the weights that sampled; on fresh samples the current one, detached
     values_N: Tensor  # of a critic, with gradient
     notes: dict[str, Tensor] = field(default_factory=dict)  # of the objective's own asking
-    divergence: Divergence | None = None  # from the reference's whole distribution
+    divergence: ReferenceDivergence | None = None  # from the reference's whole distribution
 
     @property
     def reference_N(self) -> Tensor | None:
@@ -78,26 +78,26 @@ class Objective(Protocol):
     def kl(self) -> KL: ...
 
     @property
-    def teacher(self) -> bool:
+    def needs_reference(self) -> bool:
         """Does the loss read the reference, though there is no KL coefficient (DPO, distillation)?"""
         ...
 
     @property
-    def distribution(self) -> bool:
+    def needs_reference_distribution(self) -> bool:
         """Of the reference, does it read whole distributions (distillation), not log-probabilities?"""
         ...
 
     @property
-    def dense(self) -> bool:
+    def trains_zero_advantage(self) -> bool:
         """Has a token with advantage 0 a gradient all the same?"""
         ...
 
     @property
-    def together(self) -> bool:
+    def needs_whole_trace(self) -> bool:
         """Must the completions of a trace stay in one micro-batch?"""
         ...
 
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
+    def credit(self, traces: Sequence[Trace], scorer: str, memory: ObjectiveState) -> dict[str, float]:
         """Write advantages on all traces of a step; returns metrics."""
         ...
 
@@ -110,22 +110,22 @@ class Objective(Protocol):
         ...
 
 
-class Plain:
+class BaseObjective:
     """Defaults of an `Objective`; a paper says otherwise where it differs."""
 
     kl: KL = NO_KL
-    entropy: float = 0.0
-    distribution: bool = False
+    entropy_coef: float = 0.0
+    needs_reference_distribution: bool = False
     alone: bool = False  # will a single completion per problem do? Else others are its baseline
 
     @property
-    def teacher(self) -> bool:
+    def needs_reference(self) -> bool:
         return False
 
     @property
-    def dense(self) -> bool:
-        return bool(self.entropy or (self.kl.beta and self.kl.where == "loss"))
+    def trains_zero_advantage(self) -> bool:
+        return bool(self.entropy_coef or (self.kl.beta and self.kl.where == "loss"))
 
     @property
-    def together(self) -> bool:
+    def needs_whole_trace(self) -> bool:
         return False

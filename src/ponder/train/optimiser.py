@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ponder.errors import PonderError, RunError, UnknownName, UsageError
-from ponder.train.bounds import WIDE, Bounds, limit
+from ponder.train.bounds import MAX_SAFE_FLOAT32, AdamBounds, max_master_weight
 from ponder.train.finite import unsound
-from ponder.train.states import Rule, fresh, update
+from ponder.train.states import AdamHyperparameters, zero_state, adamw_step
 
 States = Literal["float32", "int8", "cpu"]
 MAX_LR = 10.0
@@ -32,9 +32,9 @@ class AdamW:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.0
-    warmup: int = 0  # steps
+    warmup_steps: int = 0  # steps
     decay_steps: int = 0  # cosine down to the floor at this step; 0: constant
-    floor: float = 0.0  # the share of lr that the cosine ends at
+    min_lr_ratio: float = 0.0  # the share of lr that the cosine ends at
     max_norm: float = 1.0  # the gradient's global norm is clipped to this
     states: States = "float32"
 
@@ -51,23 +51,23 @@ class AdamW:
             raise UsageError(f"eps is {self.eps}; in float32 it must lie between {MIN_EPS:g} and {1 / MIN_EPS:g}")
         if not 0 <= self.weight_decay * self.lr <= 1:
             raise UsageError(f"weight_decay is {self.weight_decay}; it must be 0 or positive, and at most 1 / lr")
-        for name, steps in (("warmup", self.warmup), ("decay_steps", self.decay_steps)):
+        for name, steps in (("warmup", self.warmup_steps), ("decay_steps", self.decay_steps)):
             if not isinstance(steps, int) or not steps >= 0:
                 raise UsageError(f"{name} is {steps}; a number of steps is whole, 0 or more")
-        if not 0 <= self.floor <= 1:
-            raise UsageError(f"floor is {self.floor}; it is a share of lr, from 0 to 1")
+        if not 0 <= self.min_lr_ratio <= 1:
+            raise UsageError(f"floor is {self.min_lr_ratio}; it is a share of lr, from 0 to 1")
         if not self.max_norm > 0:
             raise UsageError(f"max_norm is {self.max_norm}; it must be positive (inf: no clipping)")
         if self.states not in get_args(States):
             raise UnknownName("kind of optimiser states", self.states, get_args(States))
 
-    def rate(self, step: int) -> float:
+    def lr_at(self, step: int) -> float:
         """Learning rate of step 0, 1, 2, ..."""
-        if step < self.warmup:
-            return self.lr * (step + 1) / self.warmup
+        if step < self.warmup_steps:
+            return self.lr * (step + 1) / self.warmup_steps
         if self.decay_steps:
-            part = min(1.0, (step - self.warmup) / max(1, self.decay_steps - self.warmup))
-            return self.lr * (self.floor + (1 - self.floor) * (1 + math.cos(math.pi * part)) / 2)
+            part = min(1.0, (step - self.warmup_steps) / max(1, self.decay_steps - self.warmup_steps))
+            return self.lr * (self.min_lr_ratio + (1 - self.min_lr_ratio) * (1 + math.cos(math.pi * part)) / 2)
         return self.lr
 
 
@@ -86,12 +86,12 @@ class Masters:
         self.net, self.settings, self.steps = net, settings, 0
         self.params = {n: p for n, p in net.named_parameters() if p.requires_grad}
         self.weights = {n: _master(p, settings.states == "cpu") for n, p in self.params.items()}
-        self.states = {n: fresh(w, settings.states == "int8") for n, w in self.weights.items()}
+        self.states = {n: zero_state(w, settings.states == "int8") for n, w in self.weights.items()}
         self._sums: dict[str, Tensor] = {}  # gradients in float32, of parameters that are not
         self._landing: dict[str, Tensor] = {}  # where gradients arrive in host memory
-        self._bounds: Bounds | None = None  # None: nobody has looked
+        self._bounds: AdamBounds | None = None  # None: nobody has looked
 
-    def collect(self) -> None:
+    def accumulate(self) -> None:
         """Add the network's gradients up in float32; call after each micro-batch."""
         new = {n: p.grad for n, p in self.params.items() if p.grad is not None and p.dtype != torch.float32}
         first, again = ([n for n in new if (n in self._sums) == known] for known in (False, True))
@@ -116,7 +116,7 @@ class Masters:
                 "among them: freeze them (frozen_layers), or report it with the versions that `ponder doctor` shows"
             )
 
-    def grads(self) -> list[Tensor]:
+    def gradients_or_zeros(self) -> list[Tensor]:
         """What was collected, of every parameter in a fixed order: zeros where there was none. To be summed in place
         with those of peers, of which one may have used a parameter that another did not.
         """
@@ -130,11 +130,11 @@ class Masters:
                     self._sums[n] = found[n]
         return [found[n] for n in self.params]
 
-    def norm(self) -> Tensor:
+    def grad_norm(self) -> Tensor:
         found = list(self.gradients().values())
         return nn.utils.get_total_norm(found) if found else torch.zeros(())
 
-    def forget(self) -> None:
+    def zero_grad(self) -> None:
         """Drop gradients without a step."""
         self._sums.clear()
         self.net.zero_grad(set_to_none=True)
@@ -152,29 +152,29 @@ class Masters:
         s = self.settings
         for matrices in (True, False):  # decay matrices only: norms and biases have no direction to shrink in
             names = [n for n in found if (self.weights[n].dim() >= 2) == matrices]
-            rule = Rule(s.rate(self.steps), s.betas, s.eps, s.weight_decay if matrices else 0.0)
-            update([(self.weights[n], found[n], self.states[n]) for n in names], rule)
+            rule = AdamHyperparameters(s.lr_at(self.steps), s.betas, s.eps, s.weight_decay if matrices else 0.0)
+            adamw_step([(self.weights[n], found[n], self.states[n]) for n in names], rule)
         if before is not None:
-            now = Bounds.of(self.weights.values(), self.states.values())
-            if not now.within(limit(self.params)):
+            now = AdamBounds.measure(self.weights.values(), self.states.values())
+            if not now.within(max_master_weight(self.params)):
                 for name, t in self.tensors().items():
                     t.copy_(before[name])
-                self.forget()
+                self.zero_grad()
                 return False
             self._bounds = now
         self.steps += 1
-        self.forget()
+        self.zero_grad()
         self._publish()
         return True
 
     def _surely_finite(self, norm: float) -> bool:
         """Whether a step with a gradient of that norm cannot overflow. Reads the weights only where in doubt."""
         s = self.settings
-        rule = Rule(s.rate(self.steps), s.betas, s.eps, s.weight_decay)
-        most = limit(self.params)
+        rule = AdamHyperparameters(s.lr_at(self.steps), s.betas, s.eps, s.weight_decay)
+        most = max_master_weight(self.params)
         for kept in (self._bounds, None):
-            known = kept or Bounds.of(self.weights.values(), self.states.values())
-            then = known.after(rule, min(norm, s.max_norm) if norm == norm else norm, narrow=most < WIDE)
+            known = kept or AdamBounds.measure(self.weights.values(), self.states.values())
+            then = known.after_step(rule, min(norm, s.max_norm) if norm == norm else norm, half_precision=most < MAX_SAFE_FLOAT32)
             if then.within(most):
                 self._bounds = then
                 return True
@@ -188,7 +188,7 @@ class Masters:
         named = {f"weight.{n}": w.detach() for n, w in self.weights.items()}
         return named | {f"{key}.{n}": t for n, state in self.states.items() for key, t in state.items()}
 
-    def facts(self) -> dict[str, int]:
+    def counters(self) -> dict[str, int]:
         return {"steps": self.steps}
 
     @torch.no_grad()
@@ -214,7 +214,7 @@ class Masters:
             t.copy_(tensors[name])
         self.steps = int(facts["steps"])
         self._bounds = None
-        self.forget()
+        self.zero_grad()
         self._publish()
 
     def _landed(self, found: dict[str, Tensor]) -> dict[str, Tensor]:

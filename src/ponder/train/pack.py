@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ponder.errors import UsageError
-from ponder.nets.flex import BLOCK
+from ponder.nets.flex import FLEX_BLOCK_TOKENS
 from ponder.types import Step, Trace
 
 Weigh = Callable[[Sequence[int]], NDArray[np.float64]]
 
 
 @dataclass(slots=True)
-class Chain:
+class StepChain:
     """An unbranched run of trained steps: a completion, with a tool's output between its parts left out."""
 
     steps: list[int]
@@ -32,18 +32,18 @@ class Chain:
 
 
 @dataclass(slots=True)
-class Work:
+class TraceChains:
     """The chains of one trace that are to be computed."""
 
     trace: Trace
-    chains: list[Chain]
+    chains: list[StepChain]
 
     def tokens(self) -> int:
         return _size(self.trace, _needed(self.trace, self.chains))
 
 
 @dataclass(slots=True)
-class Batch:
+class PackedBatch:
     """Several trees end to end, on a device."""
 
     ids_T: Tensor
@@ -60,28 +60,28 @@ class Batch:
     steps: list[Step]  # whose tokens these are, in order
 
 
-def plan(traces: Sequence[Trace], weigh: Weigh, dense: bool) -> list[Work]:
+def plan(traces: Sequence[Trace], weigh: Weigh, trains_zero_advantage: bool) -> list[TraceChains]:
     """Everything that earns a gradient, weighed over all credited completions of the optimiser step."""
     found = [(t, chain) for t in traces for chain in chains(t, lambda s: s.advantages is not None)]
     lengths = [sum(len(t.steps[i].token_ids) for i in chain.steps) for t, chain in found]
     for (_, chain), weight in zip(found, weigh(lengths) if found else [], strict=True):
         chain.weight = float(weight)
-    live = [(t, c) for t, c in found if dense or any(np.any(t.steps[i].advantages) for i in c.steps)]
-    return gather(live)
+    live = [(t, c) for t, c in found if trains_zero_advantage or any(np.any(t.steps[i].advantages) for i in c.steps)]
+    return group_by_trace(live)
 
 
-def gather(found: Iterable[tuple[Trace, Chain]]) -> list[Work]:
+def group_by_trace(found: Iterable[tuple[Trace, StepChain]]) -> list[TraceChains]:
     """Chains by their trace."""
-    work: dict[int, Work] = {}
+    work: dict[int, TraceChains] = {}
     for trace, chain in found:
-        work.setdefault(id(trace), Work(trace, [])).chains.append(chain)
+        work.setdefault(id(trace), TraceChains(trace, [])).chains.append(chain)
     return list(work.values())
 
 
-def chains(trace: Trace, wanted: Callable[[Step], bool]) -> list[Chain]:
+def chains(trace: Trace, wanted: Callable[[Step], bool]) -> list[StepChain]:
     """The wanted steps of a trace as unbranched runs: a run goes on where a step's one path leads to the next."""
-    ends: dict[int, Chain] = {}  # by the last step, trained or not, that the run has reached
-    out: list[Chain] = []
+    ends: dict[int, StepChain] = {}  # by the last step, trained or not, that the run has reached
+    out: list[StepChain] = []
     for i, step in enumerate(trace.steps):
         alone = step.parent is not None and len(trace.children(step.parent)) == 1
         chain = ends.get(step.parent) if alone and step.parent is not None else None
@@ -89,7 +89,7 @@ def chains(trace: Trace, wanted: Callable[[Step], bool]) -> list[Chain]:
             if step.parent is None:
                 raise UsageError(f"{trace.problem.id}: the first step is the prompt, which is not trained")
             if chain is None:
-                chain = Chain([])
+                chain = StepChain([])
                 out.append(chain)
             chain.steps.append(i)
         if chain is not None:
@@ -97,13 +97,13 @@ def chains(trace: Trace, wanted: Callable[[Step], bool]) -> list[Chain]:
     return out
 
 
-def cut(work: Sequence[Work], most_tokens: int, together: bool = False) -> list[list[Work]]:
+def split_microbatches(work: Sequence[TraceChains], most_tokens: int, keep_traces_whole: bool = False) -> list[list[TraceChains]]:
     """Micro-batches of at most so many tokens, as few and as even as can be: the largest says how much memory it takes.
 
     A large tree is cut between its completions, never inside one; `together` keeps a trace whole. What is larger than a
     micro-batch stands alone.
     """
-    pieces = [piece for w in work for piece in ([w] if together else _pieces(w, most_tokens))]
+    pieces = [piece for w in work for piece in ([w] if keep_traces_whole else _pieces(w, most_tokens))]
     sizes = np.array([piece.tokens() for piece in pieces])
     middles = np.cumsum(sizes) - sizes / 2
     for count in range(max(1, -(-int(sizes.sum()) // most_tokens)), len(pieces) + 1):
@@ -114,22 +114,22 @@ def cut(work: Sequence[Work], most_tokens: int, together: bool = False) -> list[
     return [[piece] for piece in pieces]
 
 
-def _pieces(work: Work, most_tokens: int) -> list[Work]:
+def _pieces(work: TraceChains, most_tokens: int) -> list[TraceChains]:
     if len(work.chains) == 1 or work.tokens() <= most_tokens:
         return [work]
-    pieces = [Work(work.trace, [])]
+    pieces = [TraceChains(work.trace, [])]
     held: set[int] = set()
     for chain in work.chains:
         more = _needed(work.trace, [chain])
         if pieces[-1].chains and _size(work.trace, held | more) > most_tokens:
-            pieces.append(Work(work.trace, []))
+            pieces.append(TraceChains(work.trace, []))
             held = set()
         pieces[-1].chains.append(chain)
         held |= more
     return pieces
 
 
-def _needed(trace: Trace, chains: Sequence[Chain]) -> set[int]:
+def _needed(trace: Trace, chains: Sequence[StepChain]) -> set[int]:
     return {j for c in chains for j in trace.path(c.steps[-1])}
 
 
@@ -157,7 +157,7 @@ class _Layout:
         self.ids.append(ids)
         return len(self.lengths) - 1
 
-    def tree(self, work: Work, number: int) -> None:
+    def tree(self, work: TraceChains, number: int) -> None:
         trace = work.trace
         first: dict[int, int] = {}  # token of each step that is laid down
         place: dict[int, int] = {}  # and its segment
@@ -182,7 +182,7 @@ class _Layout:
                 self.weights.append(chain.weight)
 
 
-def pack(batch: Sequence[Work], device: torch.device, notes: Sequence[str] = ()) -> Batch:
+def pack(batch: Sequence[TraceChains], device: torch.device, notes: Sequence[str] = ()) -> PackedBatch:
     laid = _Layout()
     for number, work in enumerate(batch):
         laid.tree(work, number)
@@ -197,7 +197,7 @@ def pack(batch: Sequence[Work], device: torch.device, notes: Sequence[str] = ())
         """A step's number on each of its tokens."""
         return joined([np.repeat(values, sizes)], kind)
 
-    return Batch(
+    return PackedBatch(
         joined(laid.ids, np.int64),
         laid.lengths,
         laid.parents,
@@ -215,7 +215,7 @@ def pack(batch: Sequence[Work], device: torch.device, notes: Sequence[str] = ())
 
 def _block(device: torch.device) -> int:
     """Tokens of which a batch has a whole number: a GPU's kernels want blocks."""
-    return BLOCK if device.type == "cuda" else 1
+    return FLEX_BLOCK_TOKENS if device.type == "cuda" else 1
 
 
 def _floats(step: Step, values: NDArray[np.float32] | None) -> NDArray[np.float32]:

@@ -13,15 +13,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ponder.train.pack import Work
+from ponder.train.pack import TraceChains
 
 
 @dataclass(frozen=True, slots=True)
-class Peers:
+class DataParallelGroup:
     rank: int = 0
     size: int = 1
 
-    def mine(self, work: list[Work]) -> list[Work]:
+    def shard(self, work: list[TraceChains]) -> list[TraceChains]:
         """This process's share: the largest pieces first, each to whom has least; the same on every process."""
         if self.size == 1:
             return work
@@ -35,26 +35,26 @@ class Peers:
         return [work[i] for i in sorted(share)]
 
     def any(self, here: bool) -> bool:
-        return here if self.size == 1 else bool(self.totals({"here": torch.tensor(float(here))}, most=True)["here"])
+        return here if self.size == 1 else bool(self.all_reduce_named({"here": torch.tensor(float(here))}, use_max=True)["here"])
 
-    def sum(self, tensors: Sequence[Tensor]) -> None:
+    def all_reduce(self, tensors: Sequence[Tensor]) -> None:
         """In place, over all processes."""
         for t in tensors:
             dist.all_reduce(t)
 
-    def totals(self, values: dict[str, Tensor], most: bool = False) -> dict[str, Tensor]:
+    def all_reduce_named(self, values: dict[str, Tensor], use_max: bool = False) -> dict[str, Tensor]:
         """Named numbers, summed (or the largest of each); a name that a process lacks is 0 there."""
         named: list[dict[str, float] | None] = [None] * self.size
         dist.all_gather_object(named, {name: float(v) for name, v in values.items()})
         every = [n or {} for n in named]
-        join = max if most else sum
+        join = max if use_max else sum
         names = {name: None for n in every for name in n}
         return {name: torch.tensor(join([n.get(name, 0.0) for n in every]), dtype=torch.float64) for name in names}
 
 
-ALONE = Peers()
+SINGLE_PROCESS = DataParallelGroup()
 
 
-def joined() -> Peers:
+def current_group() -> DataParallelGroup:
     """The processes of a group that was started (torchrun, or torch.distributed.init_process_group)."""
-    return Peers(dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else ALONE
+    return DataParallelGroup(dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else SINGLE_PROCESS

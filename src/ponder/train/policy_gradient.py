@@ -14,41 +14,41 @@ from torch import Tensor
 from ponder import settings
 from ponder.errors import UsageError
 from ponder.train import credit, losses
-from ponder.train.credit import Array, Written
-from ponder.train.objective import KL, NO_KL, Memory, Plain, Stats, Tokens
+from ponder.train.credit import Array, ScoredAnswer
+from ponder.train.objective import KL, NO_KL, ObjectiveState, BaseObjective, Stats, Tokens
 from ponder.types import Trace
-from ponder.verify.form.length import overlong
+from ponder.verify.form.length import soft_overlong_penalty
 
 
-def penalties(item: Written, kl: KL) -> Array:
+def kl_per_token(item: ScoredAnswer, kl: KL) -> Array:
     """The KL estimate at each token, pi being the policy that sampled; zeros where none enters the reward."""
     if kl.where != "reward" or not kl.beta:
         return np.zeros(item.length)
     both = (torch.from_numpy(item.note(name)) for name in ("logprobs", "reference"))
-    return losses.KL[kl.kind](*both).numpy()
+    return losses.KL_ESTIMATORS[kl.estimator](*both).numpy()
 
 
-def judged(trace: Trace, scorer: str, kl: KL, truncated: bool = True) -> list[Written]:
+def answers_with_kl_penalty(trace: Trace, scorer: str, kl: KL, include_truncated: bool = True) -> list[ScoredAnswer]:
     """The judged answers of a trace, their rewards less beta times the KL of all their tokens where it enters there."""
-    items = credit.written(trace, scorer, truncated)
-    return [replace(w, reward=w.reward - kl.beta * float(penalties(w, kl).sum())) for w in items]
+    items = credit.scored_answers(trace, scorer, include_truncated)
+    return [replace(w, reward=w.reward - kl.beta * float(kl_per_token(w, kl).sum())) for w in items]
 
 
-def compare(trace: Trace, items: Sequence[Written], advantage: Callable[[list[float]], Array]) -> None:
+def assign_group_advantages(trace: Trace, items: Sequence[ScoredAnswer], advantage: Callable[[list[float]], Array]) -> None:
     """Credit within a group; one with fewer than two judged answers has nothing to compare."""
     if len(trace.answers()) == 1:
         advantage([0.0])  # raises, saying why
     if len(items) > 1:
         earned = advantage([w.reward for w in items])
-        credit.spread(trace, {w.leaf: float(a) for w, a in zip(items, earned, strict=True)})
+        credit.assign_to_answers(trace, {w.leaf: float(a) for w, a in zip(items, earned, strict=True)})
 
 
-def positive(name: str, *values: float) -> None:
+def check_clip_ranges(name: str, *values: float) -> None:
     if not all(v > 0 for v in values):
         raise UsageError(f"{name} needs positive clip ranges, not {' and '.join(map(str, values))}")
 
 
-class OnSequences(Plain):
+class OnSequences(BaseObjective):
     """-A log pi summed over a completion, mean over completions; KL in the reward."""
 
     def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
@@ -67,20 +67,20 @@ class REINFORCE(OnSequences):
     paper: ClassVar[str] = "Williams 1992, doi:10.1007/BF00992696"
     alone = True
     baseline: Literal["batch", "running", "none"] = "batch"
-    decay: float = 0.9  # of the running mean
+    baseline_decay: float = 0.9  # of the running mean
     kl: KL = NO_KL
 
     def __post_init__(self) -> None:
-        if not 0 <= self.decay <= 1:
-            raise UsageError(f"decay is {self.decay}; it is the share of the running mean that stays, from 0 to 1")
+        if not 0 <= self.baseline_decay <= 1:
+            raise UsageError(f"decay is {self.baseline_decay}; it is the share of the running mean that stays, from 0 to 1")
 
     def unused(self) -> dict[str, str]:
         return (
             {} if self.baseline == "running" else {"decay": f"the baseline is {self.baseline}: give baseline=running"}
         )
 
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
-        groups = [judged(t, scorer, self.kl) for t in traces]
+    def credit(self, traces: Sequence[Trace], scorer: str, memory: ObjectiveState) -> dict[str, float]:
+        groups = [answers_with_kl_penalty(t, scorer, self.kl) for t in traces]
         rewards = [w.reward for items in groups for w in items]
         if self.baseline == "batch" and sum(len(t.answers()) for t in traces) == 1:
             raise UsageError("a batch of one has no baseline: ask more problems, or use --option baseline=running")
@@ -89,10 +89,10 @@ class REINFORCE(OnSequences):
         mean = float(np.mean(rewards))
         before = memory.get("baseline", mean)  # the first step has no past: the batch's own mean
         base = {"batch": mean, "running": before, "none": 0.0}[self.baseline]
-        memory["baseline"] = self.decay * before + (1 - self.decay) * mean
+        memory["baseline"] = self.baseline_decay * before + (1 - self.baseline_decay) * mean
         level = all(r == rewards[0] for r in rewards) and self.baseline == "batch"
         for trace, items in zip(traces, groups, strict=True):
-            credit.spread(trace, {w.leaf: 0.0 if level else w.reward - base for w in items})
+            credit.assign_to_answers(trace, {w.leaf: 0.0 if level else w.reward - base for w in items})
         return {"baseline": base}
 
 
@@ -103,24 +103,24 @@ class RLOO(OnSequences):
     paper: ClassVar[str] = "Ahmadian et al. 2024, arXiv:2402.14740"
     kl: KL = KL(0.03, "k1", "reward")
 
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
+    def credit(self, traces: Sequence[Trace], scorer: str, memory: ObjectiveState) -> dict[str, float]:
         for trace in traces:
-            compare(trace, judged(trace, scorer, self.kl), credit.leave_one_out)
+            assign_group_advantages(trace, answers_with_kl_penalty(trace, scorer, self.kl), credit.leave_one_out)
         return {}
 
 
-class Clipped(Plain):
+class Clipped(BaseObjective):
     """PPO's clipped surrogate on each token's ratio, with a KL term and an entropy bonus where there is one."""
 
     clip: float = 0.2
     clip_high: float | None = None
 
     def __post_init__(self) -> None:
-        positive(type(self).__name__, self.clip, self.high)
+        check_clip_ranges(type(self).__name__, self.clip, self.upper_clip)
         settings.check_finite(self)
 
     @property
-    def high(self) -> float:
+    def upper_clip(self) -> float:
         return self.clip if self.clip_high is None else self.clip_high
 
     def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
@@ -131,14 +131,14 @@ class Clipped(Plain):
 
     def surrogate(self, tokens: Tokens, rho_N: Tensor) -> tuple[Tensor, Tensor]:
         """The policy's loss, and where it is clipped."""
-        loss_N = losses.clipped(rho_N, tokens.advantage_N, self.clip, self.high)
-        return loss_N, losses.cut(rho_N.detach(), tokens.advantage_N, self.clip, self.high)
+        loss_N = losses.clipped_surrogate(rho_N, tokens.advantage_N, self.clip, self.upper_clip)
+        return loss_N, losses.is_clipped(rho_N.detach(), tokens.advantage_N, self.clip, self.upper_clip)
 
     def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
         loss_N, cut_N = self.surrogate(tokens, self.ratio(tokens))
         loss_N = loss_N + self.kl.loss(tokens.logprobs_N, tokens.reference_N)
-        if self.entropy:
-            loss_N = loss_N - self.entropy * tokens.entropy_N
+        if self.entropy_coef:
+            loss_N = loss_N - self.entropy_coef * tokens.entropy_N
         return loss_N, {"clip_ratio/region_mean": cut_N}
 
 
@@ -150,23 +150,23 @@ class ReinforcePlusPlus(Clipped):
     clip: float = 0.2
     clip_high: float | None = None
     kl: KL = KL(0.01, "k1", "reward")
-    entropy: float = 0.0
+    entropy_coef: float = 0.0
     group_baseline: bool = False  # the paper's REINFORCE++-baseline: first subtract the group's mean reward
 
     @property
     def alone(self) -> bool:  # type: ignore[override]
         return not self.group_baseline
 
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
-        items: list[Written] = []
+    def credit(self, traces: Sequence[Trace], scorer: str, memory: ObjectiveState) -> dict[str, float]:
+        items: list[ScoredAnswer] = []
         for trace in traces:
-            group = credit.written(trace, scorer)
+            group = credit.scored_answers(trace, scorer)
             if self.group_baseline and len(group) > 1:
-                centred = credit.group_relative([w.reward for w in group], scale=False)
+                centred = credit.group_relative([w.reward for w in group], divide_by_std=False)
                 group = [replace(w, reward=float(a)) for w, a in zip(group, centred, strict=True)]
             items += group if len(group) > 1 or not self.group_baseline else []
-        raw = [w.reward - self.kl.beta * credit.to_go(penalties(w, self.kl)) for w in items]
-        credit.per_token(items, credit.whiten(raw))
+        raw = [w.reward - self.kl.beta * credit.to_go(kl_per_token(w, self.kl)) for w in items]
+        credit.assign_to_tokens(items, credit.whiten(raw))
         return {}
 
 
@@ -178,12 +178,12 @@ class GRPO(Clipped):
     clip: float = 0.2
     clip_high: float | None = None
     kl: KL = KL(0.04)
-    entropy: float = 0.0
+    entropy_coef: float = 0.0
     bessel: bool = False
 
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
+    def credit(self, traces: Sequence[Trace], scorer: str, memory: ObjectiveState) -> dict[str, float]:
         for trace in traces:
-            compare(trace, judged(trace, scorer, self.kl), lambda r: credit.group_relative(r, bessel=self.bessel))
+            assign_group_advantages(trace, answers_with_kl_penalty(trace, scorer, self.kl), lambda r: credit.group_relative(r, bessel=self.bessel))
         return {}
 
     def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
@@ -198,21 +198,21 @@ class DrGRPO(Clipped):
     clip: float = 0.2
     clip_high: float | None = None
     kl: KL = NO_KL
-    entropy: float = 0.0
-    length: int = 3000  # the constant: the paper's largest number of tokens; it only scales the gradient
+    entropy_coef: float = 0.0
+    max_completion_tokens: int = 3000  # the constant: the paper's largest number of tokens; it only scales the gradient
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.length < 1:
-            raise UsageError(f"Dr. GRPO divides by a constant length, which must be at least 1, not {self.length}")
+        if self.max_completion_tokens < 1:
+            raise UsageError(f"Dr. GRPO divides by a constant length, which must be at least 1, not {self.max_completion_tokens}")
 
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
+    def credit(self, traces: Sequence[Trace], scorer: str, memory: ObjectiveState) -> dict[str, float]:
         for trace in traces:
-            compare(trace, judged(trace, scorer, self.kl), lambda r: credit.group_relative(r, scale=False))
+            assign_group_advantages(trace, answers_with_kl_penalty(trace, scorer, self.kl), lambda r: credit.group_relative(r, divide_by_std=False))
         return {}
 
     def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
-        return losses.sequence_sum(lengths, self.length)
+        return losses.sequence_sum(lengths, self.max_completion_tokens)
 
 
 @dataclass(frozen=True)
@@ -223,23 +223,23 @@ class DAPO(Clipped):
     clip: float = 0.2
     clip_high: float | None = 0.28
     kl: KL = NO_KL
-    entropy: float = 0.0
-    longest: int = 20480  # tokens; the penalty grows from 0 at longest - buffer to -1 here
-    buffer: int = 4096  # 0: no penalty
+    entropy_coef: float = 0.0
+    max_completion_tokens: int = 20480  # tokens; the penalty grows from 0 at longest - buffer to -1 here
+    overlong_buffer: int = 4096  # 0: no penalty
     mask_truncated: bool = False  # leave answers that met their budget out of the loss altogether
     refill: ClassVar[int] = 10  # dynamic sampling: rounds that may replace groups of equal rewards
 
     def unused(self) -> dict[str, str]:
-        return {} if self.buffer else {"longest": "there is no penalty for overlong answers: give buffer"}
+        return {} if self.overlong_buffer else {"longest": "there is no penalty for overlong answers: give buffer"}
 
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
+    def credit(self, traces: Sequence[Trace], scorer: str, memory: ObjectiveState) -> dict[str, float]:
         lowest = 0.0
         for trace in traces:
-            items = judged(trace, scorer, self.kl, truncated=not self.mask_truncated)
-            cost = [overlong(w.length, self.longest, self.buffer) for w in items]
+            items = answers_with_kl_penalty(trace, scorer, self.kl, include_truncated=not self.mask_truncated)
+            cost = [soft_overlong_penalty(w.length, self.max_completion_tokens, self.overlong_buffer) for w in items]
             lowest = min([lowest, *cost])
             shaped = [replace(w, reward=w.reward + c) for w, c in zip(items, cost, strict=True)]
-            compare(trace, shaped, credit.group_relative)
+            assign_group_advantages(trace, shaped, credit.group_relative)
         return {"overlong_penalty/min": lowest}
 
 
@@ -251,7 +251,7 @@ class GSPO(Clipped):
     clip: float = 3e-4
     clip_high: float | None = 4e-4
     kl: KL = NO_KL
-    entropy: float = 0.0
+    entropy_coef: float = 0.0
 
     credit = GRPO.credit
     weigh = GRPO.weigh
@@ -272,14 +272,14 @@ class CISPO(Clipped):
     clip: float = float("inf")
     clip_high: float | None = 4.0
     kl: KL = NO_KL
-    entropy: float = 0.0
+    entropy_coef: float = 0.0
 
     credit = GRPO.credit
     bessel: ClassVar[bool] = False
 
     def surrogate(self, tokens: Tokens, rho_N: Tensor) -> tuple[Tensor, Tensor]:
-        loss_N = losses.cispo(tokens.logprobs_N, rho_N, tokens.advantage_N, self.clip, self.high)
-        held_N = (rho_N.detach() > 1 + self.high) | (rho_N.detach() < 1 - self.clip)
+        loss_N = losses.cispo(tokens.logprobs_N, rho_N, tokens.advantage_N, self.clip, self.upper_clip)
+        held_N = (rho_N.detach() > 1 + self.upper_clip) | (rho_N.detach() < 1 - self.clip)
         return loss_N, held_N
 
 
@@ -291,7 +291,7 @@ class TreeCredit(Clipped):
     clip: float = 0.2
     clip_high: float | None = None
     kl: KL = NO_KL
-    entropy: float = 0.0
+    entropy_coef: float = 0.0
     treerl: bool = (
         False  # the paper's advantage: global plus local, each leaf below over the square root of their number
     )
@@ -303,7 +303,7 @@ class TreeCredit(Clipped):
                 "answers of a tree share tokens, so none can pay for a KL in the reward: put it in the loss"
             )
 
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
+    def credit(self, traces: Sequence[Trace], scorer: str, memory: ObjectiveState) -> dict[str, float]:
         for trace in traces:
-            credit.tree(trace, scorer, self.treerl)
+            credit.assign_tree_credit(trace, scorer, self.treerl)
         return {}

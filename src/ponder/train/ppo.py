@@ -13,15 +13,15 @@ from torch import Tensor
 
 from ponder.errors import UsageError
 from ponder.train import credit, losses
-from ponder.train.credit import Array, Written
-from ponder.train.objective import KL, Memory, Plain, Stats, Tokens
+from ponder.train.credit import Array, ScoredAnswer
+from ponder.train.objective import KL, ObjectiveState, BaseObjective, Stats, Tokens
 from ponder.train.optimiser import AdamW
-from ponder.train.policy_gradient import Clipped, penalties
+from ponder.train.policy_gradient import Clipped, kl_per_token
 from ponder.types import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class Adaptive:
+class AdaptiveKLController:
     """The controller of Ziegler et al. 2019 (arXiv:1909.08593): moves the KL coefficient to hold a target."""
 
     target: float = 6.0  # nats per completion
@@ -32,7 +32,7 @@ class Adaptive:
             given = f"{self.target} and {self.horizon}"
             raise UsageError(f"the KL's target and horizon must be positive and finite, not {given}")
 
-    def next(self, beta: float, kl: float, completions: int) -> float:
+    def next_beta(self, beta: float, kl: float, completions: int) -> float:
         error = float(np.clip(kl / self.target - 1, -0.2, 0.2))
         return beta * (1 + error * completions / self.horizon)
 
@@ -43,14 +43,14 @@ class Critic:
 
     model: str | None = None  # a folder or run with a trained value or reward model; None: the policy's own weights
     optimiser: AdamW = AdamW(lr=1e-5)
-    clip: float | None = 0.2  # of the value's change within a step; None: no clipping
-    warmup: int = 0  # steps in which only the critic learns
+    value_clip: float | None = 0.2  # of the value's change within a step; None: no clipping
+    warmup_steps: int = 0  # steps in which only the critic learns
 
     def __post_init__(self) -> None:
-        if self.clip is not None and not 0 < self.clip < math.inf:
-            raise UsageError(f"the critic's clip is {self.clip}; it must be positive and finite, or None: no clipping")
-        if not isinstance(self.warmup, int) or self.warmup < 0:
-            raise UsageError(f"the critic's warmup is {self.warmup}; a number of steps is whole, 0 or more")
+        if self.value_clip is not None and not 0 < self.value_clip < math.inf:
+            raise UsageError(f"the critic's clip is {self.value_clip}; it must be positive and finite, or None: no clipping")
+        if not isinstance(self.warmup_steps, int) or self.warmup_steps < 0:
+            raise UsageError(f"the critic's warmup is {self.warmup_steps}; a number of steps is whole, 0 or more")
 
 
 @dataclass(frozen=True)
@@ -62,63 +62,63 @@ class PPO(Clipped):
     clip: float = 0.2
     clip_high: float | None = None
     kl: KL = KL(0.02, "k1", "reward")
-    entropy: float = 0.0
-    advantage: Literal["gae", "mc", "td"] = "gae"
+    entropy_coef: float = 0.0
+    advantage_estimator: Literal["gae", "mc", "td"] = "gae"
     gamma: float = 1.0
     lam: float = 0.95
     critic: Critic = Critic()
-    whiten: bool = True  # advantages, over the global batch
-    most: float | None = None  # advantages are clipped to +- this
+    whiten_advantages: bool = True  # advantages, over the global batch
+    advantage_clip: float | None = None  # advantages are clipped to +- this
     normalise_rewards: bool = False  # by a running mean and std of all rewards so far
     most_reward: float | None = None  # rewards are clipped to +- this
-    adaptive: Adaptive | None = None
+    adaptive_kl: AdaptiveKLController | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, most in (("most", self.most), ("most_reward", self.most_reward)):
+        for name, most in (("most", self.advantage_clip), ("most_reward", self.most_reward)):
             if most is not None and not 0 < most < math.inf:
                 raise UsageError(f"{name} is {most}; it must be positive and finite, or None: no clipping")
         if not (0 < self.gamma <= 1 and 0 <= self.lam <= 1):
             raise UsageError(f"PPO needs gamma in (0, 1] and lam in [0, 1], not {self.gamma} and {self.lam}")
-        if self.adaptive and not (self.kl.beta and self.kl.where == "reward"):
+        if self.adaptive_kl and not (self.kl.beta and self.kl.where == "reward"):
             raise UsageError("an adaptive KL coefficient needs a KL term in the reward to start from")
 
     def unused(self) -> dict[str, str]:
-        return {} if self.advantage == "gae" else {"lam": f"the advantage is {self.advantage}: give advantage=gae"}
+        return {} if self.advantage_estimator == "gae" else {"lam": f"the advantage is {self.advantage_estimator}: give advantage=gae"}
 
     @property
-    def reach(self) -> float:
+    def gae_lambda(self) -> float:
         """lambda: Monte Carlo is GAE's 1, TD its 0."""
-        return {"gae": self.lam, "mc": 1.0, "td": 0.0}[self.advantage]
+        return {"gae": self.lam, "mc": 1.0, "td": 0.0}[self.advantage_estimator]
 
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
-        items = [w for trace in traces for w in credit.written(trace, scorer)]
+    def credit(self, traces: Sequence[Trace], scorer: str, memory: ObjectiveState) -> dict[str, float]:
+        items = [w for trace in traces for w in credit.scored_answers(trace, scorer)]
         if not items:
             return {}
         beta = memory.get("kl_beta", self.kl.beta)
-        kls = [penalties(w, self.kl) for w in items]
+        kls = [kl_per_token(w, self.kl) for w in items]
         earned = self._rewards([w.reward for w in items], memory)
         advantages: list[Array] = []
         for item, kl_t, reward in zip(items, kls, earned, strict=True):
             rewards_t = -beta * kl_t
             rewards_t[-1] += reward
             values_t = item.note("values")
-            advantage_t = credit.gae(rewards_t, values_t, self.gamma, self.reach)
+            advantage_t = credit.gae(rewards_t, values_t, self.gamma, self.gae_lambda)
             for i, part in item.split(advantage_t + values_t):
                 item.trace.steps[i].notes["returns"] = part
             advantages.append(advantage_t)
         told = {"kl_beta": beta, "value/mean": float(np.mean(np.concatenate([w.note("values") for w in items])))}
-        told["value/explained"] = explained(items, advantages)
-        advantages = credit.whiten(advantages) if self.whiten else advantages
-        if self.most is not None:
-            advantages = [a.clip(-self.most, self.most) for a in advantages]
-        credit.per_token(items, advantages)
-        if self.adaptive is not None:
+        told["value/explained"] = explained_variance(items, advantages)
+        advantages = credit.whiten(advantages) if self.whiten_advantages else advantages
+        if self.advantage_clip is not None:
+            advantages = [a.clip(-self.advantage_clip, self.advantage_clip) for a in advantages]
+        credit.assign_to_tokens(items, advantages)
+        if self.adaptive_kl is not None:
             kl = float(np.mean([k.sum() for k in kls]))
-            memory["kl_beta"] = self.adaptive.next(beta, kl, len(items))
+            memory["kl_beta"] = self.adaptive_kl.next_beta(beta, kl, len(items))
         return told
 
-    def _rewards(self, rewards: Sequence[float], memory: Memory) -> Array:
+    def _rewards(self, rewards: Sequence[float], memory: ObjectiveState) -> Array:
         r = np.asarray(rewards, dtype=np.float64)
         if self.normalise_rewards:
             count, mean, square = (memory.get(f"reward/{k}", 0.0) for k in ("count", "mean", "square"))
@@ -130,7 +130,7 @@ class PPO(Clipped):
         return r if self.most_reward is None else r.clip(-self.most_reward, self.most_reward)
 
 
-def explained(items: Sequence[Written], advantages: Sequence[Array]) -> float:
+def explained_variance(items: Sequence[ScoredAnswer], advantages: Sequence[Array]) -> float:
     """Share of the returns' variance that the critic foresaw; 1 is all of it."""
     left = np.concatenate(advantages)  # return less value
     returns = left + np.concatenate([w.note("values") for w in items])
@@ -139,16 +139,16 @@ def explained(items: Sequence[Written], advantages: Sequence[Array]) -> float:
 
 
 @dataclass(frozen=True)
-class Values(Plain):
+class CriticObjective(BaseObjective):
     """The critic's objective: regress each token's return, over the same tokens as the policy's loss."""
 
-    clip: float | None = 0.2
+    value_clip: float | None = 0.2
 
     @property
-    def dense(self) -> bool:
+    def trains_zero_advantage(self) -> bool:
         return True
 
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
+    def credit(self, traces: Sequence[Trace], scorer: str, memory: ObjectiveState) -> dict[str, float]:
         return {}
 
     def weigh(self, lengths: Sequence[int]) -> NDArray[np.float64]:
@@ -156,4 +156,4 @@ class Values(Plain):
 
     def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
         old_N, returns_N = tokens.notes["values"], tokens.notes["returns"]
-        return losses.value(tokens.values_N, old_N, returns_N, self.clip), {}
+        return losses.value_loss(tokens.values_N, old_N, returns_N, self.value_clip), {}

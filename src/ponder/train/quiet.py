@@ -21,8 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ponder.nets.attention import packed
-from ponder.nets.decoder import Decoder, wide
+from ponder.nets.attention import make_tree_attention
+from ponder.nets.decoder import Decoder, at_least_float32
 from ponder.train.imitation import SFT
 from ponder.train.learner import Learner
 from ponder.train.optimiser import AdamW, Masters
@@ -32,20 +32,20 @@ Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class QuietText:
     """Tokens, the first of them that is to be predicted, and whether one thinks before each from there on, or once."""
 
     tokens: Ids
-    first: int
-    every: bool = True
+    first_target: int
+    at_every_token: bool = True
 
     @property
-    def places(self) -> range:
+    def thought_positions(self) -> range:
         """The tokens after which one thinks."""
-        return range(self.first - 1, len(self.tokens) - 1 if self.every else self.first)
+        return range(self.first_target - 1, len(self.tokens) - 1 if self.at_every_token else self.first_target)
 
 
-Thoughts = Sequence[Sequence[Sequence[Ids]]]  # by text, by place, then one after another; no marks
+SampledThoughts = Sequence[Sequence[Sequence[Ids]]]  # by text, by place, then one after another; no marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +58,18 @@ class Laid:
     plain_P: Indices  # the token from which a prediction is made without the thought
     thought_P: Indices  # and with it
     target_P: Indices
-    of_P: Indices  # whose thought it follows
-    before_Q: Indices  # the token before each of a thought's own
-    own_Q: Indices
-    of_Q: Indices
-    place_N: Indices  # thoughts of one number are rivals
+    thought_of_P: Indices  # whose thought it follows
+    source_Q: Indices  # the token before each of a thought's own
+    target_Q: Indices
+    thought_of_Q: Indices
+    position_N: Indices  # thoughts of one number are rivals
 
     @property
     def count(self) -> int:
-        return len(self.place_N)
+        return len(self.position_N)
 
 
-def lay(texts: Sequence[Text], thoughts: Thoughts, marks: tuple[int, int], ahead: int) -> Laid:
+def pack_thoughts(texts: Sequence[QuietText], thoughts: SampledThoughts, marks: tuple[int, int], ahead: int) -> Laid:
     """Each text once, cut where one thinks; after each cut its thoughts, each followed by the text's next tokens.
 
     A place without thoughts predicts its next token alone.
@@ -91,7 +91,7 @@ def lay(texts: Sequence[Text], thoughts: Thoughts, marks: tuple[int, int], ahead
     for text, by_place in zip(texts, thoughts, strict=True):
         where: dict[int, int] = {}  # of each token of the text, as far as it is laid
         begun, trunk, last = 0, -1, 0  # `last`: a token that predicts something, beyond the places
-        for j, here in zip(text.places, by_place, strict=True):
+        for j, here in zip(text.thought_positions, by_place, strict=True):
             at = segment(text.tokens[begun : j + 1], trunk)
             where |= {begun + i: at + i for i in range(j + 1 - begun)}
             begun, trunk = j + 1, len(lengths) - 1
@@ -122,12 +122,12 @@ def lay(texts: Sequence[Text], thoughts: Thoughts, marks: tuple[int, int], ahead
     return Laid(np.asarray(ids, np.int64), lengths, parents, *arrays)
 
 
-def mixed(plain_PV: Tensor, thought_PV: Tensor, weight_P: Tensor) -> Tensor:
+def mix_logits(plain_PV: Tensor, thought_PV: Tensor, weight_P: Tensor) -> Tensor:
     """Log-probabilities [P, V] of the interpolated logits; `weight` is the thought's."""
     return (weight_P[:, None] * thought_PV + (1 - weight_P[:, None]) * plain_PV).log_softmax(-1)
 
 
-def rewards(said_N: Tensor, place_N: Tensor) -> Tensor:
+def thought_rewards(said_N: Tensor, place_N: Tensor) -> Tensor:
     """How much better each thought foretold the text than those of its place do in the mean, itself included."""
     count = torch.zeros(int(place_N.max()) + 1, dtype=said_N.dtype, device=said_N.device)
     total = count.index_add(0, place_N, said_N)
@@ -135,9 +135,9 @@ def rewards(said_N: Tensor, place_N: Tensor) -> Tensor:
     return said_N - (total / count)[place_N]
 
 
-def loss(said_N: Tensor, thought_N: Tensor, place_N: Tensor, beta: float, positive: bool) -> Tensor:
+def thought_loss(said_N: Tensor, thought_N: Tensor, place_N: Tensor, beta: float, positive: bool) -> Tensor:
     """[N]. `said`: log-likelihood of the next tokens; `thought`: of the thought's own."""
-    reward_N = rewards(said_N.detach(), place_N)
+    reward_N = thought_rewards(said_N.detach(), place_N)
     return -said_N - beta * (reward_N.clamp(min=0) if positive else reward_N) * thought_N
 
 
@@ -159,7 +159,7 @@ class Mixing(nn.Module):
 
 
 @dataclass(slots=True)
-class Seen:
+class ThoughtLogprobs:
     """What a model says about a laid forest."""
 
     plain_P: Tensor  # log-probabilities of the targets, without thoughts
@@ -186,46 +186,46 @@ class QuietLearner(Learner):
         self,
         net: Decoder,
         optimiser: AdamW,
-        marks: tuple[int, int],
+        thought_tokens: tuple[int, int],
         *,
-        ahead: int = 4,
+        lookahead_tokens: int = 4,
         beta: float = 1.0,
-        positive: bool = True,
+        positive_only: bool = True,
         seed: int = 0,
     ) -> None:
         super().__init__(net, SFT(), optimiser)
-        self.marks, self.ahead, self.beta, self.positive = marks, ahead, beta, positive
+        self.thought_tokens, self.lookahead_tokens, self.beta, self.positive_only = thought_tokens, lookahead_tokens, beta, positive_only
         self.mixing = Mixing(net.config.width, seed).to(net.device, net.dtype)
-        self.masters = Masters(_Both(net, self.mixing), optimiser)
+        self.master_weights = Masters(_Both(net, self.mixing), optimiser)
 
-    def learn(
-        self, texts: Sequence[Text], thoughts: Thoughts, watch: Callable[[float], None] = lambda share: None
+    def step_on_texts(
+        self, texts: Sequence[QuietText], thoughts: SampledThoughts, watch: Callable[[float], None] = lambda share: None
     ) -> dict[str, float]:
         """One optimiser step on all of them."""
-        rate = self.masters.settings.rate(self.masters.steps)
+        rate = self.master_weights.settings.lr_at(self.master_weights.steps)
         total, told = self._loss(texts, thoughts)
         total.backward()
         watch(1.0)
-        self.masters.collect()
-        norm = self.masters.norm()
+        self.master_weights.accumulate()
+        norm = self.master_weights.grad_norm()
         metrics = told | {"loss": float(total.detach()), "grad_norm": float(norm), "lr": rate}
-        return self._take(metrics, norm)
+        return self._apply_step(metrics, norm)
 
-    def slopes(self, texts: Sequence[Text], thoughts: Thoughts) -> dict[str, Tensor]:
+    def gradient_of_texts(self, texts: Sequence[QuietText], thoughts: SampledThoughts) -> dict[str, Tensor]:
         """The gradient of a step, without taking it."""
         self._loss(texts, thoughts)[0].backward()
-        self.masters.collect()
-        found = {name: g.clone() for name, g in self.masters.gradients().items()}
-        self.masters.forget()
+        self.master_weights.accumulate()
+        found = {name: g.clone() for name, g in self.master_weights.gradients().items()}
+        self.master_weights.zero_grad()
         return found
 
-    def _loss(self, texts: Sequence[Text], thoughts: Thoughts) -> tuple[Tensor, dict[str, float]]:
-        laid = lay(texts, thoughts, self.marks, self.ahead)
-        seen = self.see(laid)
+    def _loss(self, texts: Sequence[QuietText], thoughts: SampledThoughts) -> tuple[Tensor, dict[str, float]]:
+        laid = pack_thoughts(texts, thoughts, self.thought_tokens, self.lookahead_tokens)
+        seen = self.forward(laid)
         device = self.net.device
-        of_P, place_N = (torch.from_numpy(x).to(device) for x in (laid.of_P, laid.place_N))
+        of_P, place_N = (torch.from_numpy(x).to(device) for x in (laid.thought_of_P, laid.position_N))
         said_N = seen.talk_P.new_zeros(laid.count).index_add(0, of_P, seen.talk_P)
-        each = loss(said_N, seen.thought_N, place_N, self.beta, self.positive)
+        each = thought_loss(said_N, seen.thought_N, place_N, self.beta, self.positive_only)
         gain = (seen.talk_P - seen.plain_P).detach()
         told = {
             "nll": float(-seen.talk_P.detach().mean()),
@@ -233,25 +233,25 @@ class QuietLearner(Learner):
             "gain": float(gain.mean()),
             "weight": float(seen.weight_P.detach().mean()),
             "thought_logprob": float(seen.thought_N.detach().mean()),
-            "reward/spread": float(rewards(said_N.detach(), place_N).abs().mean()),
+            "reward/spread": float(thought_rewards(said_N.detach(), place_N).abs().mean()),
         }
         return each.mean(), told
 
-    def see(self, laid: Laid) -> Seen:
+    def forward(self, laid: Laid) -> ThoughtLogprobs:
         """One pass over the forest: every text once, whatever is thought about it."""
         net = self.net
         device = net.device
-        attend = packed(laid.lengths, laid.parents, net.config, device, net.dtype)
+        attend = make_tree_attention(laid.lengths, laid.parents, net.config, device, net.dtype)
         hidden_TE = net(torch.from_numpy(laid.ids_T).to(device), attend.positions_T, attend)
         plain_PE, thought_PE = hidden_TE[laid.plain_P], hidden_TE[laid.thought_P]
         target = torch.from_numpy(laid.target_P).to(device)[:, None]
         plain_PV, thought_PV = net.logits(plain_PE), net.logits(thought_PE)
-        weight_P = wide(self.mixing(plain_PE, thought_PE))
-        talk_PV = mixed(plain_PV, thought_PV, weight_P)
-        own_QV = net.logits(hidden_TE[laid.before_Q]).log_softmax(-1)
-        own_Q = own_QV.gather(-1, torch.from_numpy(laid.own_Q).to(device)[:, None])[:, 0]
-        thought_N = own_Q.new_zeros(laid.count).index_add(0, torch.from_numpy(laid.of_Q).to(device), own_Q)
-        return Seen(
+        weight_P = at_least_float32(self.mixing(plain_PE, thought_PE))
+        talk_PV = mix_logits(plain_PV, thought_PV, weight_P)
+        own_QV = net.logits(hidden_TE[laid.source_Q]).log_softmax(-1)
+        own_Q = own_QV.gather(-1, torch.from_numpy(laid.target_Q).to(device)[:, None])[:, 0]
+        thought_N = own_Q.new_zeros(laid.count).index_add(0, torch.from_numpy(laid.thought_of_Q).to(device), own_Q)
+        return ThoughtLogprobs(
             plain_PV.log_softmax(-1).gather(-1, target)[:, 0], talk_PV.gather(-1, target)[:, 0], weight_P,
             talk_PV.argmax(-1) == target[:, 0], plain_PV.argmax(-1) == target[:, 0], thought_N,
         )  # fmt: skip

@@ -20,44 +20,44 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ponder.errors import UsageError
-from ponder.nets.valued import Head
-from ponder.train.objective import Memory, Plain, Stats, Tokens
+from ponder.nets.valued import ScoreHead
+from ponder.train.objective import ObjectiveState, BaseObjective, Stats, Tokens
 from ponder.types import Step, Trace
 
-TARGET, SHARE = "target", "share"  # notes: what is to be read at a token, NaN for nothing; and its part of the loss
+TARGET_NOTE, SHARE_NOTE = "target", "share"  # notes: what is to be read at a token, NaN for nothing; and its part of the loss
 
-Place = tuple[int, float]  # a step, at whose last token a number is read, and what it should be
+RewardTarget = tuple[int, float]  # a step, at whose last token a number is read, and what it should be
 
 
 @dataclass(frozen=True)
-class Judging(Plain, ABC):
+class RewardObjective(BaseObjective, ABC):
     """What these objectives have in common."""
 
     alone = True
     pairwise: ClassVar[bool] = False
-    told: ClassVar[str] = "rewards/accuracies"
+    metric_name: ClassVar[str] = "rewards/accuracies"
 
     @property
     @abstractmethod
-    def head(self) -> Head:
+    def head(self) -> ScoreHead:
         """What reads the number."""
 
     @abstractmethod
-    def places(self, trace: Trace, scorer: str) -> list[Place]:
+    def targets(self, trace: Trace, scorer: str) -> list[RewardTarget]:
         """Where a number is read in a trace."""
 
     @abstractmethod
-    def each(self, numbers_MO: Tensor, target_M: Tensor) -> Tensor:
+    def loss_per_target(self, numbers_MO: Tensor, target_M: Tensor) -> Tensor:
         """The loss of each number."""
 
     @property
-    def dense(self) -> bool:
+    def trains_zero_advantage(self) -> bool:
         return True
 
-    def credit(self, traces: Sequence[Trace], scorer: str, memory: Memory) -> dict[str, float]:
+    def credit(self, traces: Sequence[Trace], scorer: str, memory: ObjectiveState) -> dict[str, float]:
         for trace in traces:
             _forget(trace)
-        found = [(trace, places) for trace in traces if (places := self.places(trace, scorer))]
+        found = [(trace, places) for trace in traces if (places := self.targets(trace, scorer))]
         total = sum(len(places) for _, places in found)
         for trace, places in found:
             for i, target in places:
@@ -69,22 +69,22 @@ class Judging(Plain, ABC):
         return np.ones(len(lengths))  # the shares are the weights
 
     def loss(self, tokens: Tokens) -> tuple[Tensor, Stats]:
-        target_N, share_N = tokens.notes[TARGET], tokens.notes[SHARE]
+        target_N, share_N = tokens.notes[TARGET_NOTE], tokens.notes[SHARE_NOTE]
         at = (~target_N.isnan()).nonzero()[:, 0]
-        loss_M, told_M = self.compared(tokens.values_N[at], target_N[at], tokens.tree_N[at])
+        loss_M, told_M = self.loss_and_metric(tokens.values_N[at], target_N[at], tokens.tree_N[at])
         empty_N, share_M = loss_M.new_zeros(len(share_N)), share_N[at].to(loss_M)
         told_N = empty_N.index_put((at,), told_M.to(loss_M) * share_M)
-        return empty_N.index_put((at,), loss_M * share_M), {self.told: told_N}
+        return empty_N.index_put((at,), loss_M * share_M), {self.metric_name: told_N}
 
-    def compared(self, numbers_MO: Tensor, target_M: Tensor, tree_M: Tensor) -> tuple[Tensor, Tensor]:
+    def loss_and_metric(self, numbers_MO: Tensor, target_M: Tensor, tree_M: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of each place of a micro-batch, and what to tell of it: was it right?"""
         with torch.no_grad():
             right_M = (numbers_MO[:, 0] > 0) == (target_M > 0.5)
-        return self.each(numbers_MO, target_M), right_M
+        return self.loss_per_target(numbers_MO, target_M), right_M
 
 
 @dataclass(frozen=True)
-class BradleyTerry(Judging):
+class BradleyTerry(RewardObjective):
     """A reward from preferences: -log sigmoid(r_better - r_worse), the mean over all pairs of a prompt's answers.
 
     A prompt counts once, however many answers were ranked.
@@ -94,21 +94,21 @@ class BradleyTerry(Judging):
     pairwise: ClassVar[bool] = True
 
     @property
-    def head(self) -> Head:
-        return Head("reward")
+    def head(self) -> ScoreHead:
+        return ScoreHead("reward")
 
     @property
-    def together(self) -> bool:
+    def needs_whole_trace(self) -> bool:
         return True
 
-    def places(self, trace: Trace, scorer: str) -> list[Place]:
+    def targets(self, trace: Trace, scorer: str) -> list[RewardTarget]:
         found = _answers(trace, scorer)
         return found if len({target for _, target in found}) > 1 else []
 
-    def each(self, numbers_MO: Tensor, target_M: Tensor) -> Tensor:
+    def loss_per_target(self, numbers_MO: Tensor, target_M: Tensor) -> Tensor:
         raise NotImplementedError("a reward is compared with others, not with a number")
 
-    def compared(self, numbers_MO: Tensor, target_M: Tensor, tree_M: Tensor) -> tuple[Tensor, Tensor]:
+    def loss_and_metric(self, numbers_MO: Tensor, target_M: Tensor, tree_M: Tensor) -> tuple[Tensor, Tensor]:
         reward_M = numbers_MO[:, 0]
         better_MM = (tree_M[:, None] == tree_M[None]) & (target_M[:, None] > target_M[None])
         margin_MM = reward_M[:, None] - reward_M[None]
@@ -120,25 +120,25 @@ class BradleyTerry(Judging):
 
 
 @dataclass(frozen=True)
-class ORM(Judging):
+class OutcomeReward(RewardObjective):
     """Outcome reward model: one logit at the end of a solution, binary cross-entropy with its being right."""
 
     paper: ClassVar[str] = "Cobbe et al. 2021, arXiv:2110.14168; Uesato et al. 2022, arXiv:2211.14275"
     bias: bool = False
 
     @property
-    def head(self) -> Head:
-        return Head("outcome", "logit", self.bias)
+    def head(self) -> ScoreHead:
+        return ScoreHead("outcome", "logit", self.bias)
 
-    def places(self, trace: Trace, scorer: str) -> list[Place]:
+    def targets(self, trace: Trace, scorer: str) -> list[RewardTarget]:
         return _within(_answers(trace, scorer), trace, 0.0, 1.0)
 
-    def each(self, numbers_MO: Tensor, target_M: Tensor) -> Tensor:
+    def loss_per_target(self, numbers_MO: Tensor, target_M: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(numbers_MO[:, 0], target_M.to(numbers_MO), reduction="none")
 
 
 @dataclass(frozen=True)
-class PRM(ORM):
+class ProcessReward(OutcomeReward):
     """Process reward model: sigmoid(w h + b) at the last token of each step, binary cross-entropy with its label, which
     is hard (0, 1) or soft."""
 
@@ -146,15 +146,15 @@ class PRM(ORM):
     bias: bool = True
 
     @property
-    def head(self) -> Head:
-        return Head("process", "logit", self.bias)
+    def head(self) -> ScoreHead:
+        return ScoreHead("process", "logit", self.bias)
 
-    def places(self, trace: Trace, scorer: str) -> list[Place]:
+    def targets(self, trace: Trace, scorer: str) -> list[RewardTarget]:
         return _within(_steps(trace, scorer, trace.step_score), trace, 0.0, 1.0)
 
 
 @dataclass(frozen=True)
-class Value(Judging):
+class StateValue(RewardObjective):
     """Expected return of a prefix, at the last token of each step: what a scorer gave it or, `of="value"`, what a
     search found below it (`Step.value` where it was visited).
 
@@ -162,18 +162,18 @@ class Value(Judging):
     x1: (2 sigmoid(z) - 1 - y)^2 over three layers, y from -1 to 1.
     """
 
-    told: ClassVar[str] = "rewards/errors"
+    metric_name: ClassVar[str] = "rewards/errors"
     paper: ClassVar[str] = "Besta et al. 2025, arXiv:2501.11223; Farebrother et al. 2024, arXiv:2403.03950"
     kind: Literal["mse", "two-hot", "x1"] = "mse"
-    of: Literal["score", "value"] = "score"
+    target_source: Literal["score", "value"] = "score"
     bins: int = 51
     low: float = 0.0
     high: float = 1.0
     hidden: tuple[int, ...] = ()  # x1's are 1024 and 256 wide
 
     def __post_init__(self) -> None:
-        if self.kind not in ("mse", "two-hot", "x1") or self.of not in ("score", "value"):
-            raise UsageError(f"a value is mse, two-hot or x1, of a score or value; not {self.kind} of {self.of}")
+        if self.kind not in ("mse", "two-hot", "x1") or self.target_source not in ("score", "value"):
+            raise UsageError(f"a value is mse, two-hot or x1, of a score or value; not {self.kind} of {self.target_source}")
         if self.kind == "x1" and (self.low, self.high) == (0.0, 1.0):
             object.__setattr__(self, "low", -1.0)
         if self.kind == "x1" and (self.low, self.high) != (-1.0, 1.0):
@@ -186,39 +186,39 @@ class Value(Judging):
         return dict.fromkeys(("bins", "low", "high"), f"kind={self.kind} has no bins: give kind=two-hot")
 
     @classmethod
-    def x1(cls) -> Value:
-        return cls("x1", of="value", hidden=(1024, 256))
+    def x1(cls) -> StateValue:
+        return cls("x1", target_source="value", hidden=(1024, 256))
 
     @property
-    def head(self) -> Head:
+    def head(self) -> ScoreHead:
         form: dict[str, Literal["number", "two-hot", "squashed"]]
         form = {"mse": "number", "two-hot": "two-hot", "x1": "squashed"}
         bins = self.bins if self.kind == "two-hot" else 1
-        return Head("value", form[self.kind], True, self.hidden, bins, self.low, self.high)
+        return ScoreHead("value", form[self.kind], True, self.hidden, bins, self.low, self.high)
 
-    def places(self, trace: Trace, scorer: str) -> list[Place]:
-        if self.of == "value":
+    def targets(self, trace: Trace, scorer: str) -> list[RewardTarget]:
+        if self.target_source == "value":
             seen = [i for i, step in enumerate(trace.steps) if step.visits and _readable(step)]
             found = [(i, trace.steps[i].value) for i in seen]
         else:
             found = _steps(trace, scorer, trace.score)
         return found if self.kind == "mse" else _within(found, trace, self.low, self.high)
 
-    def each(self, numbers_MO: Tensor, target_M: Tensor) -> Tensor:
+    def loss_per_target(self, numbers_MO: Tensor, target_M: Tensor) -> Tensor:
         target_M = target_M.to(numbers_MO)
         if self.kind == "two-hot":
             target_MB = two_hot(target_M, self.bins, self.low, self.high)
             return -(target_MB * numbers_MO.log_softmax(-1)).sum(-1)
-        off_M = (self.head.read(numbers_MO) - target_M).square()
+        off_M = (self.head.interpret(numbers_MO) - target_M).square()
         return off_M / 2 if self.kind == "mse" else off_M
 
-    def compared(self, numbers_MO: Tensor, target_M: Tensor, tree_M: Tensor) -> tuple[Tensor, Tensor]:
+    def loss_and_metric(self, numbers_MO: Tensor, target_M: Tensor, tree_M: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
-            off_M = (self.head.read(numbers_MO) - target_M).abs()
-        return self.each(numbers_MO, target_M), off_M
+            off_M = (self.head.interpret(numbers_MO) - target_M).abs()
+        return self.loss_per_target(numbers_MO, target_M), off_M
 
 
-OBJECTIVES: dict[str, type[Judging]] = {"pairs": BradleyTerry, "orm": ORM, "prm": PRM, "value": Value}
+REWARD_OBJECTIVES: dict[str, type[RewardObjective]] = {"pairs": BradleyTerry, "orm": OutcomeReward, "prm": ProcessReward, "value": StateValue}
 
 
 def two_hot(target_M: Tensor, bins: int, low: float, high: float) -> Tensor:
@@ -237,12 +237,12 @@ def _per_tree(values_M: Tensor, tree_M: Tensor) -> Tensor:
     return values_M.new_zeros(count).index_add(0, tree_M, values_M)[tree_M]
 
 
-def _answers(trace: Trace, scorer: str) -> list[Place]:
+def _answers(trace: Trace, scorer: str) -> list[RewardTarget]:
     scored = ((i, trace.score(i, scorer)) for i in trace.answers() if _readable(trace.steps[i]))
     return [(i, score) for i, score in scored if score is not None]
 
 
-def _steps(trace: Trace, scorer: str, score_of: Callable[[int, str], float | None]) -> list[Place]:
+def _steps(trace: Trace, scorer: str, score_of: Callable[[int, str], float | None]) -> list[RewardTarget]:
     scored = ((i, score_of(i, scorer)) for i, step in enumerate(trace.steps) if _readable(step))
     return [(i, score) for i, score in scored if score is not None]
 
@@ -251,7 +251,7 @@ def _readable(step: Step) -> bool:
     return step.parent is not None and len(step.token_ids) > 0
 
 
-def _within(places: list[Place], trace: Trace, low: float, high: float) -> list[Place]:
+def _within(places: list[RewardTarget], trace: Trace, low: float, high: float) -> list[RewardTarget]:
     for i, target in places:
         if not low <= target <= high:
             raise UsageError(f"{trace.problem.id}, step {i}: the label {target:g} does not lie in [{low:g}, {high:g}]")
@@ -261,13 +261,13 @@ def _within(places: list[Place], trace: Trace, low: float, high: float) -> list[
 def _forget(trace: Trace) -> None:
     for step in trace.steps:
         step.advantages = None
-        for name in (TARGET, SHARE):
+        for name in (TARGET_NOTE, SHARE_NOTE):
             step.notes.pop(name, None)
 
 
 def _mark(step: Step, target: float, share: float) -> None:
     size = len(step.token_ids)
     step.advantages = np.zeros(size, np.float32)  # it is trained
-    step.notes[TARGET] = np.full(size, np.nan, np.float32)
-    step.notes[SHARE] = np.zeros(size, np.float32)
-    step.notes[TARGET][-1], step.notes[SHARE][-1] = target, share
+    step.notes[TARGET_NOTE] = np.full(size, np.nan, np.float32)
+    step.notes[SHARE_NOTE] = np.zeros(size, np.float32)
+    step.notes[TARGET_NOTE][-1], step.notes[SHARE_NOTE][-1] = target, share

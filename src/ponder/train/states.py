@@ -14,30 +14,30 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-BLOCK = 256
-SMALL = 4096  # weights of fewer elements stay in float32: norms and biases are little memory and much harm
+INT8_BLOCK = 256
+MIN_INT8_ELEMENTS = 4096  # weights of fewer elements stay in float32: norms and biases are little memory and much harm
 _SLICE = 1 << 22  # elements unpacked at a time; whole blocks
 
-State = dict[str, Tensor]
-Part = tuple[Tensor, Tensor, State]  # a weight, its gradient, its moments
+AdamState = dict[str, Tensor]
+Part = tuple[Tensor, Tensor, AdamState]  # a weight, its gradient, its moments
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AdamHyperparameters:
     """What one step of AdamW needs besides the tensors."""
 
     lr: float
     betas: tuple[float, float]
     eps: float
-    decay: float
+    weight_decay: float
 
 
-def fresh(weight: Tensor, eight: bool) -> State:
+def zero_state(weight: Tensor, int8: bool) -> AdamState:
     """Zero moments. The names are torch's; `_max` are the blocks' largest numbers."""
     step = torch.zeros((), device=weight.device)
-    if not eight or weight.numel() < SMALL or not weight.is_contiguous():
+    if not int8 or weight.numel() < MIN_INT8_ELEMENTS or not weight.is_contiguous():
         return {"step": step, "exp_avg": torch.zeros_like(weight), "exp_avg_sq": torch.zeros_like(weight)}
-    blocks = -(-weight.numel() // BLOCK)
+    blocks = -(-weight.numel() // INT8_BLOCK)
     state = {"step": step}
     for key in ("exp_avg", "exp_avg_sq"):  # a code times a largest number of zero is zero
         state[key] = torch.zeros_like(weight, dtype=torch.uint8)
@@ -45,7 +45,7 @@ def fresh(weight: Tensor, eight: bool) -> State:
     return state
 
 
-def update(parts: Sequence[Part], rule: Rule) -> None:
+def adamw_step(parts: Sequence[Part], rule: AdamHyperparameters) -> None:
     """One step of AdamW, in place; all float32 moments in one kernel."""
     for part in parts:
         if _eight(part):
@@ -68,31 +68,31 @@ def _eight(part: Part) -> bool:
 
 
 def _adamw(
-    weights: list[Tensor], grads: list[Tensor], moments: tuple[list[Tensor], list[Tensor]], steps: list[Tensor], r: Rule
+    weights: list[Tensor], grads: list[Tensor], moments: tuple[list[Tensor], list[Tensor]], steps: list[Tensor], r: AdamHyperparameters
 ) -> None:
     adamw(
         weights, grads, *moments, [], steps, fused=True, amsgrad=False, maximize=False,
-        lr=r.lr, beta1=r.betas[0], beta2=r.betas[1], eps=r.eps, weight_decay=r.decay,
+        lr=r.lr, beta1=r.betas[0], beta2=r.betas[1], eps=r.eps, weight_decay=r.weight_decay,
     )  # fmt: skip
 
 
-def _update_bytes(weight: Tensor, grad: Tensor, state: State, rule: Rule) -> None:
+def _update_bytes(weight: Tensor, grad: Tensor, state: AdamState, rule: AdamHyperparameters) -> None:
     flat_w, flat_g = weight.view(-1), grad.reshape(-1)
     codes, tops = ([state[f"exp_avg{s}{t}"].view(-1) for s in ("", "_sq")] for t in ("", "_max"))
     for a in range(0, len(flat_w), _SLICE):
-        part, blocks = slice(a, a + _SLICE), slice(a // BLOCK, (a + _SLICE) // BLOCK)
-        m, v = (unpack(c[part], t[blocks], signed) for c, t, signed in zip(codes, tops, (True, False), strict=True))
+        part, blocks = slice(a, a + _SLICE), slice(a // INT8_BLOCK, (a + _SLICE) // INT8_BLOCK)
+        m, v = (dequantize(c[part], t[blocks], signed) for c, t, signed in zip(codes, tops, (True, False), strict=True))
         _adamw([flat_w[part]], [flat_g[part]], ([m], [v]), [state["step"].clone()], rule)
         for c, t, new, signed in zip(codes, tops, (m, v), (True, False), strict=True):
-            c[part], t[blocks] = pack(new, signed)
+            c[part], t[blocks] = quantize(new, signed)
     state["step"] += 1
 
 
-def pack(values: Tensor, signed: bool) -> tuple[Tensor, Tensor]:
+def quantize(values: Tensor, signed: bool) -> tuple[Tensor, Tensor]:
     """Codes [n] in 8 bits, and the largest number of each block."""
     n = len(values)
-    blocks = torch.nn.functional.pad(values, (0, -n % BLOCK)).view(-1, BLOCK)
-    top = blocks.abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny)  # no 0 / 0
+    blocks = torch.nn.functional.pad(values, (0, -n % INT8_BLOCK)).view(-1, INT8_BLOCK)
+    top = blocks.abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny_problems)  # no 0 / 0
     codes = torch.bucketize(blocks / top[:, None], _book(signed, values.device)[1], out_int32=True)
     if not signed:
         # A second moment that is not zero must not become zero: the step would be the first moment / eps, a leap
@@ -101,12 +101,12 @@ def pack(values: Tensor, signed: bool) -> tuple[Tensor, Tensor]:
     return codes.to(torch.uint8).view(-1)[:n], top
 
 
-def unpack(codes: Tensor, top: Tensor, signed: bool) -> Tensor:
+def dequantize(codes: Tensor, top: Tensor, signed: bool) -> Tensor:
     values = _book(signed, codes.device)[0].index_select(0, codes.int())
-    return values * top.repeat_interleave(BLOCK)[: len(codes)]
+    return values * top.repeat_interleave(INT8_BLOCK)[: len(codes)]
 
 
-def tree(signed: bool) -> Tensor:
+def quantization_levels(signed: bool) -> Tensor:
     """The 256 values, in order. After the sign come k zeros and a one, which mean 10^-k, and a fraction of what bits
     are left, in the middles of as many parts of [0.1, 1]; without a sign the fraction has one bit more. Two patterns
     are over: 0 and 1.
@@ -122,5 +122,5 @@ def tree(signed: bool) -> Tensor:
 @lru_cache
 def _book(signed: bool, device: torch.device) -> tuple[Tensor, Tensor]:
     """The values, and the bounds between neighbours."""
-    values = tree(signed)
+    values = quantization_levels(signed)
     return values.float().to(device), ((values[1:] + values[:-1]) / 2).float().to(device)

@@ -9,19 +9,19 @@ from torch import Tensor
 
 from ponder.train import losses
 from ponder.train.objective import Stats, Tokens
-from ponder.train.pack import Batch
-from ponder.train.peers import Peers
+from ponder.train.pack import PackedBatch
+from ponder.train.peers import DataParallelGroup
 
 _GAP = "sampling/sampling_logp_difference"
 WEIGHED = "rewards/"  # numbers of a pair or a completion, which stand on each of its tokens: weighed as its loss is
 
 
-class Tally:
+class MetricSums:
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}  # over tokens
-        self.most: dict[str, Tensor] = {}
+        self.maxima: dict[str, Tensor] = {}
 
-    def add(self, batch: Batch, loss: Tensor, tokens: Tokens, stats: Stats) -> None:
+    def add(self, batch: PackedBatch, loss: Tensor, tokens: Tokens, stats: Stats) -> None:
         self._sum("loss", loss)
         self._sum("tokens", torch.ones_like(batch.weight_N))
         for name, values_N in stats.items():
@@ -38,16 +38,16 @@ class Tally:
         gap_N = torch.where(known_N, (tokens.old_N - batch.sampled_N).abs(), 0.0)
         self._sum("known", known_N)
         self._sum(f"{_GAP}/mean", gap_N)
-        most = self.most.get(f"{_GAP}/max")
-        self.most[f"{_GAP}/max"] = gap_N.max() if most is None else torch.maximum(most, gap_N.max())
+        most = self.maxima.get(f"{_GAP}/max")
+        self.maxima[f"{_GAP}/max"] = gap_N.max() if most is None else torch.maximum(most, gap_N.max())
 
     def _sum(self, name: str, values: Tensor) -> None:
         total = values.detach().double().sum() if values.device.type == "cpu" else values.detach().float().sum()
         self.sums[name] = self.sums[name] + total if name in self.sums else total
 
-    def sum(self, peers: Peers) -> None:
+    def all_reduce(self, peers: DataParallelGroup) -> None:
         """Over all processes; a process without work has the same names from none."""
-        self.sums, self.most = peers.totals(self.sums), peers.totals(self.most, most=True)
+        self.sums, self.maxima = peers.all_reduce_named(self.sums), peers.all_reduce_named(self.maxima, use_max=True)
 
     def metrics(self) -> dict[str, float]:
         values = {name: float(v) for name, v in self.sums.items()}
@@ -59,11 +59,11 @@ class Tally:
             elif name != f"{_GAP}/mean":
                 out[name] = total / max(1.0, tokens)
             elif known:
-                out |= {name: total / known} | {n: float(v) for n, v in self.most.items()}
+                out |= {name: total / known} | {n: float(v) for n, v in self.maxima.items()}
         return out | {"num_trained_tokens": tokens}
 
 
-def average(told: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def average_metrics(told: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Over the optimiser steps of one step: means, of a maximum the largest."""
     out: dict[str, float] = {}
     for name in {n: None for row in told for n in row}:

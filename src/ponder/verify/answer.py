@@ -23,23 +23,23 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 from ponder.errors import UnknownName, UsageError
-from ponder.verify.around import changed, denied, hedged, part_of_more
-from ponder.verify.numbers import LONGEST, parse, same, unwrap
-from ponder.verify.sentence import PLAIN, statements
+from ponder.verify.around import find_retraction, is_denied, is_hedged, part_of_more
+from ponder.verify.numbers import MAX_NUMBER_CHARS, parse_plain_number, same_number, strip_delimiters
+from ponder.verify.sentence import PLAIN_NUMBER, find_stated_results
 
-Form = Literal["boxed", "tag", "hash", "line", "sentence", "bare"]
-FORMS: tuple[Form, ...] = get_args(Form)
-EXPLICIT: tuple[Form, ...] = ("boxed", "tag", "hash", "line")
-WORDED: tuple[Form, ...] = (*EXPLICIT, "bare")  # where the answer is no number
+AnswerForm = Literal["boxed", "tag", "hash", "line", "sentence", "bare"]
+ANSWER_FORMS: tuple[AnswerForm, ...] = get_args(AnswerForm)
+EXPLICIT: tuple[AnswerForm, ...] = ("boxed", "tag", "hash", "line")
+WORDED: tuple[AnswerForm, ...] = (*EXPLICIT, "bare")  # where the answer is no number
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ExtractedAnswer:
     """The answer as written, or None and the reason."""
 
     answer: str | None
     reason: str = ""
-    unit: str = ""  # a percent sign that stands behind it, outside its form
+    percent_sign: str = ""  # a percent sign that stands behind it, outside its form
 
 
 class Span(NamedTuple):
@@ -48,37 +48,37 @@ class Span(NamedTuple):
     content: str | None  # None: opened and never closed
 
 
-def extract(text: str, forms: Sequence[Form] = EXPLICIT) -> Found:
+def extract(text: str, forms: Sequence[AnswerForm] = EXPLICIT) -> ExtractedAnswer:
     """The one answer given after the thinking, in one of the accepted forms."""
     said = after_thinking(text)
     if said is None:
-        return Found(None, "no answer")
-    delimited = [list(find(said)) for form, find in DELIMITED.items() if form in forms]
+        return ExtractedAnswer(None, "no answer")
+    delimited = [list(find(said)) for form, find in SPAN_FINDERS.items() if form in forms]
     if any(len(spans) > 1 for spans in delimited):
-        return Found(None, "several answers")
+        return ExtractedAnswer(None, "several answers")
     spans = outermost([span for spans in delimited for span in spans])
-    stated = list(lines(said)) if "line" in forms else []
+    stated = list(find_answer_lines(said)) if "line" in forms else []
     if spans:
         return _agreed(said, spans, [line for line in stated if line.end <= spans[0].start])
     if len(stated) > 1:
-        return Found(None, "several answers")
+        return ExtractedAnswer(None, "several answers")
     if stated:
         return _agreed(said, stated, [])
-    found = _bare(said) if "bare" in forms else Found(None, "no answer")
+    found = _bare(said) if "bare" in forms else ExtractedAnswer(None, "no answer")
     if found.answer is not None or "sentence" not in forms:
         return found
     closing = last_stated(said)
     return found if closing.reason == "no answer" else closing
 
 
-def state(answer: str, form: Form) -> str:
+def format_answer(answer: str, form: AnswerForm) -> str:
     """The inverse of `extract`: an answer, said in this form."""
     said = {"boxed": f"\\boxed{{{answer}}}", "tag": f"<answer>{answer}</answer>", "hash": f"#### {answer}"}
     said |= {"line": f"The answer is {answer}.", "sentence": f"The result is {answer}."}
     return said.get(form, answer)
 
 
-def known_forms(forms: Sequence[Form], known: Sequence[Form] = FORMS) -> None:
+def known_forms(forms: Sequence[AnswerForm], known: Sequence[AnswerForm] = ANSWER_FORMS) -> None:
     """Refuse a form that nothing could be found in."""
     if not forms or isinstance(forms, str):
         raise UsageError(f"forms is {forms!r}; give a tuple of answer forms out of {', '.join(known)}")
@@ -115,7 +115,7 @@ _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _DEEPER = {"{": 1, "}": -1}
 
 
-def boxes(text: str) -> Iterator[Span]:
+def find_boxes(text: str) -> Iterator[Span]:
     """Each outermost `\\boxed{...}`, its braces balanced; an unclosed one ends the search."""
     at = 0
     while opened := _BOX.search(text, at):
@@ -134,7 +134,7 @@ def boxes(text: str) -> Iterator[Span]:
 _ANSWER_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 
 
-def tags(text: str) -> Iterator[Span]:
+def find_answer_tags(text: str) -> Iterator[Span]:
     """Each `<answer>...</answer>`. A tag without its partner is a span without content."""
     if "<" not in text:
         return
@@ -175,7 +175,7 @@ _LINE = re.compile(
 )
 
 
-def lines(text: str) -> Iterator[Span]:
+def find_answer_lines(text: str) -> Iterator[Span]:
     """Each line or sentence that states an answer. Only where one opens is it looked for, which is far quicker."""
     done = 0
     for start in (0, *(opening.end() for opening in _OPENING.finditer(text))):
@@ -186,12 +186,12 @@ def lines(text: str) -> Iterator[Span]:
 
 def _unboxed(content: str) -> str:
     """Without a box around all of it: `<answer>\\boxed{42}</answer>` says 42 once."""
-    whole = unwrap(content) if len(content) <= 2 * LONGEST else content
-    box = next(boxes(whole), None)
+    whole = strip_delimiters(content) if len(content) <= 2 * MAX_NUMBER_CHARS else content
+    box = next(find_boxes(whole), None)
     return box.content if box and box.content is not None and (box.start, box.end) == (0, len(whole)) else content
 
 
-DELIMITED: dict[Form, Callable[[str], Iterator[Span]]] = {"boxed": boxes, "tag": tags, "hash": _hashes}
+SPAN_FINDERS: dict[AnswerForm, Callable[[str], Iterator[Span]]] = {"boxed": find_boxes, "tag": find_answer_tags, "hash": _hashes}
 
 
 def outermost(spans: list[Span]) -> list[Span]:
@@ -205,7 +205,7 @@ def outermost(spans: list[Span]) -> list[Span]:
     return kept
 
 
-def _agreed(said: str, spans: list[Span], earlier: list[Span]) -> Found:
+def _agreed(said: str, spans: list[Span], earlier: list[Span]) -> ExtractedAnswer:
     """The answer of these spans, if all say the same and nothing around them says otherwise."""
     found = [_content(span.content) for span in spans]
     for f in found:
@@ -214,27 +214,27 @@ def _agreed(said: str, spans: list[Span], earlier: list[Span]) -> Found:
     first = found[0].answer or ""
     others = [f.answer or "" for f in found[1:]]
     # A line that gives a plain number is an answer as well; any other line before a box is working.
-    others += [line.content for line in earlier if line.content and parse(line.content).value is not None]
-    if any(other != first and not same(parse(other), parse(first)) for other in others):
-        return Found(None, "several answers")
+    others += [line.content for line in earlier if line.content and parse_plain_number(line.content).value is not None]
+    if any(other != first and not same_number(parse_plain_number(other), parse_plain_number(first)) for other in others):
+        return ExtractedAnswer(None, "several answers")
     before, after = said[max(0, spans[0].start - 120) : spans[0].start], said[spans[-1].end :]
-    if denied(before):
-        return Found(None, "hedged")
+    if is_denied(before):
+        return ExtractedAnswer(None, "hedged")
     if part_of_more(before if said.startswith("\\", spans[0].start) else "", after):  # a tag stands in no sum
-        return Found(None, "malformed")
-    fault = changed(after, first)
-    return Found(None, fault) if fault else Found(first)
+        return ExtractedAnswer(None, "malformed")
+    fault = find_retraction(after, first)
+    return ExtractedAnswer(None, fault) if fault else ExtractedAnswer(first)
 
 
-def _content(content: str | None) -> Found:
+def _content(content: str | None) -> ExtractedAnswer:
     """What stands in a form, if it is one answer."""
     if content is None:
-        return Found(None, "malformed")
-    if len(content) > LONGEST:
-        return Found(None, "too long" if content.strip() else "no answer")
-    answer = unwrap(content)
+        return ExtractedAnswer(None, "malformed")
+    if len(content) > MAX_NUMBER_CHARS:
+        return ExtractedAnswer(None, "too long" if content.strip() else "no answer")
+    answer = strip_delimiters(content)
     fault = _fault(answer)
-    return Found(None, fault) if fault else Found(answer)
+    return ExtractedAnswer(None, fault) if fault else ExtractedAnswer(answer)
 
 
 _HEDGE = re.compile(
@@ -259,44 +259,44 @@ def _fault(answer: str) -> str:
     if _SET.search(ungrouped) or _LIST.search(ungrouped):
         return "several answers"
     sides = answer.split("=")
-    if len(sides) > 2 or (len(sides) == 2 and all(parse(side).value is not None for side in sides)):
+    if len(sides) > 2 or (len(sides) == 2 and all(parse_plain_number(side).value is not None for side in sides)):
         return "several answers"
     return ""
 
 
-def last_stated(said: str) -> Found:
+def last_stated(said: str) -> ExtractedAnswer:
     """The value of the last sentence that states a result. What is said before is working, unless it states another
     value of the same thing; what is said after may not change it."""
     said = re.sub(r"\s{0,8}\n\s{0,8}(?==)", " ", said)  # a chain may take several lines
-    stated = list(statements(said))
+    stated = list(find_stated_results(said))
     if not stated:
-        return Found(None, "no answer")
+        return ExtractedAnswer(None, "no answer")
     last = stated[-1]
-    given = parse(last.value)
+    given = parse_plain_number(last.value)
     others = [other for other in stated[:-1] if other.subject == last.subject]
-    if given.value is None or any(not same(parse(other.value), given) for other in others):
-        return Found(None, "several answers")
-    if hedged(last.words) or denied(last.words):
-        return Found(None, "hedged")
-    fault = changed(said[last.end :], last.value)
-    return Found(None, fault) if fault else Found(last.value.strip())
+    if given.value is None or any(not same_number(parse_plain_number(other.value), given) for other in others):
+        return ExtractedAnswer(None, "several answers")
+    if is_hedged(last.prefix) or is_denied(last.prefix):
+        return ExtractedAnswer(None, "hedged")
+    fault = find_retraction(said[last.end :], last.value)
+    return ExtractedAnswer(None, fault) if fault else ExtractedAnswer(last.value.strip())
 
 
-_BARE_NUMBER = re.compile(PLAIN)
+_BARE_NUMBER = re.compile(PLAIN_NUMBER)
 _BARE_EQUATION = re.compile(
-    rf"(?=[^=]*[0-9)]\s*[-+−*×·/÷x]\s*[-−$(0-9])[-+−*×·/÷x()$.,0-9 ]+=\s*(?:\*\*)?({PLAIN})(?:\*\*)?"
+    rf"(?=[^=]*[0-9)]\s*[-+−*×·/÷x]\s*[-−$(0-9])[-+−*×·/÷x()$.,0-9 ]+=\s*(?:\*\*)?({PLAIN_NUMBER})(?:\*\*)?"
 )
 
 
-def _bare(said: str) -> Found:
+def _bare(said: str) -> ExtractedAnswer:
     """All that was said, where that is a number or an equation that ends in one."""
     said = said.strip()
-    if not said or len(said) > LONGEST:
-        return Found(None, "no answer")
-    whole = unwrap(said)
-    if _BARE_NUMBER.fullmatch(whole) and parse(whole).value is not None:
-        return Found(whole)
+    if not said or len(said) > MAX_NUMBER_CHARS:
+        return ExtractedAnswer(None, "no answer")
+    whole = strip_delimiters(said)
+    if _BARE_NUMBER.fullmatch(whole) and parse_plain_number(whole).value is not None:
+        return ExtractedAnswer(whole)
     equation = _BARE_EQUATION.fullmatch(whole)
-    if equation and parse(equation[1]).value is not None:
-        return Found(equation[1].strip())
-    return Found(None, (_fault(whole) if _BARE_NUMBER.match(whole) else "") or "no answer")
+    if equation and parse_plain_number(equation[1]).value is not None:
+        return ExtractedAnswer(equation[1].strip())
+    return ExtractedAnswer(None, (_fault(whole) if _BARE_NUMBER.match(whole) else "") or "no answer")

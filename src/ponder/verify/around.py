@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from ponder.verify.numbers import LONGEST, parse, same
+from ponder.verify.numbers import MAX_NUMBER_CHARS, parse_plain_number, same_number
 
 _OFFERS = re.compile(
     r"(?:\bor\b|\beither\b|\bneither\b|\bnot\b|n['’]t\b|≠|¬|\\(?:neq?|neg|lnot|not)(?![a-z]))[^\w.\n]*\Z", re.IGNORECASE
@@ -55,7 +55,7 @@ _DOUBT_WORDS = ("think", "believe", "say", "wrong", "false", "incorrect", "doubt
 _SPACES = re.compile(r"[ \t\u00a0]{2,}|[\t\u00a0]")
 
 
-def denied(before: str) -> bool:
+def is_denied(before: str) -> bool:
     """The words before an answer offer it as one of several, or deny it."""
     before = _SPACES.sub(" ", before[-400:])  # the words count, not how far apart they stand
     near, said = before[-20:], before[-120:]
@@ -140,13 +140,13 @@ _OPTION = re.compile(
 )
 
 
-def changed(after: str, answer: str) -> str:
+def find_retraction(after: str, answer: str) -> str:
     """What is wrong with the words after an answer; empty where they leave it alone."""
-    given = parse(answer)
+    given = parse_plain_number(answer)
     after = _SPACES.sub(" ", after)
     after = _UNIT_POWER.sub(r"\1", after)
     for token in _DIGITS.finditer(after):
-        if len(token[0]) > LONGEST or not same(parse(token[0].rstrip(",")), given):
+        if len(token[0]) > MAX_NUMBER_CHARS or not same_number(parse_plain_number(token[0].rstrip(",")), given):
             return "several answers"
     if _NUMBER_WORD.search(after) or _FORM.search(after.replace("</answer>", "", 1)):
         return "several answers"
@@ -164,6 +164,6 @@ _HEDGED = re.compile(
 )
 
 
-def hedged(words: str) -> bool:
+def is_hedged(words: str) -> bool:
     """The words that lead to a result leave it open."""
     return _HEDGED.search(words) is not None

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponder.types import Score
-from ponder.verify.answer import EXPLICIT, WORDED, Form, Found, after_thinking, extract, known_forms
-from ponder.verify.numbers import unwrap
-from ponder.verify.scoring import TextScorer, bad_data, shown
+from ponder.verify.answer import EXPLICIT, WORDED, AnswerForm, ExtractedAnswer, after_thinking, extract, known_forms
+from ponder.verify.numbers import strip_delimiters
+from ponder.verify.scoring import TextScorer, bad_data, repr_for_reason
 
 _LETTER = re.compile(
     r"(?:option\s{1,4}|choice\s{1,4})?(?:\(\s{0,2}([A-Z])\s{0,2}\)|([A-Z]))\s{0,2}[.):]?(?:\s+(.*))?",
@@ -19,14 +19,14 @@ _LETTER = re.compile(
 
 
 @dataclass(frozen=True)
-class Choice(TextScorer):
+class MultipleChoice(TextScorer):
     """1 where the one letter given is the gold one: `B`, `(B)`, `B.`, `Option B`, or `B` with its option's own text.
 
     The problem's answer is the letter, or `{"choice": "B", "options": {"A": "a whale", "B": "a fish"}}`, with which
     the option's text alone counts too and a letter followed by another option's text does not.
     """
 
-    forms: tuple[Form, ...] = EXPLICIT
+    forms: tuple[AnswerForm, ...] = EXPLICIT
 
     def __post_init__(self) -> None:
         known_forms(self.forms, WORDED)
@@ -35,12 +35,12 @@ class Choice(TextScorer):
     def name(self) -> str:
         return "accuracy"
 
-    def read(self, text: str) -> str | None:
+    def extract_answer(self, text: str) -> str | None:
         """The letter a completion gives, as votes count it."""
         found = self._found(text)
         return None if found.answer is None else _letter(found.answer, {})
 
-    def verdict(self, text: str, gold: Any) -> Score:
+    def verify(self, text: str, gold: Any) -> Score:
         right, options = _gold(gold)
         found = self._found(text)
         if found.answer is None:
@@ -52,12 +52,12 @@ class Choice(TextScorer):
             return Score(0.0, f"malformed: there is no option {given}")
         return Score(1.0, "right") if given == right else Score(0.0, "wrong")
 
-    def _found(self, text: str) -> Found:
+    def _found(self, text: str) -> ExtractedAnswer:
         found = extract(text, [form for form in self.forms if form != "bare"])
         if "bare" not in self.forms or found.reason != "no answer":
             return found
-        said = unwrap((after_thinking(text) or "")[:400])
-        return Found(said) if _letter(said, {}) else Found(None, "no answer")
+        said = strip_delimiters((after_thinking(text) or "")[:400])
+        return ExtractedAnswer(said) if _letter(said, {}) else ExtractedAnswer(None, "no answer")
 
 
 def _letter(answer: str, options: Mapping[str, str]) -> str | None:
@@ -78,7 +78,7 @@ def _gold(gold: Any) -> tuple[str, Mapping[str, str]]:
     options = gold.get("options", {}) if isinstance(gold, Mapping) else {}
     right = gold.get("choice") if isinstance(gold, Mapping) else gold
     if not isinstance(right, str) or not re.fullmatch(r"\(?[A-Za-z]\)?", right.strip()):
-        bad_data(f"the right choice {shown(right)} is not a letter")
+        bad_data(f"the right choice {repr_for_reason(right)} is not a letter")
     right = right.strip(" ()").upper()
     if not isinstance(options, Mapping) or not all(isinstance(text, str) for text in options.values()):
         bad_data("the options are not a mapping of letters to texts")

@@ -15,7 +15,7 @@ from ponder.types import Score, Trace
 
 
 @dataclass(frozen=True)
-class Weighted:
+class WeightedSum:
     """The weighted sum of its parts, whose own scores it leaves on each step. Undecided if any part is.
 
     A part left out because it failed would be a 0 in disguise; there is no such option.
@@ -66,14 +66,14 @@ class Gated:
 
     gate: Scorer
     reward: Scorer
-    least: float = 1.0
-    closed: float = 0.0
+    min_score: float = 1.0
+    reward_below: float = 0.0
 
     def __post_init__(self) -> None:
         if self.gate.name == self.reward.name:
             raise UsageError(f"the gate and the reward are both named {self.gate.name!r}; one would hide the other")
-        if not (math.isfinite(self.least) and math.isfinite(self.closed)):
-            raise UsageError(f"least is {self.least} and closed is {self.closed}; both must be finite numbers")
+        if not (math.isfinite(self.min_score) and math.isfinite(self.reward_below)):
+            raise UsageError(f"least is {self.min_score} and closed is {self.reward_below}; both must be finite numbers")
 
     @property
     def name(self) -> str:
@@ -85,14 +85,14 @@ class Gated:
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
         gates = dict(zip(steps, await _scored(self.gate, trace, steps), strict=True))
-        passed = [step for step, gate in gates.items() if gate.value is not None and gate.value >= self.least]
+        passed = [step for step, gate in gates.items() if gate.value is not None and gate.value >= self.min_score]
         rewards = dict(zip(passed, await _scored(self.reward, trace, passed), strict=True)) if passed else {}
         return [rewards[step] if step in rewards else self._stopped(gates[step]) for step in steps]
 
     def _stopped(self, gate: Score) -> Score:
         if gate.value is None:
             return Score(None, f"{self.gate.name} is undecided: {gate.reason}")
-        return Score(self.closed, f"{self.gate.name} {gate.value:g} is below {self.least:g} ({gate.reason})")
+        return Score(self.reward_below, f"{self.gate.name} {gate.value:g} is below {self.min_score:g} ({gate.reason})")
 
 
 async def _scored(scorer: Scorer, trace: Trace, steps: Sequence[int]) -> list[Score]:

@@ -11,39 +11,39 @@ import re
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-LONGEST = 200  # characters
-DEEPEST = 50  # brackets within brackets
-WIDEST = 15  # digits of one integer
+MAX_EXPRESSION_CHARS = 200  # characters
+MAX_BRACKET_DEPTH = 50  # brackets within brackets
+MAX_INTEGER_DIGITS = 15  # digits of one integer
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class ArithmeticResult:
     """What an expression comes to and the integers in it, in order; or None and the reason."""
 
     value: Fraction | None
-    used: tuple[int, ...] = ()
+    used_integers: tuple[int, ...] = ()
     reason: str = ""
 
 
-def evaluate(text: str, decimals: bool = False) -> Value:
+def evaluate_arithmetic(text: str, allow_decimals: bool = False) -> ArithmeticResult:
     """Never raises and never takes long, whatever the text. `decimals`: 1.5 is a number too, but none of `used`."""
-    if len(text) > LONGEST:
-        return Value(None, reason="too long")
+    if len(text) > MAX_EXPRESSION_CHARS:
+        return ArithmeticResult(None, reason="too long")
     for typeset, plain in _TYPESET.items():
         text = text.replace(typeset, plain)
     if "\\frac" in text:
         text = _with_slashes(text)
-    tokens = (_DECIMAL if decimals else _TOKEN).findall(text)
-    if "".join(tokens) != "".join(text.split()) or any(len(t) > WIDEST for t in tokens):
-        return Value(None, reason="malformed")
+    tokens = (_DECIMAL if allow_decimals else _TOKEN).findall(text)
+    if "".join(tokens) != "".join(text.split()) or any(len(t) > MAX_INTEGER_DIGITS for t in tokens):
+        return ArithmeticResult(None, reason="malformed")
     reader = _Reader([*tokens, ""])
     try:
         value = reader.sum(0)
     except _Refused as refused:
-        return Value(None, reason=str(refused))
+        return ArithmeticResult(None, reason=str(refused))
     if reader.peek:  # something is left over, as in "3 4"
-        return Value(None, reason="malformed")
-    return Value(value, tuple(reader.used))
+        return ArithmeticResult(None, reason="malformed")
+    return ArithmeticResult(value, tuple(reader.used))
 
 
 _TYPESET = {
@@ -99,7 +99,7 @@ class _Reader:
         return product
 
     def factor(self, depth: int) -> Fraction:
-        if depth > DEEPEST:
+        if depth > MAX_BRACKET_DEPTH:
             raise _Refused("too deep")
         token = self.peek
         if token == "-":

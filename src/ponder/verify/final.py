@@ -8,8 +8,8 @@ from typing import Any
 
 from ponder.errors import UsageError
 from ponder.types import Score, Trace
-from ponder.verify.answer import EXPLICIT, Form, extract, known_forms
-from ponder.verify.numbers import parse, same, unworked
+from ponder.verify.answer import EXPLICIT, AnswerForm, extract, known_forms
+from ponder.verify.numbers import parse_plain_number, same_number, is_unreduced_fraction
 from ponder.verify.scoring import score_each
 
 
@@ -17,7 +17,7 @@ from ponder.verify.scoring import score_each
 class FinalNumber:
     """1 where the one number given equals the problem's answer; exact unless a relative `tolerance` is set."""
 
-    forms: tuple[Form, ...] = EXPLICIT
+    forms: tuple[AnswerForm, ...] = EXPLICIT
     tolerance: float = 0.0
 
     def __post_init__(self) -> None:
@@ -30,25 +30,25 @@ class FinalNumber:
         return "accuracy"
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        return score_each(trace, steps, lambda text: self.judge(text, trace.problem.answer))
+        return score_each(trace, steps, lambda text: self.grade(text, trace.problem.answer))
 
-    def read(self, text: str) -> str | None:
+    def extract_answer(self, text: str) -> str | None:
         """The number a completion gives, as votes count it; None where it gives none."""
         found = extract(text, self.forms)
-        value = None if found.answer is None else parse(found.answer).value
+        value = None if found.answer is None else parse_plain_number(found.answer).value
         return None if value is None else str(value)
 
-    def judge(self, text: str, gold: Any) -> Score:
+    def grade(self, text: str, gold: Any) -> Score:
         """One completion against one gold answer."""
-        truth = parse(str(gold), trusted=True)
+        truth = parse_plain_number(str(gold), is_gold=True)
         if gold is None or truth.value is None:
             return Score(None, f"the gold answer {str(gold)[:40]!r} is not a plain number; check the task's data")
         found = extract(text, self.forms)
         if found.answer is None:
             return Score(0.0, found.reason)
-        given = parse(found.answer)
+        given = parse_plain_number(found.answer)
         if given.value is None:
             return Score(0.0, given.reason)
-        if unworked(found.answer, given, str(gold)):
+        if is_unreduced_fraction(found.answer, given, str(gold)):
             return Score(0.0, "malformed")
-        return Score(1.0, "right") if same(given, truth, self.tolerance) else Score(0.0, "wrong")
+        return Score(1.0, "right") if same_number(given, truth, self.tolerance) else Score(0.0, "wrong")

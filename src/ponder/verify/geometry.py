@@ -16,16 +16,16 @@ Size = tuple[int, int]  # width, height, as image libraries say it
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-LARGEST = 16_000_000  # pixels of a mask
+MAX_MASK_PIXELS = 16_000_000  # pixels of a mask
 MOST_POINTS = 2_000  # corners of a polygon
-THRESHOLDS = tuple(round(0.5 + 0.05 * i, 2) for i in range(10))  # COCO's 0.50:0.05:0.95
+COCO_IOU_THRESHOLDS = tuple(round(0.5 + 0.05 * i, 2) for i in range(10))  # COCO's 0.50:0.05:0.95
 
 
 class Invalid(ValueError):
     """Why something is no box, point or mask."""
 
 
-def numbers(value: object, count: int) -> list[float]:
+def parse_numbers(value: object, count: int) -> list[float]:
     """Exactly so many finite numbers."""
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != count:
         raise Invalid(f"not {count} numbers")
@@ -35,9 +35,9 @@ def numbers(value: object, count: int) -> list[float]:
     return [float(n) for n in value]
 
 
-def box(value: object, size: Size | None = None) -> Box:
+def parse_box(value: object, size: Size | None = None) -> Box:
     """[x1, y1, x2, y2] with x1 < x2 and y1 < y2, inside the image where its size is known."""
-    x1, y1, x2, y2 = numbers(value, 4)
+    x1, y1, x2, y2 = parse_numbers(value, 4)
     if not (x1 < x2 and y1 < y2):
         raise Invalid("a box needs x1 < x2 and y1 < y2")
     if size and not (x1 >= 0 and y1 >= 0 and x2 <= size[0] and y2 <= size[1]):
@@ -45,12 +45,12 @@ def box(value: object, size: Size | None = None) -> Box:
     return x1, y1, x2, y2
 
 
-def size(value: object) -> Size:
-    width, height = numbers(value, 2)
+def parse_size(value: object) -> Size:
+    width, height = parse_numbers(value, 2)
     if not (width >= 1 and height >= 1 and width.is_integer() and height.is_integer()):
         raise Invalid("a size is two whole numbers from 1 up, width and height")
-    if width * height > LARGEST:
-        raise Invalid(f"more than {LARGEST} pixels")
+    if width * height > MAX_MASK_PIXELS:
+        raise Invalid(f"more than {MAX_MASK_PIXELS} pixels")
     return int(width), int(height)
 
 
@@ -76,7 +76,7 @@ def _area(a: Box) -> float:
     return (a[2] - a[0]) * (a[3] - a[1])
 
 
-def polygon(value: object) -> Array:
+def parse_polygon(value: object) -> Array:
     """[[x, y], ...] or COCO's flat [x, y, x, y, ...], at least three corners, as an array [corners, 2]."""
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise Invalid("not a list of points")
@@ -84,10 +84,10 @@ def polygon(value: object) -> Array:
         value = [value[i : i + 2] for i in range(0, len(value), 2)]
     if not 3 <= len(value) <= MOST_POINTS:
         raise Invalid(f"a polygon has 3 to {MOST_POINTS} corners")
-    return np.array([numbers(point, 2) for point in value])
+    return np.array([parse_numbers(point, 2) for point in value])
 
 
-def inside(points: Array, corners: Array) -> Mask:
+def points_in_polygon(points: Array, corners: Array) -> Mask:
     """Which points [..., 2] lie in a polygon, by the even-odd rule: how often a ray to the right crosses its edges."""
     x, y = points[..., 0], points[..., 1]
     crossed = np.zeros(x.shape, bool)
@@ -97,7 +97,7 @@ def inside(points: Array, corners: Array) -> Mask:
     return crossed
 
 
-def filled(corners: Array, image: Size) -> Mask:
+def rasterize_polygon(corners: Array, image: Size) -> Mask:
     """The pixels [H, W] whose centres lie in a polygon, row by row: work grows with rows times corners."""
     width, height = image
     mask = np.zeros((height, width + 1), bool)
@@ -119,7 +119,7 @@ def run_lengths(value: object) -> Mask:
     """COCO's uncompressed run lengths {"size": [height, width], "counts": [...]}: down the columns, zeros first."""
     if not isinstance(value, Mapping) or not {"size", "counts"} <= value.keys():
         raise Invalid("run lengths need 'size' and 'counts'")
-    width, height = size(list(value["size"])[::-1] if isinstance(value["size"], Sequence) else None)
+    width, height = parse_size(list(value["size"])[::-1] if isinstance(value["size"], Sequence) else None)
     counts = value["counts"]
     if not isinstance(counts, Sequence) or not all(type(n) is int and n >= 0 for n in counts):
         raise Invalid("counts are whole numbers from 0 up (compressed counts, a string, are not read)")
@@ -129,7 +129,7 @@ def run_lengths(value: object) -> Mask:
     return flat.reshape(width, height).T
 
 
-def mask(value: object, image: Size | None) -> Mask:
+def parse_mask(value: object, image: Size | None) -> Mask:
     """A polygon (whose image size must be known) or run lengths, as pixels [H, W]."""
     if isinstance(value, Mapping):
         pixels = run_lengths(value)
@@ -138,7 +138,7 @@ def mask(value: object, image: Size | None) -> Mask:
         return pixels
     if image is None:
         raise Invalid("the size of the image is unknown")
-    return filled(polygon(value), image)
+    return rasterize_polygon(parse_polygon(value), image)
 
 
 def mask_iou(a: Mask, b: Mask) -> float:

@@ -11,9 +11,9 @@ from typing import Any
 from ponder.errors import PonderError
 from ponder.types import Score, Trace
 from ponder.verify.reading import read_one
-from ponder.verify.sandbox import Limits, Reply, Sandbox
+from ponder.verify.sandbox import SandboxLimits, CallResult, Sandbox
 
-INSIDE = "ponder.verify.gym_inside"
+REASONING_GYM_JAIL_MODULE = "ponder.verify.gym_inside"
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class GymScore:
     than `seconds` leaves the answer undecided.
     """
 
-    seconds: float = 5.0
+    timeout_seconds: float = 5.0
 
     @property
     def name(self) -> str:
@@ -34,17 +34,17 @@ class GymScore:
         gold = trace.problem.answer
         return list(await asyncio.gather(*(self._ajudge(trace.text(step), gold) for step in steps)))
 
-    def judge(self, text: str, gold: Any) -> Score:
+    def grade(self, text: str, gold: Any) -> Score:
         asked = _asked(text, gold)
         try:
-            return asked if isinstance(asked, Score) else _score(_jail(self.seconds).call(*asked))
+            return asked if isinstance(asked, Score) else _score(_jail(self.timeout_seconds).call(*asked))
         except PonderError as error:
             return Score(None, str(error))
 
     async def _ajudge(self, text: str, gold: Any) -> Score:
         asked = _asked(text, gold)
         try:
-            return asked if isinstance(asked, Score) else _score(await _jail(self.seconds).acall(*asked))
+            return asked if isinstance(asked, Score) else _score(await _jail(self.timeout_seconds).acall(*asked))
         except PonderError as error:
             return Score(None, str(error))
 
@@ -55,15 +55,15 @@ def _asked(text: str, gold: Any) -> Score | tuple[str, str, str, int, str]:
     found = read_one(text)
     if found.answer is None:
         return Score(0.0, found.reason)
-    return f"{INSIDE}:score", gold["dataset"], gold["settings"], gold["index"], found.answer
+    return f"{REASONING_GYM_JAIL_MODULE}:score", gold["dataset"], gold["settings"], gold["index"], found.answer
 
 
-def _score(reply: Reply) -> Score:
-    if reply.end != "done":
-        return Score(None, reply.why)
+def _score(reply: CallResult) -> Score:
+    if reply.run_status != "done":
+        return Score(None, reply.description)
     return Score(reply.value, "right" if reply.value == 1 else "wrong" if reply.value == 0 else "partly right")
 
 
 @lru_cache(maxsize=4)
 def _jail(seconds: float) -> Sandbox:
-    return Sandbox(preload=(INSIDE,), reuse=100, limits=Limits(seconds, memory=2 << 30))
+    return Sandbox(preload=(REASONING_GYM_JAIL_MODULE,), calls_per_clone=100, limits=SandboxLimits(seconds, memory_bytes=2 << 30))

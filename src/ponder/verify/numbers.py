@@ -12,9 +12,9 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ponder.verify.units import NONE, SCALES, Unit, agree, read_unit
+from ponder.verify.units import NO_UNIT, SCALES, Unit, conversion_factors, read_unit
 
-LONGEST = 200  # characters in an answer
+MAX_NUMBER_CHARS = 200  # characters in an answer
 LARGEST_EXPONENT = 400  # 1e999999999 would fill the memory
 
 
@@ -28,9 +28,9 @@ class Number:
     unit: tuple[Unit, ...] = ()  # what it may count
 
 
-def parse(text: str, trusted: bool = False) -> Number:
+def parse_plain_number(text: str, is_gold: bool = False) -> Number:
     """The number that this text is, as a whole. `trusted`: of a gold answer, behind whose figure any word is a unit."""
-    if len(text) > LONGEST:
+    if len(text) > MAX_NUMBER_CHARS:
         return Number(None, reason="too long")
     if digits := _DIGITS.fullmatch(text):  # most answers: no need to look further
         return Number(Fraction(int(text.replace(",", "") if digits[1] else text)))
@@ -46,7 +46,7 @@ def parse(text: str, trusted: bool = False) -> Number:
     scale, _, rest = words.partition(" ")
     if value is not None and scale.lower() in SCALES:  # 2.5 million dollars
         value, words = value * SCALES[scale.lower()], rest
-    unit = () if percent and not match["percent"] else _unit(words, match["exponent"] or "", match["currency"], trusted)
+    unit = () if percent and not match["percent"] else _unit(words, match["exponent"] or "", match["currency"], is_gold)
     if value is None or unit is None:
         return Number(None, reason="malformed")
     return Number(-value if "-" in (match["outer"], match["inner"]) else value, percent, unit=unit)
@@ -56,18 +56,18 @@ def _unit(words: str, power: str, currency: str, trusted: bool) -> tuple[Unit, .
     """What the words and signs around a figure say it counts; None where they are no unit."""
     found = read_unit(words, power)
     if found is None and trusted:
-        found = (Unit(things=words.lower().removesuffix("s")),)
-    if found == (NONE,):
+        found = (Unit(counted_noun=words.lower().removesuffix("s")),)
+    if found == (NO_UNIT,):
         found = read_unit(_CURRENCY[currency]) if currency else ()
     return found
 
 
-def equal(answer: str, gold: str, tolerance: float = 0.0) -> bool:
+def numbers_equal(answer: str, gold: str, tolerance: float = 0.0) -> bool:
     """True where both are plain numbers and the same one, within a share `tolerance` of the gold."""
-    return same(parse(answer), parse(gold), tolerance)
+    return same_number(parse_plain_number(answer), parse_plain_number(gold), tolerance)
 
 
-def same(answer: Number, gold: Number, tolerance: float = 0.0) -> bool:
+def same_number(answer: Number, gold: Number, tolerance: float = 0.0) -> bool:
     """A percentage equals another percentage, its hundredth, or the bare figure (as in "what percent ...?").
 
     A gold figure of at most one is a share already: 0.5% is not 0.5.
@@ -78,7 +78,7 @@ def same(answer: Number, gold: Number, tolerance: float = 0.0) -> bool:
         value, truth = answer.value, gold.value
         if not (answer.unit and gold.unit):
             return _close(value, truth, tolerance)
-        return any(_close(value * factor, truth, tolerance) for factor in agree(gold.unit, answer.unit))
+        return any(_close(value * factor, truth, tolerance) for factor in conversion_factors(gold.unit, answer.unit))
     if answer.unit or gold.unit:
         return False
     part = Fraction(1, 100)
@@ -91,7 +91,7 @@ def _close(answer: Fraction, gold: Fraction, tolerance: float) -> bool:
     return answer == gold if not tolerance else abs(answer - gold) <= Fraction(tolerance) * abs(gold)
 
 
-def unworked(written: str, number: Number, gold: str) -> bool:
+def is_unreduced_fraction(written: str, number: Number, gold: str) -> bool:
     """A fraction of a whole value where the gold is none: 84/2 for 42 may be nothing but the question."""
     whole = number.value is not None and number.value.denominator == 1
     return whole and _FRACTION.search(written) is not None and not _FRACTION.search(gold)
@@ -105,7 +105,7 @@ _WRAPPED = re.compile(
 )
 
 
-def unwrap(text: str) -> str:
+def strip_delimiters(text: str) -> str:
     """Without the mathematics delimiters, emphasis and full stop around all of it."""
     text = text.strip()
     if not text or (text[-1] != "." and text[0] not in "$\\*"):
@@ -147,7 +147,7 @@ _TYPESET = (
 
 
 def _simplified(text: str) -> str:
-    text = unwrap(text)
+    text = strip_delimiters(text)
     for typeset, plain in _TYPESET:
         text = typeset.sub(plain, text)
     return text.strip()

@@ -11,49 +11,49 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from ponder.verify.answer import Form, Found, after_thinking, boxes, tags
-from ponder.verify.around import denied
+from ponder.verify.answer import AnswerForm, ExtractedAnswer, after_thinking, find_boxes, find_answer_tags
+from ponder.verify.around import is_denied
 
-LONGEST = 20_000  # characters; a 25 x 25 sudoku has less than 2,000
-DEEPEST = 64  # brackets within brackets
-DELIMITED: tuple[Form, ...] = ("tag", "boxed")
+MAX_STRUCTURED_CHARS = 20_000  # characters; a 25 x 25 sudoku has less than 2,000
+MAX_JSON_DEPTH = 64  # brackets within brackets
+DELIMITED_FORMS: tuple[AnswerForm, ...] = ("tag", "boxed")
 
 
-def read_one(text: str, forms: Sequence[Form] = DELIMITED, longest: int = LONGEST) -> Found:
+def read_one(text: str, forms: Sequence[AnswerForm] = DELIMITED_FORMS, max_chars: int = MAX_STRUCTURED_CHARS) -> ExtractedAnswer:
     """The content of the one `<answer>` or box after the thinking, without white space or a code fence around it."""
     said = after_thinking(text)
     if said is None:
-        return Found(None, "no answer")
-    spans = list(tags(said)) if "tag" in forms else []
-    boxed = list(boxes(said)) if "boxed" in forms else []
+        return ExtractedAnswer(None, "no answer")
+    spans = list(find_answer_tags(said)) if "tag" in forms else []
+    boxed = list(find_boxes(said)) if "boxed" in forms else []
     spans += [box for box in boxed if not any(span.start <= box.start < span.end for span in spans)]
     if not spans:
-        return Found(None, "no answer")
+        return ExtractedAnswer(None, "no answer")
     if len(spans) > 1:
-        return Found(None, "several answers")
+        return ExtractedAnswer(None, "several answers")
     content = spans[0].content
     if content is None:
-        return Found(None, "malformed")
+        return ExtractedAnswer(None, "malformed")
     if any(char.isalnum() for char in said[spans[0].end :]):
-        return Found(None, "goes on after the answer")
-    if denied(said[max(0, spans[0].start - 120) : spans[0].start]):
-        return Found(None, "hedged")
-    if len(content) > longest:
-        return Found(None, "too long")
+        return ExtractedAnswer(None, "goes on after the answer")
+    if is_denied(said[max(0, spans[0].start - 120) : spans[0].start]):
+        return ExtractedAnswer(None, "hedged")
+    if len(content) > max_chars:
+        return ExtractedAnswer(None, "too long")
     content = _unfenced(_unboxed(content.strip()))
-    return Found(content) if content else Found(None, "no answer")
+    return ExtractedAnswer(content) if content else ExtractedAnswer(None, "no answer")
 
 
-def read_all(text: str, longest: int = LONGEST) -> Found:
+def extract_all_text(text: str, max_chars: int = MAX_STRUCTURED_CHARS) -> ExtractedAnswer:
     """All that is said after the thinking, without white space or a code fence around it."""
     said = after_thinking(text)
     if said is None or not said.strip():
-        return Found(None, "no answer")
-    return Found(_unfenced(said.strip())) if len(said) <= longest else Found(None, "too long")
+        return ExtractedAnswer(None, "no answer")
+    return ExtractedAnswer(_unfenced(said.strip())) if len(said) <= max_chars else ExtractedAnswer(None, "too long")
 
 
 def _unboxed(content: str) -> str:
-    box = next(boxes(content), None)
+    box = next(find_boxes(content), None)
     whole = box is not None and box.content is not None and (box.start, box.end) == (0, len(content))
     return box.content.strip() if box and box.content is not None and whole else content
 
@@ -70,11 +70,11 @@ class NotJson(ValueError):
     """Why a text is not one JSON document."""
 
 
-def read_json(text: str) -> Any:
+def parse_strict_json(text: str) -> Any:
     """One JSON document: no NaN, no key twice, no number past a float, no depth that could exhaust the stack."""
-    if len(text) > LONGEST:
+    if len(text) > MAX_STRUCTURED_CHARS:
         raise NotJson("too long")
-    if _depth(text) > DEEPEST:
+    if _depth(text) > MAX_JSON_DEPTH:
         raise NotJson("too deep")
     try:
         return json.loads(

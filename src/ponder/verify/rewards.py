@@ -5,31 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ponder.errors import UsageError
-from ponder.names import find
+from ponder.names import lookup
 from ponder.protocols import Scorer
-from ponder.verify.combine import Weighted
+from ponder.verify.combine import WeightedSum
 from ponder.verify.form.format import ThinkFormat
-from ponder.verify.form.language import Language
+from ponder.verify.form.language import LanguageConsistency
 from ponder.verify.form.repetition import Repetition
 from ponder.verify.form.steps import StepArithmetic
 
 REWARDS: dict[str, Callable[[], Scorer]] = {
     "format": ThinkFormat,
-    "language": Language,
+    "language": LanguageConsistency,
     "repetition": Repetition,
     "steps": StepArithmetic,
 }
 
 
-def weighted(weights: Mapping[str, float], verifier: Scorer) -> Weighted:
+def weighted_reward(weights: Mapping[str, float], verifier: Scorer) -> WeightedSum:
     """The verifier by its own name, others from `REWARDS`, from `module:object`, or from a plug-in.
 
     `language:en` asks for a language whatever the question is in, as where it is a formula.
     """
-    return Weighted(tuple((_named(name, verifier), float(weight)) for name, weight in weights.items()))
+    return WeightedSum(tuple((_named(name, verifier), float(weight)) for name, weight in weights.items()))
 
 
-def code_of(name: str) -> str:
+def reward_code(name: str) -> str:
     """The code that a reward's name stands for; empty where that is one of the table, a language or a plug-in."""
     return name if ":" in name and not name.startswith("language:") else ""
 
@@ -39,8 +39,8 @@ def _named(name: str, verifier: Scorer) -> Scorer:
         return verifier
     kind, _, setting = name.partition(":")
     if kind == "language" and setting:
-        return Language(setting)
-    found = find("reward", name, REWARDS | {verifier.name: lambda: verifier})
+        return LanguageConsistency(setting)
+    found = lookup("reward", name, REWARDS | {verifier.name: lambda: verifier})
     scorer = found() if isinstance(found, type) else found
     if not isinstance(scorer, Scorer):
         raise UsageError(f"the reward {name!r} is a {type(scorer).__name__}, which does not score traces")

@@ -14,22 +14,22 @@ class BadData(Exception):
     """What the problem gives the verifier cannot be used; the answer is then neither right nor wrong."""
 
 
-def score_each(trace: Trace, steps: Sequence[int], judge: Callable[[str], Score]) -> list[Score]:
+def score_each(trace: Trace, steps: Sequence[int], grade: Callable[[str], Score]) -> list[Score]:
     """Judge what was written up to each step. A judge that breaks is undecided, never a silent 0."""
-    return [safely(partial(judge, trace.text(step))) for step in steps]
+    return [safely(partial(grade, trace.text(step))) for step in steps]
 
 
 class TextScorer:
     """A scorer that needs a completion's text and the problem's answer, and nothing else: write `verdict`."""
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        return [self.judge(trace.text(step), trace.problem.answer) for step in steps]
+        return [self.grade(trace.text(step), trace.problem.answer) for step in steps]
 
-    def judge(self, text: str, gold: Any = None) -> Score:
+    def grade(self, text: str, gold: Any = None) -> Score:
         """One completion against what the problem says; never raises."""
-        return safely(partial(self.verdict, text, gold))
+        return safely(partial(self.verify, text, gold))
 
-    def verdict(self, text: str, gold: Any) -> Score:
+    def verify(self, text: str, gold: Any) -> Score:
         """As `judge`; may raise, for `bad_data` above all."""
         raise NotImplementedError(f"{type(self).__name__} must say how to judge a text")
 
@@ -39,7 +39,7 @@ def bad_data(what: str) -> NoReturn:
     raise BadData(what)
 
 
-def shown(value: object) -> str:
+def repr_for_reason(value: object) -> str:
     """A value of unknown size, short enough for a reason."""
     if isinstance(value, str | bytes | list | tuple) and len(value) > 60:
         value = value[:60]
@@ -50,10 +50,10 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else text[:60] + "..."
 
 
-def safely(judge: Callable[[], Score]) -> Score:
+def safely(grade: Callable[[], Score]) -> Score:
     """A judgement, or why there is none."""
     try:
-        return judge()
+        return grade()
     except BadData as fault:
         return Score(None, f"bad data: {fault}")
     except Interrupted:

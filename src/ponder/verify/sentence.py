@@ -10,46 +10,46 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ponder.verify.expression import evaluate
-from ponder.verify.numbers import parse
+from ponder.verify.expression import evaluate_arithmetic
+from ponder.verify.numbers import parse_plain_number
 
 LOOKED_AT = 240  # characters before the end of a sentence: what is stated stands at its end
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class StatedResult:
     """That something comes to a value."""
 
     start: int  # of its sentence
     end: int  # of the value, with what closes the sentence
-    words: str  # its sentence up to the statement
+    prefix: str  # its sentence up to the statement
     subject: str  # one text for one thing: two statements of the same subject must agree
     value: str  # empty: the sides of a chain come to different values
 
 
-PLAIN = r"[-+−]?\s?[$€£]?\s?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)(?:\s?/\s?[0-9]+)?\s?%?"
+PLAIN_NUMBER = r"[-+−]?\s?[$€£]?\s?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)(?:\s?/\s?[0-9]+)?\s?%?"
 _END = re.compile(r"\n|[.!?;:](?=[\s)*_]|\Z)|,(?=\s{1,4}[A-Za-z])")
 _MARKS = re.compile(r"\\[()\[\]]|[$`_]|\*\*|\\(?:times|cdot|div)(?![A-Za-z])|[×·÷−–]")
 _SIGNS = {r"\times": "*", r"\cdot": "*", r"\div": "/", "×": "*", "·": "*", "÷": "/", "−": "-", "–": "-"}
 _SIDE = r"[-+*/x()0-9., ]{3,120}?"
 _EQUALS = r"(?:=|\b(?:equals|is equal to|is|gives(?: us| you)?|makes|comes to)\b)"
 _CHAIN = re.compile(
-    rf"(?<![\w.^%)/*+=-])(?<![-+*/^=] )(-?[0-9(]{_SIDE}(?:{_EQUALS}{_SIDE}){{0,6}}){_EQUALS}\s*({PLAIN})\s*\Z"
+    rf"(?<![\w.^%)/*+=-])(?<![-+*/^=] )(-?[0-9(]{_SIDE}(?:{_EQUALS}{_SIDE}){{0,6}}){_EQUALS}\s*({PLAIN_NUMBER})\s*\Z"
 )
 _WORKING = re.compile(r"[0-9)]\s*[-+*/x]\s*[-(0-9]")
 _JOINED = re.compile(r"\s(?:and|so|then|but|or)\s\Z")
 _RESULT = re.compile(
     r"((?:\b(?:sum|total|result|answer|value|product|difference|quotient|remainder|solution)\b"
     r"(?: (?:of|to|for|from|when|after) [^=]{1,80}?)?)) (?:is|equals|comes to|would be|will be|=)"
-    rf"(?: (?:equal to|simply|just|then|therefore|thus|exactly|indeed|now)){{0,2}}\s?({PLAIN})\s*\Z"
+    rf"(?: (?:equal to|simply|just|then|therefore|thus|exactly|indeed|now)){{0,2}}\s?({PLAIN_NUMBER})\s*\Z"
     rf"|\b(?:to get|(?:we|you) (?:then )?(?:get|obtain)|gives(?: us| you)?|yields|results in|equals|makes)"
-    rf"\s({PLAIN})\s*\Z"
-    rf"|\A\s*(?:(?:so|thus|therefore|hence|then),?\s)?it(?: is|['’]s|\sequals)\s({PLAIN})\s*\Z",
+    rf"\s({PLAIN_NUMBER})\s*\Z"
+    rf"|\A\s*(?:(?:so|thus|therefore|hence|then),?\s)?it(?: is|['’]s|\sequals)\s({PLAIN_NUMBER})\s*\Z",
     re.IGNORECASE,
 )
 
 
-def statements(text: str) -> Iterator[Statement]:
+def find_stated_results(text: str) -> Iterator[StatedResult]:
     """Each sentence, or part of one before a comma and a word, that ends in a value and says of what it is."""
     start = whole = 0  # of the part, and of the sentence it belongs to
     for mark in (*_END.finditer(text), None):
@@ -60,9 +60,9 @@ def statements(text: str) -> Iterator[Statement]:
         if found:
             earlier = _JOINED.sub("", found[0])
             if earlier != found[0] and (first := _stated(earlier)):  # 2 + 3 = 5 and 3 + 2 = 6
-                yield Statement(start, end, *first)
+                yield StatedResult(start, end, *first)
             words = text[max(whole, start - LOOKED_AT) : start] + found[0] + closed.strip(".!;:,\n")
-            yield Statement(start, end + len(closed), words, *found[1:])
+            yield StatedResult(start, end + len(closed), words, *found[1:])
         start = end + len(closed)
         whole = start if closed in ".!?\n" else whole
 
@@ -72,7 +72,7 @@ def _stated(sentence: str) -> tuple[str, str, str] | None:
     plain = _MARKS.sub(lambda mark: _SIGNS.get(mark[0], ""), sentence).rstrip()
     if chain := _CHAIN.search(plain):
         first, *between = re.split(_EQUALS, chain[1])
-        subject, value = _worth(first), parse(chain[2]).value
+        subject, value = _worth(first), parse_plain_number(chain[2]).value
         if subject and value is not None and _WORKING.search(first):
             even = all(_worth(side) == str(value) for side in between)
             return plain[: chain.start()], subject, chain[2] if even else ""
@@ -85,5 +85,5 @@ def _stated(sentence: str) -> tuple[str, str, str] | None:
 
 def _worth(side: str) -> str:
     """What a side of an equation comes to; empty where it is none."""
-    value = evaluate(re.sub(r"(?<=[0-9]),(?=[0-9]{3})", "", side.replace("x", "*")), decimals=True).value
+    value = evaluate_arithmetic(re.sub(r"(?<=[0-9]),(?=[0-9]{3})", "", side.replace("x", "*")), allow_decimals=True).value
     return "" if value is None else str(value)

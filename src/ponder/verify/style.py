@@ -16,88 +16,88 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from ponder.errors import UnknownName
-from ponder.verify.answer import EXPLICIT, Form, state
+from ponder.verify.answer import EXPLICIT, AnswerForm, format_answer
 
 Style = Literal["plain", "answer", "cot", "direct", "r1"]
-STYLES: tuple[Style, ...] = get_args(Style)
+ANSWER_STYLES: tuple[Style, ...] = get_args(Style)
 THINKS: tuple[Style, ...] = ("cot", "r1")
 
-_IN: dict[Form, str] = {
+_IN: dict[AnswerForm, str] = {
     "boxed": "in \\boxed{}",
     "tag": "in <answer> </answer>",
     "hash": "on a last line that begins with ####",
     "line": 'on a last line that begins with "Answer:"',
 }
-_VERB: dict[Form, str] = {"boxed": "put"}
+_VERB: dict[AnswerForm, str] = {"boxed": "put"}
 _OBVIOUS = ("the final answer", "the final number")  # what any question asks for
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AnswerSpec:
     """What a task wants for an answer, and in which forms its verifier can read that."""
 
-    what: str = "the final answer"
-    forms: tuple[Form, ...] = EXPLICIT  # read where nothing is asked for; the first that is not bare is asked for
-    note: str = ""  # how it is written, said after its place: ", separated by commas"
+    description: str = "the final answer"
+    forms: tuple[AnswerForm, ...] = EXPLICIT  # read where nothing is asked for; the first that is not bare is asked for
+    notation: str = ""  # how it is written, said after its place: ", separated by commas"
     place: str = ""  # where it stands, if that is no form: "in a ```python block"
-    bare: bool = True  # the verifier can read it where it is all that is said
-    own: str = ""  # what the task says itself in the plain style
-    joint: str = "\n"  # between the question and what is said
+    allow_bare: bool = True  # the verifier can read it where it is all that is said
+    plain_instruction: str = ""  # what the task says itself in the plain style
+    separator: str = "\n"  # between the question and what is said
 
     @property
-    def form(self) -> Form:
+    def preferred_form(self) -> AnswerForm:
         """The form to ask for, where the answer is not to stand alone."""
         return next((form for form in self.forms if form in _IN), "boxed")
 
 
-ANY = Wanted(forms=(*EXPLICIT, "bare"))
+ANY_ANSWER = AnswerSpec(forms=(*EXPLICIT, "bare"))
 
 
 def style_named(name: str) -> Style:
-    for style in STYLES:
+    for style in ANSWER_STYLES:
         if style == name:
             return style
-    raise UnknownName("style of answers", name, STYLES)
+    raise UnknownName("style of answers", name, ANSWER_STYLES)
 
 
-def instruction(style: Style, wanted: Wanted = ANY) -> str:
+def answer_instruction(style: Style, wanted: AnswerSpec = ANY_ANSWER) -> str:
     """What is said after the question; empty where nothing is."""
     if style == "plain":
-        return wanted.own
-    where, what = wanted.place or _IN[wanted.form], wanted.what
+        return wanted.plain_instruction
+    where, what = wanted.place or _IN[wanted.preferred_form], wanted.description
     if style == "r1":
-        plain = what in _OBVIOUS and not wanted.note and not wanted.place
-        return "" if plain else f"{_joined('The answer is', what.rstrip(','), wanted.place)}{wanted.note}."
+        plain = what in _OBVIOUS and not wanted.notation and not wanted.place
+        return "" if plain else f"{_joined('The answer is', what.rstrip(','), wanted.place)}{wanted.notation}."
     if style == "direct":
-        alone = wanted.bare and not wanted.place
+        alone = wanted.allow_bare and not wanted.place
         told = _joined("Give only", what.rstrip(","), "") if alone else _joined("Give only", what, where)
-        return f"{told}{wanted.note}, without explanation."
-    verb = "give" if wanted.place else _VERB.get(wanted.form, "give")
-    told = f"{_joined(verb, what, where)}{wanted.note}."
+        return f"{told}{wanted.notation}, without explanation."
+    verb = "give" if wanted.place else _VERB.get(wanted.preferred_form, "give")
+    told = f"{_joined(verb, what, where)}{wanted.notation}."
     return f"Think step by step, then {told}" if style == "cot" else told[0].upper() + told[1:]
 
 
-def asked(question: str, style: Style, wanted: Wanted = ANY) -> str:
+def question_with_instruction(question: str, style: Style, wanted: AnswerSpec = ANY_ANSWER) -> str:
     """The question, and how to answer it."""
-    said = instruction(style, wanted)
-    return f"{question}{wanted.joint}{said}" if said else question
+    said = answer_instruction(style, wanted)
+    return f"{question}{wanted.separator}{said}" if said else question
 
 
-def forms(style: Style, wanted: Wanted = ANY) -> tuple[Form, ...]:
+def accepted_forms(style: Style, wanted: AnswerSpec = ANY_ANSWER) -> tuple[AnswerForm, ...]:
     """What the verifier reads, the form that was asked for first: gold is written in that one."""
     if style == "plain":
         return wanted.forms
-    first: Form = "tag" if style == "r1" else wanted.form
+    first: AnswerForm = "tag" if style == "r1" else wanted.preferred_form
     delimited = (first, *(form for form in wanted.forms if form not in (first, "bare")))
-    return ("bare", *delimited) if style == "direct" and wanted.bare else delimited
+    return ("bare", *delimited) if style == "direct" and wanted.allow_bare else delimited
 
 
-def gold(answer: str, style: Style, form: Form, worked: str = "") -> str:
+def gold_completion(answer: str, style: Style, form: AnswerForm, worked: str = "") -> str:
     """A completion with this answer, after its working where the style has room for that."""
     if style == "r1":
         edge = "\n" if "\n" in answer else ""  # a code block begins and ends with its line
         return f"{worked and f' {worked}'} </think> <answer>{edge}{answer}{edge}</answer>"
-    said = state(answer, form)
+    said = format_answer(answer, form)
     return f"{worked}\n{said}" if worked and style != "direct" and form != "bare" else said
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponder.types import Score
-from ponder.verify.answer import WORDED, Form, Found, after_thinking, known_forms
-from ponder.verify.around import denied
-from ponder.verify.reading import DELIMITED, read_one
-from ponder.verify.scoring import TextScorer, bad_data, shown
+from ponder.verify.answer import WORDED, AnswerForm, ExtractedAnswer, after_thinking, known_forms
+from ponder.verify.around import is_denied
+from ponder.verify.reading import DELIMITED_FORMS, read_one
+from ponder.verify.scoring import TextScorer, bad_data, repr_for_reason
 
-LONGEST = 4_000  # characters
+MAX_TEXT_ANSWER_CHARS = 4_000  # characters
 
 # "So the answer is X." as the end of what is said; the form in which few-shot examples often answer.
 _LINE = re.compile(r"\banswer(?: is\b:?|:)(?:\*\*)?[ \t]{0,4}(\S[^\n]*)", re.IGNORECASE)
@@ -23,7 +23,7 @@ _LINE = re.compile(r"\banswer(?: is\b:?|:)(?:\*\*)?[ \t]{0,4}(\S[^\n]*)", re.IGN
 class FinalText(TextScorer):
     """1 where the one text given is the problem's answer; runs of spaces count as one, or not at all."""
 
-    forms: tuple[Form, ...] = DELIMITED
+    forms: tuple[AnswerForm, ...] = DELIMITED_FORMS
     ignore_case: bool = False
     ignore_spaces: bool = False
 
@@ -34,15 +34,15 @@ class FinalText(TextScorer):
     def name(self) -> str:
         return "accuracy"
 
-    def read(self, text: str) -> str | None:
+    def extract_answer(self, text: str) -> str | None:
         """The text a completion gives, as votes count it; None where it gives none."""
-        found = read_text(text, self.forms)
+        found = extract_text(text, self.forms)
         return None if found.answer is None else self._plain(found.answer)
 
-    def verdict(self, text: str, gold: Any) -> Score:
+    def verify(self, text: str, gold: Any) -> Score:
         if not isinstance(gold, str) or not gold.strip():
-            bad_data(f"the gold answer {shown(gold)} is not a text")
-        found = read_text(text, self.forms)
+            bad_data(f"the gold answer {repr_for_reason(gold)} is not a text")
+        found = extract_text(text, self.forms)
         if found.answer is None:
             return Score(0.0, found.reason)
         said, right = self._plain(found.answer), self._plain(gold)
@@ -59,7 +59,7 @@ class FinalText(TextScorer):
 class FinalList(TextScorer):
     """1 where the items given are the problem's, in order: `a, b`, `a b`, `[a, b]`, `["a", "b"]` or one per line."""
 
-    forms: tuple[Form, ...] = DELIMITED
+    forms: tuple[AnswerForm, ...] = DELIMITED_FORMS
 
     def __post_init__(self) -> None:
         known_forms(self.forms, WORDED)
@@ -68,37 +68,37 @@ class FinalList(TextScorer):
     def name(self) -> str:
         return "accuracy"
 
-    def read(self, text: str) -> str | None:
-        found = read_text(text, self.forms)
-        return None if found.answer is None else ", ".join(items(found.answer))
+    def extract_answer(self, text: str) -> str | None:
+        found = extract_text(text, self.forms)
+        return None if found.answer is None else ", ".join(parse_list(found.answer))
 
-    def verdict(self, text: str, gold: Any) -> Score:
+    def verify(self, text: str, gold: Any) -> Score:
         if isinstance(gold, str) or not isinstance(gold, Sequence) or not gold:
-            bad_data(f"the gold answer {shown(gold)} is not a list")
-        found = read_text(text, self.forms)
+            bad_data(f"the gold answer {repr_for_reason(gold)} is not a list")
+        found = extract_text(text, self.forms)
         if found.answer is None:
             return Score(0.0, found.reason)
-        given, right = items(found.answer), [str(item) for item in gold]
+        given, right = parse_list(found.answer), [str(item) for item in gold]
         if given == right:
             return Score(1.0, "right")
         return Score(0.0, "other order" if sorted(given) == sorted(right) else "wrong")
 
 
-def read_text(text: str, forms: Sequence[Form]) -> Found:
+def extract_text(text: str, forms: Sequence[AnswerForm]) -> ExtractedAnswer:
     """The one answer in a tag or box; or, where `line` is a form and there is neither, the last line's."""
-    found = read_one(text, forms, LONGEST)
+    found = read_one(text, forms, MAX_TEXT_ANSWER_CHARS)
     if found.answer is not None or found.reason != "no answer":
         return found
     said = (after_thinking(text) or "").strip()
     if "line" in forms and len(lines := list(_LINE.finditer(said))) == 1 and lines[0].end() == len(said):
-        if denied(said[max(0, lines[0].start() - 120) : lines[0].start(1)]):
-            return Found(None, "hedged")
-        found = Found(_stripped(lines[0][1]))
+        if is_denied(said[max(0, lines[0].start() - 120) : lines[0].start(1)]):
+            return ExtractedAnswer(None, "hedged")
+        found = ExtractedAnswer(_stripped(lines[0][1]))
     elif "bare" in forms and said and "\n" not in said:
-        found = Found(said)
-    if found.answer and len(found.answer) > LONGEST:
-        return Found(None, "too long")
-    return found if found.answer else Found(None, "no answer")
+        found = ExtractedAnswer(said)
+    if found.answer and len(found.answer) > MAX_TEXT_ANSWER_CHARS:
+        return ExtractedAnswer(None, "too long")
+    return found if found.answer else ExtractedAnswer(None, "no answer")
 
 
 def _stripped(line: str) -> str:
@@ -122,7 +122,7 @@ def unquoted(text: str) -> str:
     return text[1:-1] if len(text) > 1 and _QUOTES.get(text[0]) == text[-1] else text
 
 
-def items(text: str) -> list[str]:
+def parse_list(text: str) -> list[str]:
     """The items of a list as people write it."""
     text = unquoted(text) if _TYPESET.fullmatch(text.strip()) else text.strip()
     text = text.removesuffix(".")

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 
 from ponder.types import Score
 
-SHARE = 0.2  # of the latest verdicts; a working grader leaves a few in a thousand
-ENOUGH = 50  # verdicts before a share says something
+MAX_UNDECIDED_SHARE = 0.2  # of the latest verdicts; a working grader leaves a few in a thousand
+MIN_VERDICTS = 50  # verdicts before a share says something
 NONE_AT_ALL = 8  # verdicts in a row, all undecided: no reason to wait for more
-SHOWN = 3  # reasons named
+MAX_LISTED_REASONS = 3  # reasons named
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class VerdictCounts:
     """The verdicts of one step of a run: how many, and why some were left undecided."""
 
     verdicts: int = 0
@@ -27,18 +27,18 @@ class Tally:
         return sum(self.reasons.values())
 
 
-def tally(scores: Iterable[Score]) -> Tally:
+def count_verdicts(scores: Iterable[Score]) -> VerdictCounts:
     """Count verdicts; reasons that differ only in their figures and quotations are one."""
     verdicts, reasons = 0, Counter[str]()
     for score in scores:
         verdicts += 1
         if score.value is None:
             reasons[_kind(score.reason)] += 1
-    return Tally(verdicts, dict(reasons))
+    return VerdictCounts(verdicts, dict(reasons))
 
 
 def too_many_undecided(
-    steps: Sequence[Tally], share: float = SHARE, enough: int = ENOUGH, last: bool = False
+    steps: Sequence[VerdictCounts], max_share: float = MAX_UNDECIDED_SHARE, min_verdicts: int = MIN_VERDICTS, is_final: bool = False
 ) -> str | None:
     """Why a run should stop, from its steps so far, oldest first; None where it may go on.
 
@@ -52,15 +52,15 @@ def too_many_undecided(
         undecided = reasons.total()
         if undecided == total and total >= NONE_AT_ALL:
             return _message(undecided, total, reasons)
-        if total >= enough:
-            return _message(undecided, total, reasons) if undecided > share * total else None
-    return _message(total, total, reasons) if last and total and reasons.total() == total else None
+        if total >= min_verdicts:
+            return _message(undecided, total, reasons) if undecided > max_share * total else None
+    return _message(total, total, reasons) if is_final and total and reasons.total() == total else None
 
 
 def _message(undecided: int, total: int, reasons: Counter[str]) -> str:
-    named = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(SHOWN))
-    more = f"; {len(reasons) - SHOWN} other reasons" if len(reasons) > SHOWN else ""
-    what = dict.fromkeys(_advice(reason) for reason, _ in reasons.most_common(SHOWN))
+    named = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(MAX_LISTED_REASONS))
+    more = f"; {len(reasons) - MAX_LISTED_REASONS} other reasons" if len(reasons) > MAX_LISTED_REASONS else ""
+    what = dict.fromkeys(_advice(reason) for reason, _ in reasons.most_common(MAX_LISTED_REASONS))
     return f"{undecided} of the last {total} answers could not be judged: {named}{more}. {' '.join(what)}"
 
 

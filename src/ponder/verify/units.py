@@ -20,13 +20,13 @@ class Unit:
 
     dimensions: Dimensions = ()
     size: Fraction = Fraction(1)
-    things: str = ""
+    counted_noun: str = ""
 
     def __bool__(self) -> bool:
-        return bool(self.dimensions or self.things)
+        return bool(self.dimensions or self.counted_noun)
 
 
-NONE = Unit()
+NO_UNIT = Unit()
 
 # The dimension, its size in that dimension's base unit, the words for it. Plurals in -s need not be listed, nor what
 # has a prefix: kilometers are in `_PREFIXED`, km in `_SYMBOLS`.
@@ -171,12 +171,12 @@ def read_unit(words: str, power: str = "") -> tuple[Unit, ...] | None:
     None where they are no unit and count no things. `power`: an exponent that stands behind them."""
     words = " ".join((words + power).replace("\\", " ").split())
     if not words:
-        return (NONE,)
+        return (NO_UNIT,)
     found = _measures(words)
     if found:
         return found
     things = _things(words)
-    return (Unit(things=things),) if things else None
+    return (Unit(counted_noun=things),) if things else None
 
 
 def _measures(words: str) -> tuple[Unit, ...]:
@@ -260,18 +260,18 @@ def _things(words: str) -> str:
     return last.removesuffix("s") if last not in _THINGS else last
 
 
-def agree(one: tuple[Unit, ...], other: tuple[Unit, ...]) -> tuple[Fraction, ...]:
+def conversion_factors(one: tuple[Unit, ...], other: tuple[Unit, ...]) -> tuple[Fraction, ...]:
     """What the second figure times is in the first one's unit; empty where they count other things.
 
     A figure without a unit may have any. Things are the same by their name.
     """
     found: list[Fraction] = []
-    for a in one or (NONE,):
-        for b in other or (NONE,):
+    for a in one or (NO_UNIT,):
+        for b in other or (NO_UNIT,):
             if not a or not b:
                 found.append(Fraction(1))
-            elif a.things or b.things:
-                if a.things == b.things or "unit" in (a.things, b.things):
+            elif a.counted_noun or b.counted_noun:
+                if a.counted_noun == b.counted_noun or "unit" in (a.counted_noun, b.counted_noun):
                     found.append(Fraction(1))
             elif {a.dimensions, b.dimensions} in _DEGREES:
                 found.append(Fraction(1))

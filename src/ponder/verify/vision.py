@@ -16,15 +16,15 @@ from ponder.errors import UsageError
 from ponder.types import Score
 from ponder.verify import geometry
 from ponder.verify.geometry import Box, Invalid, Size
-from ponder.verify.reading import NotJson, read_json, read_one
-from ponder.verify.scoring import TextScorer, bad_data, shown
+from ponder.verify.reading import NotJson, parse_strict_json, read_one
+from ponder.verify.scoring import TextScorer, bad_data, repr_for_reason
 
 T = TypeVar("T")
 
 
 def _given(gold: Any, key: str) -> Any:
     if not isinstance(gold, Mapping) or key not in gold:
-        bad_data(f"{shown(gold)} does not hold {key!r}")
+        bad_data(f"{repr_for_reason(gold)} does not hold {key!r}")
     return gold[key]
 
 
@@ -38,7 +38,7 @@ def _trusted(read: Callable[[], T]) -> T:
 
 def _image(gold: Any) -> Size | None:
     size = gold.get("size") if isinstance(gold, Mapping) else None
-    return None if size is None else _trusted(lambda: geometry.size(size))
+    return None if size is None else _trusted(lambda: geometry.parse_size(size))
 
 
 def _answered(text: str, judge: Callable[[Any], Score]) -> Score:
@@ -47,7 +47,7 @@ def _answered(text: str, judge: Callable[[Any], Score]) -> Score:
     if found.answer is None:
         return Score(0.0, found.reason)
     try:
-        return judge(read_json(found.answer))
+        return judge(parse_strict_json(found.answer))
     except (NotJson, Invalid) as why:
         return Score(0.0, f"malformed: {why}")
 
@@ -61,27 +61,27 @@ class BoxOverlap(TextScorer):
     """
 
     threshold: float | None = None
-    generalised: bool = False
+    use_giou: bool = False
 
     def __post_init__(self) -> None:
         if self.threshold is not None and not 0 < self.threshold <= 1:
             raise UsageError(f"threshold is {self.threshold}; an overlap lies between 0 and 1")
-        if self.generalised and self.threshold is not None:
+        if self.use_giou and self.threshold is not None:
             raise UsageError("a threshold on the generalised overlap is not an overlap; leave one of them out")
 
     @property
     def name(self) -> str:
         return "box_overlap"
 
-    def verdict(self, text: str, gold: Any) -> Score:
+    def verify(self, text: str, gold: Any) -> Score:
         image = _image(gold)
-        truth = _trusted(lambda: geometry.box(_given(gold, "box"), image))
-        return _answered(text, lambda value: self._compared(geometry.box(value, image), truth))
+        truth = _trusted(lambda: geometry.parse_box(_given(gold, "box"), image))
+        return _answered(text, lambda value: self._compared(geometry.parse_box(value, image), truth))
 
     def _compared(self, box: Box, truth: Box) -> Score:
         overlap = geometry.iou(box, truth)
         said = f"IoU {overlap:.3f}"
-        if self.generalised:
+        if self.use_giou:
             return Score((geometry.giou(box, truth) + 1) / 2, said)
         return Score(overlap if self.threshold is None else float(overlap >= self.threshold), said)
 
@@ -98,22 +98,22 @@ class PointInMask(TextScorer):
     def name(self) -> str:
         return "point_in_mask"
 
-    def verdict(self, text: str, gold: Any) -> Score:
+    def verify(self, text: str, gold: Any) -> Score:
         image, given = _image(gold), _given(gold, "mask")
         if isinstance(given, Mapping):
-            pixels = _trusted(lambda: geometry.mask(given, image))
+            pixels = _trusted(lambda: geometry.parse_mask(given, image))
             image = pixels.shape[1], pixels.shape[0]
         else:
-            corners = _trusted(lambda: geometry.polygon(given))
+            corners = _trusted(lambda: geometry.parse_polygon(given))
 
         def judge(value: Any) -> Score:
-            x, y = geometry.numbers(value, 2)
+            x, y = geometry.parse_numbers(value, 2)
             if image and not (0 <= x < image[0] and 0 <= y < image[1]):
                 raise Invalid("the point leaves the image")
             if isinstance(given, Mapping):
                 hit = bool(pixels[int(y), int(x)])
             else:
-                hit = bool(geometry.inside(np.array([x, y]), corners))
+                hit = bool(geometry.points_in_polygon(np.array([x, y]), corners))
             return Score(1.0, "right") if hit else Score(0.0, "wrong: outside the mask")
 
         return _answered(text, judge)
@@ -130,14 +130,14 @@ class MaskOverlap(TextScorer):
     def name(self) -> str:
         return "mask_overlap"
 
-    def verdict(self, text: str, gold: Any) -> Score:
-        truth = _trusted(lambda: geometry.mask(_given(gold, "mask"), _image(gold)))
+    def verify(self, text: str, gold: Any) -> Score:
+        truth = _trusted(lambda: geometry.parse_mask(_given(gold, "mask"), _image(gold)))
         if not truth.any():
             bad_data("the gold mask is empty")
         image = truth.shape[1], truth.shape[0]
 
         def judge(value: Any) -> Score:
-            overlap = geometry.mask_iou(geometry.mask(value, image), truth)
+            overlap = geometry.mask_iou(geometry.parse_mask(value, image), truth)
             return Score(overlap, f"IoU {overlap:.3f}")
 
         return _answered(text, judge)
@@ -155,26 +155,26 @@ class Detection(TextScorer):
     free).
     """
 
-    most: int = 100
-    thresholds: tuple[float, ...] = geometry.THRESHOLDS
+    max_boxes: int = 100
+    thresholds: tuple[float, ...] = geometry.COCO_IOU_THRESHOLDS
 
     def __post_init__(self) -> None:
-        if self.most < 1 or not self.thresholds or not all(0 < t <= 1 for t in self.thresholds):
-            raise UsageError(f"most is {self.most} and thresholds are {self.thresholds}; give at least one in (0, 1]")
+        if self.max_boxes < 1 or not self.thresholds or not all(0 < t <= 1 for t in self.thresholds):
+            raise UsageError(f"most is {self.max_boxes} and thresholds are {self.thresholds}; give at least one in (0, 1]")
 
     @property
     def name(self) -> str:
         return "detection"
 
-    def verdict(self, text: str, gold: Any) -> Score:
+    def verify(self, text: str, gold: Any) -> Score:
         image, given = _image(gold), _given(gold, "boxes")
         truth = _trusted(lambda: _boxes(given, image))
         return _answered(text, lambda value: self._compared(value, image, truth))
 
     def _compared(self, value: Any, image: Size | None, truth: list[tuple[str, Box, float]]) -> Score:
         found = _boxes(value, image)
-        if len(found) > self.most:
-            return Score(0.0, f"{len(found)} boxes, more than {self.most}")
+        if len(found) > self.max_boxes:
+            return Score(0.0, f"{len(found)} boxes, more than {self.max_boxes}")
         labels = {label for label, _, _ in truth} | {label for label, _, _ in found}
         if not labels:
             return Score(1.0, "right: there is nothing")
@@ -200,8 +200,8 @@ def _boxes(value: Any, image: Size | None) -> list[tuple[str, Box, float]]:
     for n, item in enumerate(value):
         if not isinstance(item, Mapping) or not isinstance(item.get("label"), str):
             raise Invalid("a detection is a box with a label")
-        (score,) = geometry.numbers([item["score"]], 1) if "score" in item else (-float(n),)
-        found.append((" ".join(item["label"].casefold().split()), geometry.box(item.get("box"), image), score))
+        (score,) = geometry.parse_numbers([item["score"]], 1) if "score" in item else (-float(n),)
+        found.append((" ".join(item["label"].casefold().split()), geometry.parse_box(item.get("box"), image), score))
     if len({"score" in item for item in value}) > 1:
         raise Invalid("some boxes have a score and some have none")
     return found

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ponder.types import Ids, Problem, Score, Step, Trace, ids, user
+from ponder.types import Ids, Problem, Score, Step, Trace, ids, user_messages
 
 EOS = 3  # no character of a test's
 
@@ -34,7 +34,7 @@ def _add(trace: Trace, parent: int, spec: tuple[Any, ...]) -> None:
 @pytest.fixture
 def grow() -> Callable[..., Trace]:
     def make(*specs: tuple[Any, ...], question: str = "What is 2 + 2?", id: str = "p/0") -> Trace:
-        trace = Trace(Problem(id, user(question), "4"), [Step(None, question, letters(question))])
+        trace = Trace(Problem(id, user_messages(question), "4"), [Step(None, question, letters(question))])
         for spec in specs:
             _add(trace, 0, spec)
         return trace

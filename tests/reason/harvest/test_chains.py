@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ponder.funnel import Funnel
-from ponder.reason.harvest import Found, Origin, chain, chains, ends, keep, outcomes, pick, tokens_of
+from ponder.reason.harvest import HarvestedRow, Origin, branch_trace, harvest_chains, answer_steps, deduplicate_and_limit, outcomes_by_step, pick_for_problem, training_tokens
 from ponder.reason.harvest.found import shingles, similarity
-from ponder.types import Problem, Score, Step, Trace, ids, user
+from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 
 
 def test_outcomes_by_hand(grow):
@@ -39,7 +39,7 @@ def test_visits_weigh_and_the_never_visited_do_not_count(grow):
 @settings(max_examples=60, deadline=None)
 def test_outcomes_are_those_of_a_plain_recursion(seed):
     rng = random.Random(seed)
-    trace = Trace(Problem("p", user("?")), [Step(None, "?", ids([1]))])
+    trace = Trace(Problem("p", user_messages("?")), [Step(None, "?", ids([1]))])
     for _ in range(rng.randint(1, 25)):
         parent = rng.randrange(len(trace.steps))
         if trace.steps[parent].done:
@@ -70,11 +70,11 @@ def test_outcomes_are_those_of_a_plain_recursion(seed):
 
 def test_an_answer_with_a_question_about_it_is_still_an_answer(grow):
     trace = grow(("a", 1.0), ("b", 0.0))
-    asked = trace.add(Step(1, "Is it right?", ids([1]), aside=True))
-    trace.add(Step(asked, "yes", ids([1]), np.zeros(1, np.float32), "eos", aside=True))
-    assert ends(trace) == [1, 2]
+    asked = trace.add(Step(1, "Is it right?", ids([1]), meta=True))
+    trace.add(Step(asked, "yes", ids([1]), np.zeros(1, np.float32), "eos", meta=True))
+    assert answer_steps(trace) == [1, 2]
     trace.steps[2].pruned = "low score"
-    assert ends(trace) == [1, 2] and trace.answers() == []  # a pruned answer was given nonetheless
+    assert answer_steps(trace) == [1, 2] and trace.answers() == []  # a pruned answer was given nonetheless
 
 
 def test_chains_and_their_funnel(grow):
@@ -97,8 +97,8 @@ def test_chains_and_their_funnel(grow):
     assert funnel.stages == {
         "answers": 6, "to the question itself": 5, "ended by themselves": 4, "judged": 2, "right": 1,
     }  # fmt: skip
-    assert funnel.lost["judged"] == {"undecided: timed out": 1, "never scored": 1}
-    assert list(chains(trace, "accuracy", Funnel(), Origin(), longest=5)) == []
+    assert funnel.dropped["judged"] == {"undecided: timed out": 1, "never scored": 1}
+    assert list(chains(trace, "accuracy", Funnel(), Origin(), max_answer_tokens=5)) == []
     again = trace.add(Step(None, "What is 2 + 2? Think step by step.", ids([7])))
     trace.add(Step(again, "4.", ids([1]), np.zeros(1, np.float32), "eos", scores={"accuracy": Score(1.0)}))
     assert [c.text for c in chains(trace, "accuracy", Funnel(), Origin())] == ["Two and two. It is 4", "4."]
@@ -108,49 +108,49 @@ def test_a_chain_alone_keeps_its_tokens(grow):
     trace = grow(("ab", [("c", 0.0), ("de", 1.0)]))
     trace.add(Step(1, "tool", ids([9, 9])))
     trace.add(Step(4, "f", ids([8]), np.zeros(1, np.float32), "eos", cites=(2,)))
-    alone = chain(trace, 5)
+    alone = branch_trace(trace, 5)
     assert [s.parent for s in alone.steps] == [None, 0, 1, 2] and alone.steps[3].cites == ()
     assert alone.token_ids(3).tolist() == trace.token_ids(5).tolist()
-    told = tokens_of(alone)
+    told = training_tokens(alone)
     assert told["token_ids"] == [*map(ord, "ab"), 9, 9, 8] and told["sampled"] == [1, 1, 0, 0, 1]
-    assert told["learned"] == told["sampled"] and tokens_of(alone, [2])["learned"] == [1, 1, 1, 1, 1]
+    assert told["learned"] == told["sampled"] and training_tokens(alone, [2])["learned"] == [1, 1, 1, 1, 1]
     assert told["prompt_ids"] == trace.steps[0].token_ids.tolist()
     hinted = trace.add(Step(None, "The answer is 4. Why?", ids([7, 7])))
     trace.add(Step(hinted, "so", ids([6]), np.zeros(1, np.float32), "eos"))
-    assert chain(trace, 7).token_ids(1).tolist() == [*trace.steps[0].token_ids, 6]  # the hint is gone
+    assert branch_trace(trace, 7).token_ids(1).tolist() == [*trace.steps[0].token_ids, 6]  # the hint is gone
     assert trace.steps[5].parent == 4 and trace.steps[5].cites == (2,)  # the trace is as it was
 
 
 def found(problem, text, size=1):
-    return Found(problem, text, size, {"text": text})
+    return HarvestedRow(problem, text, size, {"text": text})
 
 
 def test_what_was_said_before_and_what_is_too_much_go():
     funnel = Funnel()
     given_ = [found("a", "x y", 3), found("a", "X  y", 1), found("b", "x y", 1), found("a", "z", 2), found("a", "w", 9)]
-    kept = keep(given_, funnel, 2, "shortest")
+    kept = deduplicate_and_limit(given_, funnel, 2, "shortest")
     assert [(f.problem, f.text) for f in kept] == [("a", "z"), ("a", "x y"), ("b", "x y")]
     assert funnel.stages == {"unique": 4, "kept": 3}
-    assert funnel.lost == {"unique": {"said before": 1}, "kept": {"beyond 2 of a problem": 1}}
-    assert [f.text for f in keep(given_, Funnel(), None, "first", exact=True)] == ["x y", "X  y", "z", "w", "x y"]
+    assert funnel.dropped == {"unique": {"said before": 1}, "kept": {"beyond 2 of a problem": 1}}
+    assert [f.text for f in deduplicate_and_limit(given_, Funnel(), None, "first", exact=True)] == ["x y", "X  y", "z", "w", "x y"]
 
 
 def test_diverse_takes_the_least_alike():
     same = [found("a", f"we add two and two to get four so {n}", n) for n in (5, 6, 7)]
     other = found("a", "counting on fingers gives another way entirely here", 50)
-    assert pick([*same, other], 2, "diverse") == [same[0], other]
-    assert pick([*same, other], 2, "shortest") == same[:2]
-    assert pick([other, *same], 1, "first") == [other]
+    assert pick_for_problem([*same, other], 2, "diverse") == [same[0], other]
+    assert pick_for_problem([*same, other], 2, "shortest") == same[:2]
+    assert pick_for_problem([other, *same], 1, "first") == [other]
 
 
-TEXTS = st.lists(st.sampled_from("abc"), min_size=4, max_size=9).map(" ".join)
+TEXTS = st.lists(st.sampled_from("abc"), min_size=4, max_size=9).map_problems(" ".join)
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=8, unique=True), st.integers(1, 5))
 @settings(max_examples=60, deadline=None)
 def test_each_diverse_pick_is_the_farthest_from_those_before(texts, count):
     group = [found("p", t, len(t)) for t in texts]
-    taken = pick(group, count, "diverse")
+    taken = pick_for_problem(group, count, "diverse")
     assert len(taken) == min(count, len(group)) == len({id(t) for t in taken})
     if len(group) <= count:
         return

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from ponder.errors import TaskError
 from ponder.funnel import Funnel
-from ponder.reason.harvest import Origin, as_trace, journeys, outcomes, tell, wrong_turns
-from ponder.reason.harvest.journeys import AWAYS, RESTARTS, RETURNS, Turn
-from ponder.types import Problem, Score, Step, Trace, ids, user
+from ponder.reason.harvest import Origin, journey_trace, harvest_journeys, outcomes_by_step, compose_journey, wrong_turns
+from ponder.reason.harvest.journeys import AWAYS, RESTARTS, RETURNS, WrongTurn
+from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 from ponder.verify import FinalNumber
 
 EOS = 3  # no character of a test's
@@ -53,7 +53,7 @@ def test_into_the_wrong_branch_back_and_on(grow):
     assert text == f"First, add to 5. {back}add to 4. So \\boxed{{4}}"  # the wrong answer itself is not told
     assert [p.step for p in parts] == [1, 2, None, 4, 5]
     assert one.row["from"] == {"run": "r", "at": 1, "problem": "p/0", "steps": [0, 1, 4, 5], "wrong": [2]}
-    assert FinalNumber().judge(text, "4").value == 1.0
+    assert FinalNumber().grade(text, "4").value == 1.0
 
 
 def test_whole_wrong_answers_stand_inside_the_thinking(grow):
@@ -61,7 +61,7 @@ def test_whole_wrong_answers_stand_inside_the_thinking(grow):
     ((one, _),), _ = told(trace)
     text = one.row["messages"][-1]["content"]
     assert text.startswith("<think>\n2 + 2 = 5") and text.endswith("</think>\n2 + 2 = 4. \\boxed{4}")
-    assert FinalNumber().judge(text, "4").value == 1.0
+    assert FinalNumber().grade(text, "4").value == 1.0
     assert any(word in text for word in RESTARTS)
 
 
@@ -70,12 +70,12 @@ def test_thinking_tags_are_not_doubled(grow):
     ((one, _),), _ = told(grow((wrong, 0.0), (right, 1.0)))
     text = one.row["messages"][-1]["content"]
     assert text.count("<think>") == text.count("</think>") == 1 and "\\boxed{5}" not in text and "It is 5." in text
-    assert FinalNumber().judge(text, "4").value == 1.0
+    assert FinalNumber().grade(text, "4").value == 1.0
     # The prompt opened the thinking: the answer has only the end of it.
     ((one, _),), _ = told(grow(("It is 5.</think>\\boxed{5}", 0.0), ("It is 4.</think>\\boxed{4}", 1.0)))
     text = one.row["messages"][-1]["content"]
     assert text.startswith("It is 5.") and "<think>" not in text and text.count("</think>") == 1
-    assert FinalNumber().judge(text, "4").value == 1.0
+    assert FinalNumber().grade(text, "4").value == 1.0
 
 
 def test_a_turn_after_the_thinking_cannot_be_told(grow):
@@ -119,8 +119,8 @@ def test_a_corrected_answer_is_a_journey(grow):
     assert funnel.stages["corrections"] == 1  # what was right already is not corrected
     one, parts = next((one, parts) for one, parts in found if one.row["from"]["steps"] == [4, 5])
     assert one.text.startswith("<think>\nFirst. \\boxed{5}\n\n") and one.text.endswith("</think>\nNo: \\boxed{4}")
-    assert FinalNumber().judge(one.text, "4").value == 1.0 and one.row["from"]["wrong"] == [1, 2]
-    alone = as_trace(trace, parts, Letters())
+    assert FinalNumber().grade(one.text, "4").value == 1.0 and one.row["from"]["wrong"] == [1, 2]
+    alone = journey_trace(trace, parts, Letters())
     assert alone is not None and alone.steps[0].token_ids.tolist() == trace.steps[0].token_ids.tolist()
 
 
@@ -145,7 +145,7 @@ def test_the_most_visited_way_is_followed(grow):
 def test_tokens_are_those_that_were_sampled(grow):
     trace = grow(("five", 0.0), ("two ", [("three", 0.0), ("four", 1.0)]))
     (found,), _ = told(trace, turns=5)
-    alone = as_trace(trace, found[1], Letters())
+    alone = journey_trace(trace, found[1], Letters())
     assert alone is not None
     assert "".join(s.text for s in alone.steps[1:]) == found[0].text
     for step in alone.steps[1:]:
@@ -163,7 +163,7 @@ def test_tokens_are_those_that_were_sampled(grow):
 def test_cut_thoughts_have_no_tokens(grow):
     trace = grow(("<think>5</think>5", 0.0), ("<think>4</think>4", 1.0))
     ((_, parts),), _ = told(trace)
-    assert as_trace(trace, parts, Letters()) is None
+    assert journey_trace(trace, parts, Letters()) is None
 
 
 def test_another_tokenizer_is_refused(grow):
@@ -171,7 +171,7 @@ def test_another_tokenizer_is_refused(grow):
     ((_, parts),), _ = told(trace)
     trace.steps[2].token_ids = ids([5, 6])
     with pytest.raises(TaskError, match="another one wrote the"):
-        as_trace(trace, parts, Letters())
+        journey_trace(trace, parts, Letters())
 
     class Breaks:
         tokens = Letters.tokens
@@ -180,7 +180,7 @@ def test_another_tokenizer_is_refused(grow):
             raise IndexError("beyond the vocabulary")
 
     with pytest.raises(TaskError, match="another one wrote the"):
-        as_trace(trace, parts, Breaks())
+        journey_trace(trace, parts, Breaks())
 
 
 @given(st.integers(0, 100_000))
@@ -189,7 +189,7 @@ def test_any_tree_told_is_its_right_path_with_whole_detours(seed):
     """However a tree grew: the right path stands in order, what is between are wrong thoughts and known words, the
     tokens are those of the trace, and a reader finds the right answer only."""
     rng = random.Random(seed)
-    trace = Trace(Problem("p", user("?"), "4"), [Step(None, "?", letters("?"))])
+    trace = Trace(Problem("p", user_messages("?"), "4"), [Step(None, "?", letters("?"))])
     for number in range(rng.randint(1, 14)):
         parent = rng.choice([i for i, s in enumerate(trace.steps) if not s.done])
         done, right = rng.random() < 0.5, rng.random() < 0.4
@@ -209,8 +209,8 @@ def test_any_tree_told_is_its_right_path_with_whole_detours(seed):
         assert [i for i in told if i in path] == path[1:] and sorted(told) == sorted([*path[1:], *wrong])
         assert not set(path) & set(wrong) and 1 <= one.row["turns"] <= 3
         assert all(best is None or best < 1 for best in (outcomes(trace, "accuracy")[i].best for i in wrong))
-        assert FinalNumber().judge(one.text, "4").value == 1.0
-        alone = as_trace(trace, parts, Letters())
+        assert FinalNumber().grade(one.text, "4").value == 1.0
+        alone = journey_trace(trace, parts, Letters())
         assert alone is not None and [s.parent for s in alone.steps] == [None, *range(len(parts))]
         body = [int(t) for s in alone.steps[1:] for t in s.token_ids]
         assert "".join(map(chr, body[:-1])) == one.text and body[-1] == EOS and EOS not in body[:-1]
@@ -218,6 +218,6 @@ def test_any_tree_told_is_its_right_path_with_whole_detours(seed):
 
 def test_tell_by_hand(grow):
     trace = grow(("a", [("b", 1.0), ("x", [])]))
-    parts = tell(trace, 2, [Turn(1, (3,))], random.Random(0))
+    parts = compose_journey(trace, 2, [WrongTurn(1, (3,))], random.Random(0))
     assert parts is not None and [p.step for p in parts] == [1, 3, None, 2]
     assert np.all([p.text == trace.steps[p.step].text for p in parts if p.step is not None])

@@ -13,20 +13,20 @@ from ponder.pipelines.solve import solve
 from ponder.reason.harvest import (
     Origin,
     answer_pairs,
-    chains,
-    journeys,
-    merged,
-    outcomes,
+    harvest_chains,
+    harvest_journeys,
+    merge_estimates,
+    outcomes_by_step,
     sibling_pairs,
     step_labels,
-    supervision,
+    operator_supervision,
     told_once,
-    values,
+    prefix_values,
     woven,
 )
-from ponder.reason.operators.auto_cut import shows
-from ponder.reason.strategies import MCTS, Beam, Ensemble, Refine, STaR
-from ponder.types import Completion, Problem, Score, ids, user
+from ponder.reason.operators.auto_cut import is_cut_probe
+from ponder.reason.strategies import MCTS, BeamSearch, Ensemble, SelfRefine, STaR
+from ponder.types import Completion, Problem, Score, ids, user_messages
 from ponder.verify import FinalNumber
 
 
@@ -65,7 +65,7 @@ class Judges:
 
 
 def searched(strategy, seed=0):
-    problem = Problem("p", user("What is 2 + 2?"), "4")
+    problem = Problem("p", user_messages("What is 2 + 2?"), "4")
     return asyncio.run(solve(problem, strategy, Thinker(seed), Judges(), guide=Judges(), oracle=True))
 
 
@@ -80,31 +80,31 @@ def test_values_are_what_the_search_backed_up(settings, seed):
     for i in visited:
         assert found[i].mean == pytest.approx(trace.steps[i].value)
         assert found[i].weight == pytest.approx(trace.steps[i].visits)
-    told = merged(values(trace, "accuracy", Funnel(), Origin()), Funnel())
+    told = merge_estimates(prefix_values(trace, "accuracy", Funnel(), Origin()), Funnel())
     assert all("q" not in one.row or one.row["q"] == pytest.approx(one.row["value"]) for one in told)
     labels = [label for row in told_once(woven(told)) for label in row.row["labels"] if label is not None]
     assert sorted(labels) == pytest.approx(sorted(one.row["value"] for one in told))  # each stands once
 
 
-@pytest.mark.parametrize("strategy", [Ensemble(6), MCTS(simulations=12, rollouts=1), Beam(), Refine(), STaR()], ids=str)
+@pytest.mark.parametrize("strategy", [Ensemble(6), MCTS(simulations=12, rollouts=1), BeamSearch(), SelfRefine(), STaR()], ids=str)
 def test_everything_can_be_taken_of_every_search(strategy):
     trace = searched(strategy, 3)
     read = FinalNumber()
     for one in chains(trace, "accuracy", Funnel(), Origin()):
-        assert read.judge(one.text, "4").value == 1.0
+        assert read.grade(one.text, "4").value == 1.0
     for one, _ in journeys(trace, "accuracy", Funnel(), Origin()):
-        assert read.judge(one.text, "4").value == 1.0
+        assert read.grade(one.text, "4").value == 1.0
     for harvest in (answer_pairs, sibling_pairs):
         for one in harvest(trace, "accuracy", Funnel(), Origin()):
-            assert read.judge(one.row["chosen"], "4").value == 1.0
-            assert read.judge(one.row["rejected"], "4").value == 0.0
-    prefixes = merged(step_labels(trace, "accuracy", Funnel(), Origin()), Funnel())
+            assert read.grade(one.row["chosen"], "4").value == 1.0
+            assert read.grade(one.row["rejected"], "4").value == 0.0
+    prefixes = merge_estimates(step_labels(trace, "accuracy", Funnel(), Origin()), Funnel())
     for one in told_once(woven(prefixes)):
         assert len(one.row["completions"]) == len(one.row["labels"]) == len(one.row["hard"])
         known = [label for label in one.row["labels"] if label is not None]
         assert known and all(0 <= label <= 1 for label in known)
-    (one,) = supervision(trace, "accuracy", Funnel(), Origin())
+    (one,) = operator_supervision(trace, "accuracy", Funnel(), Origin())
     made = sorted(i for event in one.row["operators"] for i in event.get("made", ()))
-    looks = {j for i, step in enumerate(trace.steps) if shows(step) for j in (i, step.parent)}  # to choose a cut
+    looks = {j for i, step in enumerate(trace.steps) if is_cut_probe(step) for j in (i, step.parent)}  # to choose a cut
     assert len(looks) == (2 if hasattr(strategy, "cut") else 0)
     assert made == [i for i in range(1, len(trace.steps)) if i not in looks]  # others are made by one operator each

@@ -11,14 +11,14 @@ from ponder.reason.harvest import (
     answer_pairs,
     labelled_tree,
     labels_on,
-    merged,
-    operators,
-    outcomes,
+    merge_estimates,
+    operator_events,
+    outcomes_by_step,
     sibling_pairs,
     step_labels,
-    supervision,
+    operator_supervision,
     told_once,
-    values,
+    prefix_values,
     woven,
 )
 from ponder.types import Score, Step, ids
@@ -45,13 +45,13 @@ def test_every_wrong_answer_is_rejected_before_one_is_twice(grow):
 def test_no_pair_without_a_difference(grow):
     funnel = Funnel()
     assert list(answer_pairs(grow(("4", 1.0), ("four", 1.0)), "accuracy", funnel, O)) == []
-    assert funnel.lost["groups that differ"] == {"all answers alike": 1}
+    assert funnel.dropped["groups that differ"] == {"all answers alike": 1}
     assert list(answer_pairs(grow(("4", 0.6), ("5", 0.3)), "accuracy", Funnel(), O, margin=0.5)) == []
     (one,) = answer_pairs(grow(("4", 0.6), ("5", 0.3)), "accuracy", Funnel(), O, margin=0.25)
     assert one.row["chosen"] == "4"
     funnel = Funnel()
     assert list(answer_pairs(grow(("4", 1.0), ("4", 0.0)), "accuracy", funnel, O)) == []  # a verdict that wavers
-    assert funnel.lost["pairs"] == {"of equal text": 1}
+    assert funnel.dropped["pairs"] == {"of equal text": 1}
 
 
 def test_siblings_are_told_to_an_end(grow):
@@ -78,12 +78,12 @@ def test_a_wrong_answer_is_never_chosen(grow):
     trace = grow(("good ", [cut, ("5", 0.0)]), ("bad ", [("6", 0.0)]))
     funnel = Funnel()
     assert list(sibling_pairs(trace, "accuracy", funnel, O, margin=0.5)) == []
-    assert funnel.lost["told to answers that differ"] == {"the better one's were cut off": 1}
+    assert funnel.dropped["told to answers that differ"] == {"the better one's were cut off": 1}
 
 
 def ways(*traces, own=False, scorer="accuracy", found=None):
     found = found or [one for t in traces for one in step_labels(t, scorer, Funnel(), O, own=own)]
-    return [one.row for one in told_once(woven(merged(found, Funnel())))]
+    return [one.row for one in told_once(woven(merge_estimates(found, Funnel())))]
 
 
 def test_labels_are_mean_and_any_and_told_once(grow):
@@ -96,7 +96,7 @@ def test_labels_are_mean_and_any_and_told_once(grow):
         (["a ", "c"], [None, 0.0], [None, False], [0, 1]),
     ]  # the undecided answer has none
     lost = {"no answer below them was judged": 1, "nothing was written": 1}
-    assert funnel.lost == {"prefixes with an outcome": lost} and funnel.stages == {"prefixes with an outcome": 5}
+    assert funnel.dropped == {"prefixes with an outcome": lost} and funnel.stages == {"prefixes with an outcome": 5}
 
 
 def test_labels_of_one_prefix_are_joined(grow):
@@ -105,7 +105,7 @@ def test_labels_of_one_prefix_are_joined(grow):
     rows = ways(a, b)
     assert rows[0]["labels"] == [pytest.approx(2 / 5), 1.0] and rows[0]["answers"] == [5, 2]
     assert [r["labels"] for r in rows[1:]] == [[None, 0.0]] * 3 and rows[0]["hard"] == [True, True]
-    few = told_once(woven(merged(step_labels(b, "accuracy", Funnel(), O), Funnel()))[1:])
+    few = told_once(woven(merge_estimates(step_labels(b, "accuracy", Funnel(), O), Funnel()))[1:])
     assert few[0].row["labels"] == [pytest.approx(1 / 3), 0.0], "what is told once is told in what was kept"
 
 
@@ -131,7 +131,7 @@ def test_a_labelled_tree_holds_thoughts_and_nothing_else(grow):
     trace = grow(("ask ", [("", [("so 7", 1.0), ("", 0.0), ("?", None)])]), ("8", 0.0))
     tool = trace.add(Step(1, "[7] ", ids([1])))
     trace.add(Step(tool, "is 9", ids([5]), np.zeros(1, np.float32), "eos", scores={"accuracy": Score(0.0)}))
-    trace.add(Step(1, "good?", ids([5]), np.zeros(1, np.float32), "eos", aside=True))
+    trace.add(Step(1, "good?", ids([5]), np.zeros(1, np.float32), "eos", meta=True))
     other = trace.add(Step(None, "merge", ids([5]), cites=(1,)))
     trace.add(Step(other, "7", ids([5]), np.zeros(1, np.float32), "eos", scores={"accuracy": Score(1.0)}))
     tree = labelled_tree(trace, outcomes(trace, "accuracy"), "label")
@@ -162,18 +162,18 @@ def by_prefix(found):
 def test_values_are_weighted_by_visits(grow):
     trace = grow(("a\n", [("x", 1.0, {"visits": 3}), ("y", 0.0, {"visits": 1})], {"visits": 4}), ("u", [("v", None)]))
     funnel = Funnel()
-    rows = by_prefix(values(trace, "accuracy", funnel, O))
+    rows = by_prefix(prefix_values(trace, "accuracy", funnel, O))
     assert rows["a",]["value"] == pytest.approx(3 / 4) and rows["a",]["visits"] == 4
     assert rows["a", "x"]["value"] == 1.0 and rows["a", "y"]["value"] == 0.0
-    assert set(rows) == {("a",), ("a", "x"), ("a", "y")} and funnel.lost["prefixes with an outcome"].total() == 2
-    assert set(by_prefix(values(trace, "accuracy", Funnel(), O, least=3))) == {("a",), ("a", "x")}
+    assert set(rows) == {("a",), ("a", "x"), ("a", "y")} and funnel.dropped["prefixes with an outcome"].total() == 2
+    assert set(by_prefix(prefix_values(trace, "accuracy", Funnel(), O, min_visits=3))) == {("a",), ("a", "x")}
 
 
 def test_estimates_of_one_prefix_are_joined(grow):
     a = grow(("s", [("x", 1.0), ("y", 0.0)]))
     b = grow(("s", [("x", 1.0), ("z", 1.0)]))
     funnel = Funnel()
-    rows = by_prefix(merged([one for t in (a, b) for one in values(t, "accuracy", Funnel(), O)], funnel))
+    rows = by_prefix(merge_estimates([one for t in (a, b) for one in prefix_values(t, "accuracy", Funnel(), O)], funnel))
     assert rows["s",]["value"] == pytest.approx(3 / 4) and rows["s",]["visits"] == 4
     assert rows["s", "x"]["visits"] == 2 and rows["s", "y"]["value"] == 0.0 and "q" not in rows["s", "x"]
     assert funnel.stages == {"distinct prefixes": 4}
@@ -182,13 +182,13 @@ def test_estimates_of_one_prefix_are_joined(grow):
 def test_backed_up_values_are_joined_by_visits(grow):
     a = grow(("x", 1.0, {"visits": 3, "value": 0.9}))
     b = grow(("x", 1.0, {"visits": 1, "value": 0.5}))
-    (one,) = merged([one for t in (a, b) for one in values(t, "accuracy", Funnel(), O)], Funnel())
+    (one,) = merge_estimates([one for t in (a, b) for one in prefix_values(t, "accuracy", Funnel(), O)], Funnel())
     assert one.row["q"] == pytest.approx(0.8) and one.row["visits"] == 4 and one.row["value"] == 1.0
 
 
 def test_values_are_told_once_along_the_ways(grow):
     trace = grow(("a", [("x", 1.0), ("b", [("y", 0.0), ("z", 1.0)])]), ("w", 0.0), ("", 0.0))
-    whole = woven(merged(values(trace, "accuracy", Funnel(), O), Funnel()))
+    whole = woven(merge_estimates(prefix_values(trace, "accuracy", Funnel(), O), Funnel()))
     rows = [one.row for one in told_once(whole)]
     assert [(r["completions"], r["labels"]) for r in rows] == [
         (["a", "x"], [pytest.approx(2 / 3), 1.0]),
@@ -198,7 +198,7 @@ def test_values_are_told_once_along_the_ways(grow):
     ]  # and one that ended at once, which no file of steps can hold
     assert [r["visits"] for r in rows] == [[3, 1], [0, 2, 1], [0, 0, 1], [1]]
     assert told_once(whole[2:])[0].row["labels"] == [pytest.approx(2 / 3), 0.5, 1.0]
-    few = woven(list(values(trace, "accuracy", Funnel(), O, least=2)))
+    few = woven(list(prefix_values(trace, "accuracy", Funnel(), O, min_visits=2)))
     assert [(f.row["completions"], f.row["labels"]) for f in few] == [(["a", "b"], [pytest.approx(2 / 3), 0.5])]
 
 
@@ -215,7 +215,7 @@ def test_operators_of_a_search(grow):
 
     a, b = think(0), think(0)  # 1, 2
     c = think(a)  # 3
-    asked = trace.add(Step(c, "good?", ids([1]), aside=True))  # 4
+    asked = trace.add(Step(c, "good?", ids([1]), meta=True))  # 4
     think(asked, aside=True)  # 5
     d = think(c)  # 6: an aside is no thought to go back from
     e = think(a)  # 7: back to 1, on the way to 6
@@ -249,7 +249,7 @@ def test_operators_of_a_search(grow):
 
 def test_what_an_operator_gained(grow):
     trace = grow(("a", [("x", 1.0), ("y", 1.0)]), ("b", 0.0))
-    (one,) = supervision(trace, "accuracy", Funnel(), O)
+    (one,) = operator_supervision(trace, "accuracy", Funnel(), O)
     assert [(e["operator"], e.get("gain")) for e in one.row["operators"]] == [
         ("generate", pytest.approx(1.0 - 2 / 3)),
         ("generate", pytest.approx(0.0)),
@@ -258,4 +258,4 @@ def test_what_an_operator_gained(grow):
     ]
     assert one.row["thoughts"][2] == {"parent": 1, "text": "x"}
     funnel = Funnel()
-    assert list(supervision(grow(), "accuracy", funnel, O)) == [] and funnel.stages == {"with an operator": 0}
+    assert list(operator_supervision(grow(), "accuracy", funnel, O)) == [] and funnel.stages == {"with an operator": 0}

@@ -17,21 +17,21 @@ from ponder.jobs import decode, encode
 from ponder.pipelines.solve import solve
 from ponder.reason.budget import Budget
 from ponder.reason.strategies.tools import ToolChain
-from ponder.reason.tools import Calculator, Call, Python, SumChecker
+from ponder.reason.tools import CalculatorTool, ToolCall, PythonTool, SumChecker
 from ponder.reason.tools.calculator import calculate
-from ponder.reason.tools.tool import last_call
-from ponder.types import Problem, Sampling, Step, Trace, ids, user
-from ponder.verify.sandbox import SandboxError, level
+from ponder.reason.tools.tool import last_complete_call
+from ponder.types import Problem, Sampling, Step, Trace, ids, user_messages
+from ponder.verify.sandbox import SandboxError, detect_isolation
 
 from ..speaking import Speaker, tree
 
-CALC = ToolChain((Calculator(),), tell=False)
+CALC = ToolChain((CalculatorTool(),), describe_tools=False)
 ONE = ["<calc>", "1</calc>", "ok"]
 
 
 def jailed() -> bool:
     try:
-        level()
+        detect_isolation()
     except SandboxError:
         return False
     return True
@@ -43,7 +43,7 @@ sandboxed = pytest.mark.skipif(not jailed(), reason="no sandbox can be had on th
 def think(strategy: ToolChain, policy: Speaker, tokens: int | None = None, **more: Any) -> Trace:
     assert decode(encode(strategy)) == strategy
     budget = Budget(tokens) if tokens else None
-    return asyncio.run(solve(Problem("p", user("Q")), strategy, policy, budget=budget, **more))
+    return asyncio.run(solve(Problem("p", user_messages("Q")), strategy, policy, budget=budget, **more))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_chain_with_a_calculator_by_hand() -> None:
 
 def test_calls_are_bounded_and_the_prompt_tells_of_tools() -> None:
     policy = Speaker(lambda text, _: "1+1</calc>" if text.endswith("<calc>") else "<calc>1+1</calc>")
-    trace = think(replace(CALC, calls=3, tell=True), policy)
+    trace = think(replace(CALC, max_calls=3, describe_tools=True), policy)
     assert sum(not s.sampled for s in trace.steps[2:]) == 3
     assert trace.steps[-1].text == "<calc>1+1</calc>" and trace.steps[-1].done, "nobody answers a fourth"
     assert "You have a calculator" in trace.steps[1].text
@@ -87,11 +87,11 @@ def test_calls_are_bounded_and_the_prompt_tells_of_tools() -> None:
 
 def test_errors_are_told_to_the_model() -> None:
     @dataclass(frozen=True)
-    class Broken(Calculator):
-        async def __call__(self, said: str, earlier: Sequence[Call]) -> str:
+    class Broken(CalculatorTool):
+        async def __call__(self, said: str, earlier: Sequence[ToolCall]) -> str:
             raise RuntimeError("no battery")
 
-    trace = asyncio.run(solve(Problem("p", user("Q")), ToolChain((Broken(),), tell=False), Speaker(ONE)))
+    trace = asyncio.run(solve(Problem("p", user_messages("Q")), ToolChain((Broken(),), describe_tools=False), Speaker(ONE)))
     assert trace.steps[3].text == "<result>[the tool failed: RuntimeError: no battery]</result>"
     wrong = think(CALC, Speaker(["<calc>", "1/0</calc>", "ok"]))
     assert "divides by zero" in wrong.steps[3].text and wrong.text(4).endswith("ok")
@@ -99,19 +99,19 @@ def test_errors_are_told_to_the_model() -> None:
 
 def test_long_results_are_cut_and_cannot_end_their_frame() -> None:
     @dataclass(frozen=True)
-    class Loud(Calculator):
-        async def __call__(self, said: str, earlier: Sequence[Call]) -> str:
+    class Loud(CalculatorTool):
+        async def __call__(self, said: str, earlier: Sequence[ToolCall]) -> str:
             return "```" + "<|" + "x" * 100
 
-    how = ToolChain((Loud(),), tell=False, longest=10)
-    trace = asyncio.run(solve(Problem("p", user("Q")), how, Speaker(ONE)))
+    how = ToolChain((Loud(),), describe_tools=False, max_result_chars=10)
+    trace = asyncio.run(solve(Problem("p", user_messages("Q")), how, Speaker(ONE)))
     assert trace.steps[3].text == "<result>'''< |\n[95 characters left out]\nxxxxx</result>"
 
 
 def test_a_fence_that_opens_is_no_call_yet() -> None:
-    how = ToolChain((Python(),), tell=False)
-    assert last_call("a ```python\nprint(1)\n``` b", Python()) == "print(1)\n"
-    assert last_call("a ```python\nprint(1)", Python()) is None and last_call("```", Python()) is None
+    how = ToolChain((PythonTool(),), describe_tools=False)
+    assert last_complete_call("a ```python\nprint(1)\n``` b", PythonTool()) == "print(1)\n"
+    assert last_complete_call("a ```python\nprint(1)", PythonTool()) is None and last_complete_call("```", PythonTool()) is None
     trace = think(how, Speaker(["```text\nno code\n``` done"]))
     assert [s.text for s in trace.steps[1:]] == ["```text\nno code\n``` done"] and trace.chosen == 1
     asked = think(how, Speaker(["a ```python\n", "x", "done"]))  # it never ends its call
@@ -158,7 +158,7 @@ def test_python_in_the_sandbox_with_a_session() -> None:
     policy = Speaker([
         "Let me see.\n```python\n", "x = 6\nprint('half', x)\n```", " then\n```python\n", "x * 7\n```", "It is 42.",
     ])  # fmt: skip
-    trace = think(ToolChain((Python(),), tell=False), policy)
+    trace = think(ToolChain((PythonTool(),), describe_tools=False), policy)
     results = [s.text for s in trace.steps[1:] if not s.sampled]
     assert results == ["\n```output\nhalf 6\n```\n", "\n```output\n42\n```\n"]
     assert trace.text(trace.chosen or 0).endswith("It is 42.")
@@ -166,31 +166,31 @@ def test_python_in_the_sandbox_with_a_session() -> None:
 
 @sandboxed
 def test_python_tells_its_errors_and_does_not_repeat_what_hangs() -> None:
-    run = Python()
+    run = PythonTool()
     assert "ZeroDivisionError" in asyncio.run(run("1 / 0", []))
     assert asyncio.run(run("pass", [])) == "[nothing was printed]"
-    seen = [Call("while True: pass", "[timed out]"), Call("y = 1; import sys; sys.exit()", ""), Call("z = 2", "")]
+    seen = [ToolCall("while True: pass", "[timed out]"), ToolCall("y = 1; import sys; sys.exit()", ""), ToolCall("z = 2", "")]
     assert asyncio.run(run("print(y + z)", seen)) == "3"
-    assert "NameError" in asyncio.run(Python(session=False)("print(y)", [Call("y = 1", "")]))
+    assert "NameError" in asyncio.run(PythonTool(session=False)("print(y)", [ToolCall("y = 1", "")]))
 
 
 def test_the_checker_works_out_what_the_steps_say() -> None:
-    trace = Trace(Problem("p", user("Q")), [Step(None, "Q", ids([1]))])
+    trace = Trace(Problem("p", user_messages("Q")), [Step(None, "Q", ids([1]))])
     for parent, text in [(0, "3 + 4 = 7. "), (1, "7 * 2 = 15, and 15 - 1 = 14."), (2, "So 14.")]:
         trace.add(Step(parent, text, ids([1])))
     alone = asyncio.run(SumChecker()(trace, [1, 2, 3]))
     assert [s.value for s in alone] == [1.0, 0.5, 1.0] and "7 * 2 = 15" in alone[1].reason
-    path = asyncio.run(SumChecker("path", silent=None)(trace, [1, 2, 3]))
+    path = asyncio.run(SumChecker("path", score_without_equations=None)(trace, [1, 2, 3]))
     assert [s.value for s in path] == pytest.approx([1.0, 2 / 3, 2 / 3])
-    assert SumChecker(silent=None).judge("no sums").value is None
+    assert SumChecker(score_without_equations=None).grade("no sums").value is None
 
 
 def test_bad_settings() -> None:
     with pytest.raises(UsageError, match="needs a tool"):
         ToolChain(())
     with pytest.raises(UsageError, match="result"):
-        ToolChain((Calculator(shown="42"),))
+        ToolChain((CalculatorTool(result_template="42"),))
     with pytest.raises(UsageError, match="marks"):
-        ToolChain((Calculator(end=""),))
+        ToolChain((CalculatorTool(end_marker=""),))
     with pytest.raises(UsageError, match="Did you mean 'path'"):
         SumChecker("pth")  # type: ignore[arg-type]

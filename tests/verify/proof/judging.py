@@ -10,7 +10,7 @@ import pytest
 
 from ponder.types import Score
 from ponder.verify.proof import ProofScorer
-from ponder.verify.sandbox import SandboxError, shared
+from ponder.verify.sandbox import SandboxError, shared_sandbox
 
 
 def block(proof: str) -> str:
@@ -19,10 +19,10 @@ def block(proof: str) -> str:
 
 def need(scorer: ProofScorer) -> None:
     """Skip where the checker or the sandbox is missing."""
-    if missing := scorer.ready():
+    if missing := scorer.missing_tools():
         pytest.skip(missing)
     try:
-        shared()
+        shared_sandbox()
     except SandboxError as error:
         pytest.skip(f"no sandbox here: {error}")
 
@@ -32,4 +32,4 @@ def judge_all(scorer: ProofScorer, cases: Mapping[str, tuple[str, Mapping[str, A
     need(scorer)
     with ThreadPoolExecutor(4) as threads:
         given = [(block(proof), gold) for proof, gold in cases.values()]
-        return dict(zip(cases, threads.map(lambda case: scorer.judge(*case), given), strict=True))
+        return dict(zip(cases, threads.map(lambda case: scorer.grade(*case), given), strict=True))

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ponder.protocols import Scorer
-from ponder.types import Problem, Score, Step, Trace, ids, user
-from ponder.verify.proof import Coq, bounds, process
+from ponder.types import Problem, Score, Step, Trace, ids, user_messages
+from ponder.verify.proof import Coq, checker_limits, process
 from ponder.verify.proof import coq as module
-from ponder.verify.proof.coq import assumptions, context, message
-from ponder.verify.proof.scorer import Undecided
-from ponder.verify.proof.vernacular import Text, read, without_comments
+from ponder.verify.proof.coq import parse_assumptions, parse_coqchk_context, message
+from ponder.verify.proof.scorer import CheckerFailed
+from ponder.verify.proof.vernacular import CoqSource, check_coq_source, without_comments
 from verify.proof.coq_cases import CHEATS, ENDLESS, FALSE, HONEST, KERNEL, Case
 from verify.proof.judging import block, judge_all, need
 
@@ -44,7 +44,7 @@ def cheats() -> dict[str, Score]:
 @pytest.fixture(scope="module")
 def unfenced() -> dict[str, Score]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "read", lambda source, trusted: Text(without_comments(source) or "", ""))
+        patch.setattr(module, "read", lambda source, trusted: CoqSource(without_comments(source) or "", ""))
         return verdicts(KERNEL)
 
 
@@ -82,7 +82,7 @@ def test_known_cheats_are_judged_right(data):
 
 
 def test_what_never_ends_is_ended():
-    for name, score in verdicts(ENDLESS, Coq(bounds(1, memory=1 << 30))).items():
+    for name, score in verdicts(ENDLESS, Coq(checker_limits(1, memory=1 << 30))).items():
         # On a machine too busy to give it a second of time, or killed first, nothing is known; it never passes.
         known = score.value == 0.0
         assert known or (score.value is None and score.reason.startswith(("starved", "crashed"))), (name, score)
@@ -91,7 +91,7 @@ def test_what_never_ends_is_ended():
 def test_without_the_fence_the_jail_holds(monkeypatch, tmp_path):
     """Commands that read and write files see neither this machine's files nor leave any."""
     tmp_path.chmod(0o777)
-    monkeypatch.setattr(module, "read", lambda source, trusted: Text(source, ""))
+    monkeypatch.setattr(module, "read", lambda source, trusted: CoqSource(source, ""))
     leak = tmp_path / "leak"
     tries = [
         f'Redirect "{leak}" Print nat.',
@@ -113,7 +113,7 @@ def test_feedback_has_the_place_and_no_paths():
     need(Coq())
     wrong = "Theorem solution : forall n : nat, n + 0 = n.\nProof.\n  intro n. rewrite nothing.\nQed."
     gold = {"statement": "forall n : nat, n + 0 = n", "header": "Require Import List.\nImport ListNotations."}
-    score = Coq().judge(block(wrong), gold)
+    score = Coq().grade(block(wrong), gold)
     assert score.value == 0.0 and "/" not in score.reason
     assert score.reason.startswith("rejected: line 3, characters 19-26: ") and "nothing was not found" in score.reason
 
@@ -126,7 +126,7 @@ def test_feedback_has_the_place_and_no_paths():
 )  # fmt: skip
 def test_a_bad_problem_is_undecided(gold):
     need(Coq())
-    score = Coq().judge(block("Lemma solution : 1 = 1. Proof. trivial. Qed."), gold)
+    score = Coq().grade(block("Lemma solution : 1 = 1. Proof. trivial. Qed."), gold)
     assert score.value is None and score.reason.startswith("bad data: ")
 
 
@@ -139,7 +139,7 @@ def test_it_scores_steps_of_a_trace():
         block("Axiom f : False."),
     ]
     steps = [Step(None, "", ids([])), *(Step(0, text, ids([])) for text in texts)]
-    scores = asyncio.run(Coq()(Trace(Problem("p", user("?"), {"statement": "1 = 1"}), steps), [1, 2, 3]))
+    scores = asyncio.run(Coq()(Trace(Problem("p", user_messages("?"), {"statement": "1 = 1"}), steps), [1, 2, 3]))
     assert [score.value for score in scores] == [1.0, 0.0, 0.0]
     assert scores[0].reason == "proved" and scores[1].reason == "no answer" and "Axiom" in scores[2].reason
 
@@ -147,7 +147,7 @@ def test_it_scores_steps_of_a_trace():
 def test_where_coq_is_missing_nothing_is_decided(monkeypatch):
     monkeypatch.setattr(process, "installed", lambda program, tools: "")
     monkeypatch.setenv("PATH", "")
-    score = Coq().judge(block("Lemma solution : 1 = 1."), {"statement": "1 = 1"})
+    score = Coq().grade(block("Lemma solution : 1 = 1."), {"statement": "1 = 1"})
     assert score.value is None and "apt-get install coq" in score.reason
 
 
@@ -169,19 +169,19 @@ def test_no_comment_survives(source):
      ("Guard (* unclosed", True), ("admitted", False)],
 )  # fmt: skip
 def test_words(source, refused):
-    assert bool(read(source).fault) is refused
+    assert bool(check_coq_source(source).fault) is refused
 
 
 @pytest.mark.parametrize("piece", ["(*", "*)", '"', "(*)", "Print ", "Guard\n", "1_", '(* "', "\n"])
 def test_no_text_takes_long(piece):
     before = time.process_time()
-    read(piece * (50_000 // len(piece)))
+    check_coq_source(piece * (50_000 // len(piece)))
     assert time.process_time() - before < 8
 
 
 def test_words_of_the_problem_are_its_own():
-    assert not read("exact Load.", "Inductive i := Load.").fault
-    assert read("Drop.", "Inductive i := Load.").fault
+    assert not check_coq_source("exact Load.", "Inductive i := Load.").fault
+    assert check_coq_source("Drop.", "Inductive i := Load.").fault
 
 
 SUMMARY = """
@@ -205,19 +205,19 @@ CONTEXT SUMMARY
 
 
 def test_the_summary_of_coqchk():
-    assert context(SUMMARY) == (("Coq.Logic.Classical_Prop.classic", "Judged.Candidate.f"), ("Judged.Candidate.g",))
+    assert parse_coqchk_context(SUMMARY) == (("Coq.Logic.Classical_Prop.classic", "Judged.Candidate.f"), ("Judged.Candidate.g",))
     for changed in ("", SUMMARY.replace("predicative", "impredicative"), SUMMARY.replace("* Axioms", "* Assumed")):
-        with pytest.raises(Undecided):
-            context(changed)
+        with pytest.raises(CheckerFailed):
+            parse_coqchk_context(changed)
 
 
 def test_the_list_of_assumptions():
-    assert assumptions("Closed under the global context\n") == ()
-    assert assumptions("Axioms:\nM.classic : forall P : Prop,\n  P \\/ ~ P\nf : False\n") == ("M.classic", "f")
-    assert assumptions("Axioms:\ng is assumed to be guarded.\n") == ("g is assumed to be guarded.",)
+    assert parse_assumptions("Closed under the global context\n") == ()
+    assert parse_assumptions("Axioms:\nM.classic : forall P : Prop,\n  P \\/ ~ P\nf : False\n") == ("M.classic", "f")
+    assert parse_assumptions("Axioms:\ng is assumed to be guarded.\n") == ("g is assumed to be guarded.",)
     for unreadable in ("", "Axioms:\n", "Closed under the global context\nI\n: True", "f : False"):
-        with pytest.raises(Undecided):
-            assumptions(unreadable)
+        with pytest.raises(CheckerFailed):
+            parse_assumptions(unreadable)
 
 
 def test_the_last_error_counts():
@@ -231,4 +231,4 @@ def test_false_is_false():
     """What the cheats aim at can be refuted."""
     need(Coq())
     refutation = f"Theorem solution : ~ ({FALSE}). Proof. intro h. discriminate (h 0). Qed."
-    assert Coq().judge(block(refutation), {"statement": f"~ ({FALSE})"}).value == 1.0
+    assert Coq().grade(block(refutation), {"statement": f"~ ({FALSE})"}).value == 1.0

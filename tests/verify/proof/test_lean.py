@@ -9,9 +9,9 @@ import pytest
 from ponder.types import Score
 from ponder.verify.proof import Lean, process
 from ponder.verify.proof import lean as module
-from ponder.verify.proof.lean import axioms, fenced, message
-from ponder.verify.proof.process import Outcome
-from ponder.verify.proof.scorer import Undecided
+from ponder.verify.proof.lean import parse_axioms, check_lean_source, message
+from ponder.verify.proof.process import CheckerResult
+from ponder.verify.proof.scorer import CheckerFailed
 from verify.proof.judging import block
 
 GOLD = {
@@ -27,7 +27,7 @@ RESTS = "'Judged.verdict' depends on axioms: [propext,\n Classical.choice,\n Quo
 class Compiler:
     """Stands in for Lean: says what it is told to, and remembers what it was given."""
 
-    def __init__(self, **said: Outcome) -> None:
+    def __init__(self, **said: CheckerResult) -> None:
         self.said, self.sources, self.beside = said, {}, {}
 
     def __call__(self, command, files, limits, keep, env, tools):
@@ -37,7 +37,7 @@ class Compiler:
         self.sources[name] = files[f"{name}.lean"].decode()
         self.beside[name] = {file for file in files if file.endswith(".olean")}
         made = {f"{name}.olean": name.encode()}
-        return self.said.get(name, Outcome("ended", 0, CLEAN if name == "Check" else "", "", made))
+        return self.said.get(name, CheckerResult("ended", 0, CLEAN if name == "Check" else "", "", made))
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def judged(monkeypatch):
         monkeypatch.setattr(module, "run", compiler)
         monkeypatch.setattr(process, "installed", lambda program, tools: f"/bin/{program}")
         monkeypatch.setattr(module, "_toolchain", lambda project, tools: module._Toolchain("/lean/bin/lean", "/libs:."))
-        return Lean().judge(block(proof), gold), compiler
+        return Lean().grade(block(proof), gold), compiler
 
     return judge
 
@@ -65,8 +65,8 @@ def test_the_files(judged):
     assert compiler.beside == {"Goal": set(), "Candidate": {"Goal.olean"}, "Check": {"Goal.olean", "Candidate.olean"}}
 
 
-def ended(code: int, output: str) -> Outcome:
-    return Outcome("ended", code, output, "", {"Check.olean": b"", "Candidate.olean": b""})
+def ended(code: int, output: str) -> CheckerResult:
+    return CheckerResult("ended", code, output, "", {"Check.olean": b"", "Candidate.olean": b""})
 
 
 def test_axioms_must_be_allowed(judged):
@@ -88,9 +88,9 @@ def test_errors_are_feedback(judged):
     assert score.value == 0.0 and score.reason.startswith("wrong: solution does not prove the statement: ")
     score = judged(Goal=ended(1, "Goal.lean:2:1: error: unknown identifier 'x'\n"))[0]
     assert score.value is None and score.reason.startswith("bad data: the statement does not compile")
-    assert judged(Candidate=Outcome("timed out"))[0].value == 0.0
-    assert judged(Goal=Outcome("timed out"))[0].value is None
-    assert judged(Candidate=Outcome("crashed"))[0].value is None
+    assert judged(Candidate=CheckerResult("timed out"))[0].value == 0.0
+    assert judged(Goal=CheckerResult("timed out"))[0].value is None
+    assert judged(Candidate=CheckerResult("crashed"))[0].value is None
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_refused(judged, source):
 @pytest.mark.parametrize("piece", ['"\\', '"', "/-", "-/", "--", "@[", "sorr", "\n", "attribute [", "\\"])
 def test_no_text_takes_long(piece):
     before = time.process_time()
-    fenced(piece * (50_000 // len(piece)))
+    check_lean_source(piece * (50_000 // len(piece)))
     assert time.process_time() - before < 8
 
 
@@ -127,16 +127,16 @@ def test_no_text_takes_long(piece):
      "instance : Inhabited Nat := ⟨0⟩", "theorem t := Nat.rec (motive := fun _ => True) trivial (fun _ h => h)"],
 )  # fmt: skip
 def test_honest_text_passes_the_fence(source):
-    text, fault = fenced(source)
+    text, fault = check_lean_source(source)
     assert not fault and len(text) == len(source) and text.count("\n") == source.count("\n")
 
 
 def test_documented_output():
-    assert axioms(CLEAN) == () and axioms(f"Check.lean:3:0: info: {CLEAN}") == ()
-    assert axioms(RESTS) == module.STANDARD
+    assert parse_axioms(CLEAN) == () and parse_axioms(f"Check.lean:3:0: info: {CLEAN}") == ()
+    assert parse_axioms(RESTS) == module.STANDARD_AXIOMS
     for unreadable in ("", "'other' does not depend on any axioms", CLEAN + CLEAN):
-        with pytest.raises(Undecided):
-            axioms(unreadable)
+        with pytest.raises(CheckerFailed):
+            parse_axioms(unreadable)
     assert (
         message("x/A.lean:3:7: error(lean.unknown): bad\n more\nA.lean:4:0: warning: w", 2)
         == "line 1, column 7: bad\n more"
@@ -147,7 +147,7 @@ def test_documented_output():
 def test_where_lean_is_missing_nothing_is_decided(monkeypatch):
     monkeypatch.setattr(process, "installed", lambda program, tools: "")
     monkeypatch.setenv("PATH", "")
-    score = Lean(project="p").judge(block(PROOF), GOLD)
+    score = Lean(project="p").grade(block(PROOF), GOLD)
     assert score.value is None and score.reason.startswith("Lean is not installed: no lean and no lake under /usr")
 
 

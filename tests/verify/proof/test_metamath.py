@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from ponder.types import Score
 from ponder.verify.proof import Metamath, process
-from ponder.verify.proof.metamath import Malformed, parts, verdict
-from ponder.verify.proof.scorer import Undecided
+from ponder.verify.proof.metamath import MalformedMetamath, split_proof, read_metamath_output
+from ponder.verify.proof.scorer import CheckerFailed
 from verify.proof.judging import block, judge_all, need
 
 # Łukasiewicz's axioms, with one rule. The last theorem is here to be used.
@@ -141,11 +141,11 @@ def test_every_step_counts():
 def test_feedback_says_what_is_wrong():
     need(Metamath())
     gold = {"statement": IDENTITY, "database": DATABASE}
-    score = Metamath().judge(block(ID.replace("ax-2", "ax-9")), gold)
+    score = Metamath().grade(block(ID.replace("ax-2", "ax-9")), gold)
     assert score == Score(
         0.0, "rejected: The token at proof step 38 is not an active statement label or a local label."
     )
-    score = Metamath().judge(block("wph wps ax-1"), gold)
+    score = Metamath().grade(block("wph wps ax-1"), gold)
     assert 'The result is "|- ( ph -> ( ps -> ph ) )"' in score.reason and "SHOW" not in score.reason
 
 
@@ -157,22 +157,22 @@ def test_feedback_says_what_is_wrong():
 )  # fmt: skip
 def test_a_bad_problem_is_undecided(changed):
     need(Metamath())
-    score = Metamath().judge(block(ID), {"statement": IDENTITY, "database": DATABASE, **changed})
+    score = Metamath().grade(block(ID), {"statement": IDENTITY, "database": DATABASE, **changed})
     assert score.value is None and score.reason.startswith("bad data: "), score
 
 
 def test_one_database_for_all_problems(tmp_path):
     need(Metamath())
     (tmp_path / "small.mm").write_text(DATABASE)
-    assert Metamath(str(tmp_path / "small.mm")).judge(block(ID), {"statement": IDENTITY}).value == 1.0
-    score = Metamath(str(tmp_path / "none.mm")).judge(block(ID), {"statement": IDENTITY})
+    assert Metamath(str(tmp_path / "small.mm")).grade(block(ID), {"statement": IDENTITY}).value == 1.0
+    score = Metamath(str(tmp_path / "none.mm")).grade(block(ID), {"statement": IDENTITY})
     assert score.value is None and "none.mm cannot be read" in score.reason
 
 
 def test_where_metamath_is_missing_nothing_is_decided(monkeypatch):
     monkeypatch.setattr(process, "installed", lambda program, tools: "")
     monkeypatch.setenv("PATH", "")
-    score = Metamath().judge(block(ID), {"statement": IDENTITY, "database": DATABASE})
+    score = Metamath().grade(block(ID), {"statement": IDENTITY, "database": DATABASE})
     assert score.value is None and "apt-get install metamath" in score.reason
 
 
@@ -181,13 +181,13 @@ VERIFIED = "All proofs in the database were verified in 0.00 s.\n"
 
 
 def test_what_the_program_says():
-    assert verdict(READ + VERIFIED).value == 1.0
+    assert read_metamath_output(READ + VERIFIED).value == 1.0
     error = '?Error on line 1 of file "judged.mm":\n x\n^\nWrong.\n\n'
-    assert verdict(error + READ + VERIFIED) == Score(0.0, "rejected: Wrong.")
-    assert verdict(f"{READ}Warning: The following $p statement(s) were not proved:  solution\n").value == 0.0
+    assert read_metamath_output(error + READ + VERIFIED) == Score(0.0, "rejected: Wrong.")
+    assert read_metamath_output(f"{READ}Warning: The following $p statement(s) were not proved:  solution\n").value == 0.0
     for unreadable in ("", READ, VERIFIED, f" {READ}{VERIFIED}"):
-        with pytest.raises(Undecided):
-            verdict(unreadable)
+        with pytest.raises(CheckerFailed):
+            read_metamath_output(unreadable)
 
 
 TOKENS = st.sampled_from(
@@ -195,12 +195,12 @@ TOKENS = st.sampled_from(
 )
 
 
-@given(st.lists(TOKENS, max_size=25).map(" ".join))
+@given(st.lists(TOKENS, max_size=25).map_problems(" ".join))
 def test_nothing_but_lemmas_comes_through(text):
     """Whatever is written, what is passed on is balanced and holds neither axioms nor files nor loose hypotheses."""
     try:
-        lemmas, claimed, steps = parts(text, "solution")
-    except Malformed:
+        lemmas, claimed, steps = split_proof(text, "solution")
+    except MalformedMetamath:
         return
     depth = 0
     for token in lemmas:

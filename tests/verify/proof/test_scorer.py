@@ -9,8 +9,8 @@ import pytest
 
 from ponder.types import Score
 from ponder.verify.proof import ProofScorer, proof_in
-from ponder.verify.proof.process import Outcome
-from ponder.verify.proof.scorer import LONGEST, Undecided, settled, shortened
+from ponder.verify.proof.process import CheckerResult
+from ponder.verify.proof.scorer import MAX_PROOF_CHARS, CheckerFailed, score_unfinished, shorten_message
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_one_proof_is_found(text, proof):
     [("x.", "no answer"), ("", "no answer"), ("```\nx.\n", "no answer"), ("```\n\n```", "no answer"),
      ("```\nx.\n```\n```\ny.\n```", "several answers"), ("<think>\n```\nx.\n```\n", "no answer"),
      ("<answer>x.</answer><answer>y.</answer>", "several answers"), ("<answer>x.", "malformed"),
-     (f"```\n{'x' * (LONGEST + 1)}\n```", "too long"), ("```coq x. ```", "no answer")],
+     (f"```\n{'x' * (MAX_PROOF_CHARS + 1)}\n```", "too long"), ("```coq x. ```", "no answer")],
 )  # fmt: skip
 def test_anything_else_is_none(text, reason):
     found = proof_in(text)
@@ -46,32 +46,32 @@ def test_no_text_takes_long(piece):
 class Broken(ProofScorer):
     missing: str = ""
 
-    def ready(self):
+    def missing_tools(self):
         return self.missing
 
-    def check(self, proof, gold):
-        raise Undecided("crashed: by accident")
+    def check_proof(self, proof, gold):
+        raise CheckerFailed("crashed: by accident")
 
 
 def test_what_broke_is_undecided():
-    assert Broken().judge("```\nx\n```", {}) == Score(None, "crashed: by accident")
-    assert Broken("no checker").judge("```\nx\n```", {}) == Score(None, "no checker")
-    assert Broken().judge("no proof", {}) == Score(0.0, "no answer")
-    assert Broken().judge("```\nx\n```", None).reason.startswith("bad data: ")
+    assert Broken().grade("```\nx\n```", {}) == Score(None, "crashed: by accident")
+    assert Broken("no checker").grade("```\nx\n```", {}) == Score(None, "no checker")
+    assert Broken().grade("no proof", {}) == Score(0.0, "no answer")
+    assert Broken().grade("```\nx\n```", None).reason.startswith("bad data: ")
 
 
 def test_who_is_to_blame():
-    assert settled(Outcome("ended", 1), "it") is None
+    assert score_unfinished(CheckerResult("ended", 1), "it") is None
     for fate in ("timed out", "out of memory", "too much output"):
-        score = settled(Outcome(fate), "the proof")
+        score = score_unfinished(CheckerResult(fate), "the proof")
         assert score is not None and score.value == 0.0 and score.reason.startswith(fate)
-        with pytest.raises(Undecided, match=fate):
-            settled(Outcome(fate), "the checker", blamed=False)
+        with pytest.raises(CheckerFailed, match=fate):
+            score_unfinished(CheckerResult(fate), "the checker", blamed=False)
     for fate in ("starved", "crashed"):
-        with pytest.raises(Undecided, match=fate):
-            settled(Outcome(fate), "the proof")
+        with pytest.raises(CheckerFailed, match=fate):
+            score_unfinished(CheckerResult(fate), "the proof")
 
 
 def test_feedback_is_short():
-    assert shortened(" a  \nb \n\n") == "a\nb"
-    assert len(shortened("x" * 10**6)) < 1100
+    assert shorten_message(" a  \nb \n\n") == "a\nb"
+    assert len(shorten_message("x" * 10**6)) < 1100

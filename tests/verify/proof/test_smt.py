@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ponder.types import Score
 from ponder.verify.proof import Invariant, Satisfies
 from ponder.verify.proof import smt as module
-from ponder.verify.proof.smt import Malformed, formula_over, trees, written
+from ponder.verify.proof.smt import MalformedSmt, formula_over, parse_sexprs, to_smtlib
 from verify.proof.judging import block, judge_all, need
 
 FORMULA = """
@@ -109,7 +109,7 @@ def test_a_counterexample_is_shown(invariants):
 )  # fmt: skip
 def test_a_bad_formula_is_undecided(gold):
     need(Satisfies())
-    score = Satisfies().judge(block("x = 1"), gold)
+    score = Satisfies().grade(block("x = 1"), gold)
     assert score.value is None and score.reason.startswith("bad data: "), score
 
 
@@ -119,7 +119,7 @@ def test_a_bad_formula_is_undecided(gold):
 )
 def test_a_bad_system_is_undecided(changed):
     need(Invariant())
-    score = Invariant().judge(block("(<= x n)"), {**COUNTER, **changed})
+    score = Invariant().grade(block("(<= x n)"), {**COUNTER, **changed})
     assert score.value is None and score.reason.startswith("bad data: "), score
 
 
@@ -128,13 +128,13 @@ def test_what_z3_cannot_decide_is_undecided():
     cubes = {"state": {"x": "Int", "y": "Int", "z": "Int"}, "initial": "true", "step": "true",
              "safe": "(not (= (+ (* x x x) (* y y y) (* z z z)) 114))"}  # fmt: skip
     hard = "(not (= (+ (* x x x) (* y y y) (* z z z)) 114))"
-    score = Invariant(module.bounds(1)).judge(block(hard), cubes)
+    score = Invariant(module.checker_limits(1)).grade(block(hard), cubes)
     assert score.value is None, score
 
 
 def test_where_z3_is_missing_nothing_is_decided(monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: None)
-    score = Satisfies().judge(block("x = 1"), {"formula": FORMULA})
+    score = Satisfies().grade(block("x = 1"), {"formula": FORMULA})
     assert score.value is None and "pip install z3-solver" in score.reason
 
 
@@ -143,11 +143,11 @@ ATOMS = st.sampled_from(["x", "n", "1", "2.5", "and", "<="])
 
 @given(st.recursive(ATOMS, lambda inner: st.lists(inner, max_size=4), max_leaves=20))
 def test_written_is_the_inverse_of_trees(tree):
-    assert trees(written(tree)) == [tree]
-    assert formula_over(written(tree), frozenset({"x", "n"})) == tree
+    assert parse_sexprs(to_smtlib(tree)) == [tree]
+    assert formula_over(to_smtlib(tree), frozenset({"x", "n"})) == tree
 
 
 @given(st.text('()x1 ;|"\n', max_size=30))
 def test_no_text_comes_through_unread(text):
-    with suppress(Malformed):
-        assert trees(written(formula_over(text, frozenset("x")))) == trees(text)
+    with suppress(MalformedSmt):
+        assert parse_sexprs(to_smtlib(formula_over(text, frozenset("x")))) == parse_sexprs(text)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ponder.verify.proof import Coq, Lean, Metamath, bounds, process
+from ponder.verify.proof import Coq, Lean, Metamath, checker_limits, process
 from ponder.verify.proof import lean as lean_module
-from ponder.verify.sandbox import level
+from ponder.verify.sandbox import detect_isolation
 from verify.proof.judging import block
 
-pytestmark = pytest.mark.skipif(level().rung != "namespaces", reason=f"a checker needs namespaces: {level()}")
-LIMITS = bounds(20)
+pytestmark = pytest.mark.skipif(detect_isolation().rung != "namespaces", reason=f"a checker needs namespaces: {detect_isolation()}")
+LIMITS = checker_limits(20)
 
 
 @pytest.fixture
@@ -37,16 +37,16 @@ def program(root: Path, name: str, script: str) -> Path:
 
 def test_a_program_and_its_library_are_found(toolchain):
     program(toolchain, "checker", 'cat "$(dirname "$0")/../lib/said"; cat given\n')
-    outcome = process.run(["checker"], {"given": b"a file"}, LIMITS, tools=(str(toolchain),))
+    outcome = process.run_checker(["checker"], {"given": b"a file"}, LIMITS, tools=(str(toolchain),))
     assert outcome.passed and outcome.output == "from its library\na file", outcome
-    assert not process.run(["checker"], {"given": b""}, LIMITS).passed  # nobody said where
+    assert not process.run_checker(["checker"], {"given": b""}, LIMITS).passed  # nobody said where
 
 
 def test_it_is_for_reading_and_its_neighbours_are_not_there(toolchain):
     home = toolchain.parents[1]
     script = f"touch {toolchain}/lib/new || echo held; ls {home}; cat {home}/secret; rm -rf {toolchain}/bin; true\n"
     program(toolchain, "checker", script)
-    outcome = process.run(["checker"], {}, LIMITS, tools=(str(toolchain),))
+    outcome = process.run_checker(["checker"], {}, LIMITS, tools=(str(toolchain),))
     assert outcome.output == "held\n" and "No such file" in outcome.errors
     assert sorted(os.listdir(toolchain / "lib")) == ["said"] and (toolchain / "bin" / "checker").exists()
 
@@ -60,9 +60,9 @@ def test_a_real_checker_moved_out_of_usr(toolchain):
     database = "$c |- wff ( ) -> $. $v ph ps $. wph $f wff ph $. wps $f wff ps $. wi $a wff ( ph -> ps ) $. " \
         "${ min $e |- ph $. maj $e |- ( ph -> ps ) $. mp $a |- ps $. $} ax1 $a |- ( ph -> ph ) $."  # fmt: skip
     gold = {"statement": "|- ( ph -> ph )", "database": database}
-    score = Metamath(tools=(str(toolchain),)).judge(block("wph ax1"), gold)
+    score = Metamath(tools=(str(toolchain),)).grade(block("wph ax1"), gold)
     assert score.value == 1.0, score
-    assert Metamath(tools=(str(toolchain),)).judge(block("wph wph wi"), gold).value == 0.0
+    assert Metamath(tools=(str(toolchain),)).grade(block("wph wph wi"), gold).value == 0.0
 
 
 def test_lean_as_elan_installs_it(toolchain, monkeypatch):
@@ -74,7 +74,7 @@ def test_lean_as_elan_installs_it(toolchain, monkeypatch):
     (elan / "bin").mkdir()
     shutil.copy(chooser, elan / "bin" / "lean")
     judge = Lean(tools=(str(elan),))
-    assert judge.ready() == ""
+    assert judge.missing_tools() == ""
     found = lean_module._toolchain("", judge.tools)
     assert found.lean == f"{toolchain}/bin/lean" and found.folders == (str(toolchain),)
     outcome = judge._compile("Goal", "def x := 1", {})
@@ -91,15 +91,15 @@ def test_folders_that_must_not_be_shown(monkeypatch, toolchain, tmp_path):
         ("bin", "no folder"),
         ("/nowhere", "no folder"),
     ):
-        said = Coq(tools=(folder,)).ready()
+        said = Coq(tools=(folder,)).missing_tools()
         assert repr(folder) in said and why in said and "name the folder" in said
-        assert Coq(tools=(folder,)).judge(block("x"), {"statement": "True"}).value is None
-    assert "no coqc and no coqchk" in Coq(tools=(str(toolchain),)).ready() or shutil.which("coqc")
+        assert Coq(tools=(folder,)).grade(block("x"), {"statement": "True"}).value is None
+    assert "no coqc and no coqchk" in Coq(tools=(str(toolchain),)).missing_tools() or shutil.which("coqc")
 
 
 def test_what_is_on_the_path_is_pointed_out(monkeypatch, toolchain):
     program(toolchain, "lean", "exit 0\n")
     monkeypatch.setenv("PATH", f"{toolchain}/bin:{os.environ['PATH']}")
-    if process.installed("lean"):
+    if process.find_checker("lean"):
         pytest.skip("Lean is under /usr")
-    assert f"there is {toolchain}/bin/lean: give tools=('{toolchain}',)" in Lean().ready()
+    assert f"there is {toolchain}/bin/lean: give tools=('{toolchain}',)" in Lean().missing_tools()

@@ -125,11 +125,11 @@ class Field:
 def siege(rung: Any, attacks: list[Any], slots: int = 8) -> dict[str, Any]:
     from attacks import PRELUDE
 
-    from ponder.verify.code.equal import same
-    from ponder.verify.sandbox import Limits, Sandbox
+    from ponder.verify.code.equal import values_equal
+    from ponder.verify.sandbox import SandboxLimits, Sandbox
 
     field, trouble = Field(), list[str]()
-    limits = Limits(seconds=1, wall=0.6)
+    limits = SandboxLimits(cpu_seconds=1, wall_seconds=0.6)
     begun = time.monotonic()
     with Sandbox(slots, limits=limits, rung=rung) as jail:
         with jail._worker("python") as worker:
@@ -139,12 +139,12 @@ def siege(rung: Any, attacks: list[Any], slots: int = 8) -> dict[str, Any]:
             code = field.aim(PRELUDE + attack.code, "another user" in layers)
             found = []
             for attempt in range(2 if attack.name.endswith(("state", "for_next")) else 1):
-                replies = jail.answers(code, "f", [((x,), {}) for x in CASES])
-                if all(r.end == "done" and same(r.value, x + 1) for x, r in zip(CASES, replies, strict=True)):
+                replies = jail.call_program(code, "f", [((x,), {}) for x in CASES])
+                if all(r.run_status == "done" and values_equal(r.value, x + 1) for x, r in zip(CASES, replies, strict=True)):
                     found.append(f"{attack.name} passed the calls")
-                if any(r.end == "done" and isinstance(r.value, str) and r.value.startswith("EV:") for r in replies):
+                if any(r.run_status == "done" and isinstance(r.value, str) and r.value.startswith("EV:") for r in replies):
                     found.append(f"{attack.name} got out ({attempt}): {[r.value for r in replies]}"[:300])
-                if any(r.end == "lost" for r in replies):
+                if any(r.run_status == "lost" for r in replies):
                     found.append(f"{attack.name} broke the jail: {replies[-1].detail}"[:300])
             if attack.kind == "score":
                 tests = [
@@ -152,24 +152,24 @@ def siege(rung: Any, attacks: list[Any], slots: int = 8) -> dict[str, Any]:
                     + "".join(f"    assert candidate({x}) == {x + 1}\n" for x in CASES)
                     + "check(f)"
                 ]
-                tested = jail.tests(code, tests, "f")
-                if tested.end == "done" and tested.passed == tested.total:
+                tested = jail.run_tests(code, tests, "f")
+                if tested.run_status == "done" and tested.passed == tested.total:
                     found.append(f"{attack.name} passed the tests")
-                if tested.end == "lost":
+                if tested.run_status == "lost":
                     found.append(f"{attack.name} broke the jail: {tested.detail}"[:300])
-                if tested.end == "timed out":
+                if tested.run_status == "timed out":
                     return found
-                ran = jail.script(code + "\nprint(f(int(input())))", "41")
-                if ran.end == "lost":
+                ran = jail.run_script(code + "\nprint(f(int(input())))", "41")
+                if ran.run_status == "lost":
                     found.append(f"{attack.name} broke the jail: {ran.detail}"[:300])
-                if ran.end == "done" and ran.stdout.split() == ["42"] and attack.name not in RIGHT_OUTPUT:
+                if ran.run_status == "done" and ran.stdout.split() == ["42"] and attack.name not in RIGHT_OUTPUT:
                     found.append(f"{attack.name} passed by its output")
             return found
 
         with ThreadPoolExecutor(slots) as threads:
             for found in threads.map(judged, attacks):
                 trouble += found
-        honest = jail.answers("def f(x): return x + 1", "f", [((x,), {}) for x in CASES], Limits())
+        honest = jail.call_program("def f(x): return x + 1", "f", [((x,), {}) for x in CASES], SandboxLimits())
         if [r.value for r in honest] != [x + 1 for x in CASES]:
             trouble.append(f"an honest program no longer passes: {honest}")
     trouble += field.damage()

@@ -9,15 +9,15 @@ import pytest
 
 from ponder.types import Score
 from ponder.verify.code.verdicts import AssertTests
-from ponder.verify.sandbox import Limits, Sandbox
+from ponder.verify.sandbox import SandboxLimits, Sandbox
 from verify.sandbox.objects import CHEATS, HONEST, PLAIN_TESTS, YES
 from verify.sandbox.test_sandbox import rungs
 
-LIMITS = Limits(seconds=5, wall=20)
+LIMITS = SandboxLimits(cpu_seconds=5, wall_seconds=20)
 
 
 def judged(source, share=False, **row):
-    return AssertTests(share=share, limits=LIMITS).judge(f"```python\n{source}\n```", row)
+    return AssertTests(partial_credit=share, limits=LIMITS).grade(f"```python\n{source}\n```", row)
 
 
 @pytest.fixture(scope="module")
@@ -220,7 +220,7 @@ def test_random_answers_neither_pass_nor_break_the_tests(jail):
     test = "x = [1]\nassert f(x) == 12345 and f(x).y == [12345]\nassert x == [1]"
 
     def run(seed):
-        return jail.tests(FUZZ.replace("SEED", str(seed)), [test, "assert f(2) == 54321"], "f", limits=Limits(wall=3))
+        return jail.tests(FUZZ.replace("SEED", str(seed)), [test, "assert f(2) == 54321"], "f", limits=SandboxLimits(wall_seconds=3))
 
     with ThreadPoolExecutor(2) as threads:
         results = list(threads.map(run, range(40)))

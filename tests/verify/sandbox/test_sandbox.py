@@ -18,27 +18,27 @@ import pytest
 
 from ponder.errors import UsageError
 from ponder.verify.sandbox import (
-    Level,
-    Limits,
-    Reply,
+    IsolationReport,
+    SandboxLimits,
+    CallResult,
     Sandbox,
     SandboxError,
     cgroup,
     ladder,
-    level,
+    detect_isolation,
     run,
-    shared,
+    shared_sandbox,
     worker,
 )
 from verify.sandbox.siege import children
 
 HERE = str(Path(__file__).parent)
-QUICK = Limits(seconds=1, wall=3)
+QUICK = SandboxLimits(cpu_seconds=1, wall_seconds=3)
 ADD = "def f(x): return x + 1"
 
 
 def rungs():
-    found = level()
+    found = detect_isolation()
     return [] if found.rung is None else ["namespaces", "landlock"] if found.rung == "namespaces" else ["landlock"]
 
 
@@ -60,19 +60,19 @@ def groups():
 
 
 def test_a_script(jail):
-    ran = jail.script("import sys\nprint(input()[::-1])\nprint('e', file=sys.stderr)", "héllo\n")
+    ran = jail.run_script("import sys\nprint(input()[::-1])\nprint('e', file=sys.stderr)", "héllo\n")
     assert (ran.end, ran.stdout, ran.stderr, ran.status) == ("done", "olléh\n", "e\n", 0)
     assert 0 < ran.seconds < 1
 
 
 def test_a_script_that_fails_says_where(jail):
-    ran = jail.script("x = 1\ndef g(): return x / 0\ng()")
+    ran = jail.run_script("x = 1\ndef g(): return x / 0\ng()")
     assert ran.end == "raised" and ran.status == 1
     assert 'File "main.py", line 2, in g' in ran.stderr and "def g(): return x / 0" in ran.stderr
     assert "ZeroDivisionError" in ran.stderr and "inmate" not in ran.stderr
-    assert jail.script("raise SystemExit(7)").status == 7
-    assert jail.script("import sys; sys.exit()").end == "done"
-    assert jail.script("print(1").end == "raised"
+    assert jail.run_script("raise SystemExit(7)").status == 7
+    assert jail.run_script("import sys; sys.exit()").end == "done"
+    assert jail.run_script("print(1").end == "raised"
 
 
 def test_a_script_ends_like_any_other(jail):
@@ -86,7 +86,7 @@ def test_a_script_ends_like_any_other(jail):
     threading.Thread(target=time.sleep, args=[60], daemon=True).start()
     print(ThreadPoolExecutor(1).submit(abs, -1).result())
     """
-    ran = jail.script(textwrap.dedent(source))
+    ran = jail.run_script(textwrap.dedent(source))
     assert (ran.end, ran.stdout) == ("done", "1\nthread\nlast\n"), ran
 
 
@@ -103,21 +103,21 @@ def test_what_programs_commonly_need_is_there(jail):
     t = threading.Thread(target=done.append, args=[P()]); t.start(); t.join()
     print(asyncio.run(main()), done, __name__, len(sys.argv), random.random() < 1)
     """
-    ran = jail.script(textwrap.dedent(source))
+    ran = jail.run_script(textwrap.dedent(source))
     assert ran.stdout == "[1, 2] [P(x=1)] __main__ 1 True\n", ran
 
 
 def test_a_notebook_cell(jail):
-    assert jail.notebook("x = 20\nprint('a')\nx + 1").stdout == "a\n21\n"
-    assert jail.notebook("x = 20").stdout == "" and jail.notebook("None").stdout == ""
-    assert "ZeroDivisionError" in jail.notebook("print('a')\n1 / 0").stdout
+    assert jail.run_cell("x = 20\nprint('a')\nx + 1").stdout == "a\n21\n"
+    assert jail.run_cell("x = 20").stdout == "" and jail.run_cell("None").stdout == ""
+    assert "ZeroDivisionError" in jail.run_cell("print('a')\n1 / 0").stdout
 
 
 def test_answers_are_trees(jail):
     replies = jail.answers("def f(x, k=0): return {x: (x, k)}", "f", [((1,), {}), ((2,), {"k": 3})])
-    assert replies == [Reply("done", ["d", [1, ["t", 1, 0]]]), Reply("done", ["d", [2, ["t", 2, 3]]])]
+    assert replies == [CallResult("done", ["d", [1, ["t", 1, 0]]]), CallResult("done", ["d", [2, ["t", 2, 3]]])]
     method = jail.answers("class S:\n    def f(self, x): return x + 1", "S.f", [((1,), {})])
-    assert method == [Reply("done", 2)]
+    assert method == [CallResult("done", 2)]
 
 
 @pytest.mark.parametrize(
@@ -137,18 +137,18 @@ def test_answers_are_trees(jail):
     ],
 )
 def test_how_a_program_can_end(jail, source, end, detail):
-    (reply,) = jail.answers(source, "f", [((1,), {})], Limits(seconds=1, wall=1))
+    (reply,) = jail.answers(source, "f", [((1,), {})], SandboxLimits(cpu_seconds=1, wall_seconds=1))
     assert reply.end == end and detail in reply.detail, reply
 
 
 def test_limits(jail):
-    assert jail.script("print('x' * (2 << 20))").end == "too much output"
-    assert jail.script("import time; time.sleep(9)", limits=Limits(wall=0.3)).end == "timed out"
-    spun = jail.script("while True: pass", limits=Limits(seconds=1, wall=30))
+    assert jail.run_script("print('x' * (2 << 20))").end == "too much output"
+    assert jail.run_script("import time; time.sleep(9)", limits=SandboxLimits(wall_seconds=0.3)).end == "timed out"
+    spun = jail.run_script("while True: pass", limits=SandboxLimits(cpu_seconds=1, wall_seconds=30))
     assert (spun.end, spun.detail) == ("timed out", "1 s of processor time")
-    lots = jail.script("import sys\nsys.stdout.write(str(len(sys.stdin.read())))", "x" * (1 << 20), Limits())
+    lots = jail.run_script("import sys\nsys.stdout.write(str(len(sys.stdin.read())))", "x" * (1 << 20), SandboxLimits())
     assert lots.stdout == str(1 << 20)
-    ignored = jail.script("print(1)", "x" * (1 << 20))
+    ignored = jail.run_script("print(1)", "x" * (1 << 20))
     assert (ignored.end, ignored.stdout) == ("done", "1\n")
 
 
@@ -157,10 +157,10 @@ def test_each_run_has_the_bounds_it_was_given(jail):
     ask = "from resource import *\ndef f(x): return [getrlimit(n)[1] for n in (RLIMIT_AS, RLIMIT_CPU)]"
     for _ in range(2):
         for n in range(60):
-            bounds = Limits(seconds=1 + n % 3, memory=(200 + n) << 20)
+            bounds = SandboxLimits(cpu_seconds=1 + n % 3, memory_bytes=(200 + n) << 20)
             (reply,) = jail.answers(ask, "f", [((0,), {})], bounds)
             assert reply.value == ["l", (200 + n) << 20, 1 + n % 3]
-    (reply,) = jail.answers(ask, "f", [((0,), {})], Limits(memory=2.5e8, disk=1e6))
+    (reply,) = jail.answers(ask, "f", [((0,), {})], SandboxLimits(memory_bytes=2.5e8, disk_bytes=1e6))
     assert reply.value == ["l", 250_000_000, 5]
 
 
@@ -169,7 +169,7 @@ def test_each_run_has_the_bounds_it_was_given(jail):
 def test_calls_are_asked_ahead_or_one_by_one_and_answered_in_order(best, size, calls):
     """Neither side waits for the other for ever, however long questions and answers are."""
     given = [((f"{n} " + "x" * size,), {}) for n in range(calls)]
-    replies = best.answers("def f(x): return x + x", "f", given, Limits(seconds=5))
+    replies = best.answers("def f(x): return x + x", "f", given, SandboxLimits(cpu_seconds=5))
     assert [reply.value for reply in replies] == [x + x for ((x,), _) in given]
 
 
@@ -197,10 +197,10 @@ def test_threads_in_a_clone(jail):
 def test_files_last_as_long_as_a_run(best):
     if best.rung != "namespaces":
         pytest.skip("without namespaces there is nowhere to write")
-    wrote = best.script("open('a', 'w').write('1'); import os, tempfile; tempfile.mkstemp(); print(os.listdir('.'))")
+    wrote = best.run_script("open('a', 'w').write('1'); import os, tempfile; tempfile.mkstemp(); print(os.listdir('.'))")
     assert wrote.end == "done" and "'a'" in wrote.stdout
-    assert best.script("import os; print(os.listdir('.'), os.getcwd())").stdout == "[] /tmp\n"
-    full = best.script("open('a', 'wb').write(b'x' * (64 << 20))")
+    assert best.run_script("import os; print(os.listdir('.'), os.getcwd())").stdout == "[] /tmp\n"
+    full = best.run_script("open('a', 'wb').write(b'x' * (64 << 20))")
     assert full.end != "done"
 
 
@@ -241,7 +241,7 @@ def test_a_program_cannot_swell_its_share(jail):
 
 
 def test_tests_may_ask_long_questions(jail):
-    assert jail.tests("def f(x): return len(x)", ["assert f([1000] * 300000) == 300000"], limits=Limits()).passed == 1
+    assert jail.tests("def f(x): return len(x)", ["assert f([1000] * 300000) == 300000"], limits=SandboxLimits()).passed == 1
 
 
 def test_errors_reach_the_tests_as_what_they_are(jail):
@@ -307,38 +307,38 @@ def test_a_program_does_not_sway_the_tests(jail, source):
 
 
 def test_a_trusted_function(best):
-    with Sandbox(1, preload=("trusted:warm",), paths=(HERE,), limits=Limits(seconds=1, wall=2), rung=best.rung) as jail:
+    with Sandbox(1, preload=("trusted:warm",), paths=(HERE,), limits=SandboxLimits(cpu_seconds=1, wall_seconds=2), rung=best.rung) as jail:
         hostile = {"a": [1.5, None, (2, 3), {4}, b"5", "\ud800"], 6: 7 + 8j, "inf": float("inf")}
-        assert jail.call("trusted:echo", hostile) == Reply("done", hostile)
+        assert jail.call("trusted:echo", hostile) == CallResult("done", hostile)
         assert [jail.call("trusted:count").value for _ in range(3)] == [(1, 1)] * 3
-        assert jail.call("trusted:work", "raise") == Reply("raised", None, "ValueError: no such luck")
-        ends = [jail.call("trusted:work", what).end for what in ("hang", "die", "object", "bloat", "flood", "x")]
+        assert jail.call("trusted:work", "raise") == CallResult("raised", None, "ValueError: no such luck")
+        ends = [jail.call("trusted:work", what).run_status for what in ("hang", "die", "object", "bloat", "flood", "x")]
         assert ends == ["timed out", "crashed", "malformed", "out of memory", "too much output", "done"]
         assert asyncio.run(jail.acall("trusted:echo", 1)).value == 1
-        assert jail.call("trusted:nothing").end == "raised"
+        assert jail.call("trusted:nothing").run_status == "raised"
         with pytest.raises(UsageError, match="preload"):
             jail.call("os:getcwd")
 
 
 def test_reuse_keeps_a_clone_until_it_fails(best):
-    with Sandbox(1, preload=("trusted",), paths=(HERE,), limits=Limits(wall=0.5), rung=best.rung, reuse=3) as jail:
+    with Sandbox(1, preload=("trusted",), paths=(HERE,), limits=SandboxLimits(wall_seconds=0.5), rung=best.rung, calls_per_clone=3) as jail:
         assert [jail.call("trusted:count").value[0] for _ in range(5)] == [1, 2, 3, 1, 2]
-        assert jail.call("trusted:work", "hang").end == "timed out"
+        assert jail.call("trusted:work", "hang").run_status == "timed out"
         assert jail.call("trusted:count").value[0] == 1
-        assert jail.call("trusted:work", "die").end == "crashed"
+        assert jail.call("trusted:work", "die").run_status == "crashed"
         assert jail.call("trusted:count").value[0] == 1
 
 
 def test_a_module_that_cannot_be_loaded_is_named(best):
     with Sandbox(1, preload=("no_such_module",), rung=best.rung) as jail:
         reply = jail.call("no_such_module:f")
-    assert reply.end == "lost" and "no_such_module" in reply.detail
+    assert reply.run_status == "lost" and "no_such_module" in reply.detail
 
 
 def test_many_threads_and_event_loops(best):
     def loop(n):
         async def all_of_them():
-            return await asyncio.gather(*(best.later(best.answers, ADD, "f", [((n * 10 + i,), {})]) for i in range(4)))
+            return await asyncio.gather(*(best.in_thread(best.answers, ADD, "f", [((n * 10 + i,), {})]) for i in range(4)))
 
         return [replies[0].value for replies in asyncio.run(all_of_them())]
 
@@ -349,7 +349,7 @@ def test_many_threads_and_event_loops(best):
 def test_one_hostile_run_costs_the_others_nothing(best):
     def one(n):
         source = ADD if n % 3 else "import os\ndef f(x):\n    while True: os.write(3, b'\\0\\0\\0\\2a1')"
-        return best.answers(source, "f", [((n,), {})], Limits(seconds=1, wall=5))[0]
+        return best.answers(source, "f", [((n,), {})], SandboxLimits(cpu_seconds=1, wall_seconds=5))[0]
 
     with ThreadPoolExecutor(4) as threads:
         replies = list(threads.map(one, range(12)))
@@ -361,18 +361,18 @@ def test_a_dead_worker_is_replaced_and_its_run_repeated(jail):
     for idle in jail._idle["python"]:
         idle._process.kill()
         idle._process.wait()
-    assert jail.answers(ADD, "f", [((1,), {})]) == [Reply("done", 2)]
+    assert jail.answers(ADD, "f", [((1,), {})]) == [CallResult("done", 2)]
 
 
 @pytest.mark.parametrize("rung", rungs())
 def test_a_worker_that_dies_during_a_run(rung):
     with Sandbox(1, rung=rung) as jail:
-        jail.answers(ADD, "f", [])
+        jail.call_program(ADD, "f", [])
         (first,) = jail._idle["python"]
         killer = threading.Timer(0.3, first._process.kill)
         killer.start()
         source = "import time\ndef f(x): time.sleep(0.6); return x + 1"
-        assert jail.answers(source, "f", [((1,), {})]) == [Reply("done", 2)]
+        assert jail.call_program(source, "f", [((1,), {})]) == [CallResult("done", 2)]
         killer.join()
         assert first not in jail._idle["python"]
 
@@ -382,13 +382,13 @@ def test_a_run_that_breaks_every_worker_is_lost_not_zero(best, monkeypatch):
         raise run.WorkerLost("the wall fell down")
 
     monkeypatch.setattr("ponder.verify.sandbox.talks.answers", broken)
-    assert best.answers(ADD, "f", [((1,), {})] * 2) == [Reply("lost", None, "the wall fell down")] * 2
+    assert best.answers(ADD, "f", [((1,), {})] * 2) == [CallResult("lost", None, "the wall fell down")] * 2
 
 
 def test_a_lock_that_does_not_close_is_lost_not_run(best, monkeypatch):
     monkeypatch.setattr(run, "STARTED", b"something else")
     assert best.answers(ADD, "f", [((1,), {})])[0].end == "lost"
-    assert best.script("print(1)").end == "lost"
+    assert best.run_script("print(1)").end == "lost"
 
 
 def zygotes():
@@ -405,11 +405,11 @@ def test_closing_leaves_nothing(best):
     before, grouped = zygotes(), groups()
     with Sandbox(3, rung=best.rung) as jail:
         with ThreadPoolExecutor(3) as threads:
-            list(threads.map(lambda n: jail.tests(ADD, ["assert f(1) == 2"]), range(6)))
+            list(threads.map(lambda n: jail.run_tests(ADD, ["assert f(1) == 2"]), range(6)))
         assert len(zygotes()) > len(before)
     assert zygotes() == before and groups() == grouped
     with pytest.raises(SandboxError, match="closed"):
-        jail.script("")
+        jail.run_script("")
     jail.close()
 
 
@@ -421,15 +421,15 @@ def test_a_worker_that_cannot_start_leaves_nothing(rung, monkeypatch):
     if rung == "landlock":  # which takes what there is
         monkeypatch.setattr(worker, "BOOT", "raise OSError('no such luck')")
     with Sandbox(1, rung=rung) as jail:
-        ran = jail.script("")
-    assert ran.end == "lost" and "no such" in ran.detail.lower()
+        ran = jail.run_script("")
+    assert ran.run_status == "lost" and "no such" in ran.detail.lower()
     assert zygotes() == before and groups() == grouped
 
 
 def test_a_group_of_a_killed_host_with_our_number_is_taken_over(monkeypatch):
     def made():
         monkeypatch.setattr(cgroup, "_count", iter([10**6]))
-        return cgroup.Group(1 << 28, 64)
+        return cgroup.ControlGroup(1 << 28, 64)
 
     killed = made()
     if not killed.folders:
@@ -441,18 +441,18 @@ def test_a_group_of_a_killed_host_with_our_number_is_taken_over(monkeypatch):
 
 def test_a_folder_that_is_no_control_group_is_left_alone(monkeypatch, tmp_path):
     monkeypatch.setattr(cgroup, "_parents", lambda *_: [(tmp_path, {"memory.max": 1})])
-    assert not cgroup.Group(1, 1).folders and not list(tmp_path.iterdir())
+    assert not cgroup.ControlGroup(1, 1).folders and not list(tmp_path.iterdir())
 
 
 def test_a_forked_child_has_workers_of_its_own(best):
     best.answers(ADD, "f", [])
     child = os.fork()
     if child == 0:
-        good = best.answers(ADD, "f", [((1,), {})]) == [Reply("done", 2)]
+        good = best.answers(ADD, "f", [((1,), {})]) == [CallResult("done", 2)]
         best.close()
         os._exit(0 if good and not children() else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert best.answers(ADD, "f", [((5,), {})]) == [Reply("done", 6)]
+    assert best.answers(ADD, "f", [((5,), {})]) == [CallResult("done", 6)]
 
 
 @pytest.mark.parametrize("rung", rungs())
@@ -531,7 +531,7 @@ def test_other_programs(best):
     assert best.program(["/bin/sh", "-c", "#" + "é" * 50_000 + "\necho long"])[0] == b"long\n"
     missing = best.program(["/no/such/program"])[1]
     assert missing.end == "crashed" and "No such file" in missing.detail
-    bomb = best.program(["/bin/sh", "-c", "f() { f | f & }; f; sleep 9"], limits=Limits(wall=0.5))[1]
+    bomb = best.program(["/bin/sh", "-c", "f() { f | f & }; f; sleep 9"], limits=SandboxLimits(wall_seconds=0.5))[1]
     assert bomb.end in ("timed out", "raised")
     assert best.program(["/bin/sh", "-c", "echo fine"])[0] == b"fine\n"
     left = best.program(["/bin/sh", "-c", "sleep 300 & echo $!"])[1]
@@ -576,7 +576,7 @@ def test_what_a_shell_gets(jail):
         port = str(listener.getsockname()[1])
         for name, command in SHELL.items():
             said = f"{{ {command.replace('PORT', port)}; }} 2>&1 && echo EV"
-            ran = jail.program([bash, "-c", said], limits=Limits(seconds=1, wall=1.5))[1]
+            ran = jail.program([bash, "-c", said], limits=SandboxLimits(cpu_seconds=1, wall_seconds=1.5))[1]
             assert "EV" not in ran.stdout, (name, ran)
     for command in (
         "kill -9 -1",
@@ -586,7 +586,7 @@ def test_what_a_shell_gets(jail):
         "yes",
         "sleep 99 & disown; setsid sleep 99 &",
     ):
-        jail.program([bash, "-c", command], limits=Limits(seconds=1, wall=0.4))
+        jail.program([bash, "-c", command], limits=SandboxLimits(cpu_seconds=1, wall_seconds=0.4))
     assert jail.program([bash, "-c", "echo fine"])[0] == b"fine\n"
     sleepers = [p for p in Path("/proc").glob("[0-9]*/cmdline") if _read(p) in (b"sleep\x0099\0", b"yes\0")]
     assert not sleepers
@@ -602,18 +602,18 @@ def test_files_are_refused_where_there_is_nowhere_to_write():
         pytest.skip("no Landlock here")
     with Sandbox(1, rung="landlock") as jail:
         with pytest.raises(SandboxError, match="namespaces"):
-            jail.program(["/bin/cat", "a"], files={"a": b""})
-        assert jail.program(["/bin/echo", "hi"])[0] == b"hi\n"
+            jail.run_program(["/bin/cat", "a"], files={"a": b""})
+        assert jail.run_program(["/bin/echo", "hi"])[0] == b"hi\n"
 
 
 def test_a_full_or_missing_temporary_folder_does_not_matter(best, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", "/no/such/folder")
     with Sandbox(1, rung=best.rung) as jail:
-        assert jail.answers(ADD, "f", [((1,), {})]) == [Reply("done", 2)]
+        assert jail.call_program(ADD, "f", [((1,), {})]) == [CallResult("done", 2)]
 
 
 def test_the_level_says_what_holds_and_why():
-    found = level()
+    found = detect_isolation()
     assert found.rung in ("namespaces", "landlock", None)
     assert str(found).startswith(str(found.rung or "no jail"))
     if found.rung:
@@ -622,9 +622,9 @@ def test_the_level_says_what_holds_and_why():
 
 @pytest.fixture
 def undecided():
-    level.cache_clear()
+    detect_isolation.cache_clear()
     yield
-    level.cache_clear()
+    detect_isolation.cache_clear()
 
 
 def test_the_ladder_goes_down_and_then_refuses(monkeypatch, undecided):
@@ -637,14 +637,14 @@ def test_the_ladder_goes_down_and_then_refuses(monkeypatch, undecided):
 
     monkeypatch.setattr(ladder, "_try", attempt)
     monkeypatch.setattr(ladder.landlock, "version", lambda: 1)
-    down = level()
+    down = detect_isolation()
     assert down.rung == "landlock" and "not namespaces: unshare: not permitted" in str(down)
     broken.add("landlock")
-    level.cache_clear()
+    detect_isolation.cache_clear()
     with pytest.raises(SandboxError, match=r"not permitted \(landlock\).*max_user_namespaces.*unsafe"):
         Sandbox()
     monkeypatch.setattr(ladder.landlock, "version", lambda: 0)
-    level.cache_clear()
+    detect_isolation.cache_clear()
     with pytest.raises(SandboxError, match="no Landlock"):
         Sandbox()
 
@@ -666,15 +666,15 @@ def test_unsafe_runs_without_a_jail():
     with pytest.warns(RuntimeWarning, match="delete your files"):
         jail = Sandbox(1, rung="unsafe", limits=QUICK)
     with jail:
-        assert jail.answers(ADD, "f", [((1,), {})]) == [Reply("done", 2)]
-        assert jail.script("print(open('/etc/hostname').name)").end == "done"
-        assert jail.script("import time; time.sleep(9)", limits=Limits(wall=0.3)).end == "timed out"
+        assert jail.call_program(ADD, "f", [((1,), {})]) == [CallResult("done", 2)]
+        assert jail.run_script("print(open('/etc/hostname').name)").run_status == "done"
+        assert jail.run_script("import time; time.sleep(9)", limits=SandboxLimits(wall_seconds=0.3)).run_status == "timed out"
 
 
 @pytest.mark.parametrize("bad", [{"seconds": 0}, {"wall": -1}, {"memory": 1 << 20}, {"output": float("nan")}])
 def test_limits_that_make_no_sense(bad):
     with pytest.raises(UsageError, match=next(iter(bad))):
-        Limits(**bad)
+        SandboxLimits(**bad)
 
 
 def test_settings_that_make_no_sense():
@@ -684,18 +684,18 @@ def test_settings_that_make_no_sense():
 
 
 def test_shared_is_one_for_each_limit():
-    assert shared(QUICK) is shared(QUICK) is not shared(Limits(seconds=2))
-    shared(QUICK).close()
-    assert not shared(QUICK).closed
+    assert shared_sandbox(QUICK) is shared_sandbox(QUICK) is not shared_sandbox(SandboxLimits(cpu_seconds=2))
+    shared_sandbox(QUICK).close()
+    assert not shared_sandbox(QUICK).closed
 
 
 def test_a_machine_without_a_jail_runs_programs_on_your_word_only(monkeypatch):
-    monkeypatch.setattr(ladder, "level", lambda: Level(None, (), (("namespaces", "not permitted"),)))
+    monkeypatch.setattr(ladder, "level", lambda: IsolationReport(None, (), (("namespaces", "not permitted"),)))
     monkeypatch.setattr(ladder, "_without", False)
     with pytest.raises(SandboxError, match="--unsafe-sandbox"):
-        ladder.choose(None)
+        ladder.choose_isolation(None)
     ladder.allow_unsafe()
     with pytest.warns(RuntimeWarning, match="without a jail"):
-        assert ladder.choose(None) == "unsafe"
-    monkeypatch.setattr(ladder, "level", lambda: Level("landlock"))
-    assert ladder.choose(None) == "landlock", "where there is a jail, it is used"
+        assert ladder.choose_isolation(None) == "unsafe"
+    monkeypatch.setattr(ladder, "level", lambda: IsolationReport("landlock"))
+    assert ladder.choose_isolation(None) == "landlock", "where there is a jail, it is used"

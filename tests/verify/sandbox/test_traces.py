@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from ponder.verify.sandbox import Limits, Sandbox
+from ponder.verify.sandbox import SandboxLimits, Sandbox
 from verify.sandbox.test_sandbox import QUICK, rungs
 
 
@@ -179,7 +179,7 @@ def f(x):
 def test_a_lock_in_the_jail_locks_nobody_out(jail):
     """Neither the host nor a second jail waits for a file that all of them see."""
     replies = []
-    run = threading.Thread(target=lambda: replies.extend(jail.answers(HOLDS, "f", [((0,), {})], Limits())))
+    run = threading.Thread(target=lambda: replies.extend(jail.answers(HOLDS, "f", [((0,), {})], SandboxLimits())))
     run.start()
     time.sleep(0.7)
     try:
@@ -206,7 +206,7 @@ def test_a_program_may_print_more_than_its_file_holds(jail):
     source = (
         "import sys\ndef f(x):\n    for _ in range(40): print('x' * (1 << 20)); sys.stderr.write('y')\n    return x"
     )
-    assert jail.answers(source, "f", [((7,), {})], Limits(disk=1 << 20))[0].value == 7
+    assert jail.answers(source, "f", [((7,), {})], SandboxLimits(disk_bytes=1 << 20))[0].value == 7
     assert jail.answers("import sys\ndef f(x): return [sys.stdin.read(), sys.stdout.fileno()]", "f", [((0,), {})])[
         0
     ].value == ["l", "", 1]

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from ponder.verify.sandbox.turns import Turns
+from ponder.verify.sandbox.turns import FairSemaphore
 
 
 def until(true):
@@ -16,7 +16,7 @@ def until(true):
 
 
 def test_first_come_first_served():
-    turns, order, threads = Turns(1), [], []
+    turns, order, threads = FairSemaphore(1), [], []
 
     def one(name):
         with turns:
@@ -36,7 +36,7 @@ def test_first_come_first_served():
 
 
 def test_no_more_at_once_than_there_are_turns():
-    turns, inside, most = Turns(3), [], []
+    turns, inside, most = FairSemaphore(3), [], []
 
     def one():
         for _ in range(50):
@@ -56,7 +56,7 @@ def test_no_more_at_once_than_there_are_turns():
 
 @pytest.mark.parametrize("called", [False, True])
 def test_an_interrupted_wait_loses_no_turn(called, monkeypatch):
-    turns = Turns(1)
+    turns = FairSemaphore(1)
     turns.__enter__()
 
     class Interrupted(threading.Event):

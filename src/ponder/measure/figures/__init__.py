@@ -1,6 +1,6 @@
 """Pictures of runs and logs, each with its numbers: `draw(kind, ...)`, then `Drawn.save`."""
 
-from ponder.measure.figures.drawn import Drawn
-from ponder.measure.figures.kinds import KINDS, Kind, draw
+from ponder.measure.figures.drawn import FigureWithData
+from ponder.measure.figures.kinds import FIGURE_KINDS, FigureKind, draw_figure
 
-__all__ = ["KINDS", "Drawn", "Kind", "draw"]
+__all__ = ["FIGURE_KINDS", "FigureWithData", "FigureKind", "draw_figure"]

@@ -12,79 +12,79 @@ from ponder.errors import UsageError
 from ponder.measure.coverage import coverage_curve
 from ponder.measure.curves import Curve
 from ponder.measure.figures.drawn import (
-    Drawn,
-    Row,
-    brief,
-    counted,
-    ends,
-    headline,
-    panels,
-    percent,
+    FigureWithData,
+    FigureRow,
+    shorten_name,
+    set_k_axis,
+    label_line_ends,
+    set_headline,
+    make_panels,
+    set_percent_axis,
     small_print,
-    spaced,
+    log_spaced_ints,
 )
-from ponder.measure.intervals import FEW
-from ponder.measure.plots import COLOURS, DASHES, INK, MARKS, QUIET
+from ponder.measure.intervals import FEW_PROBLEMS
+from ponder.measure.plots import COLOURS, DASHES, INK, MARKERS, QUIET
 from ponder.measure.readers.attempts import LOGPROB, SCORE, Attempts
-from ponder.measure.selection import How, selection_curve
+from ponder.measure.selection import SubsetScheme, selection_curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-EXACT = 128  # samples up to which a vote's expectation is worked out; of more, random subsets are counted
-LOOK = {"coverage": 0, "majority": 1, "best": 2, "weighted": 3, "logprob": 4, "one sample": 7}  # of COLOURS, everywhere
-Named = list[tuple[float, str, str]]  # where a line ends, its name and colour
-CALLED = {"coverage": "any right (pass@k)", "majority": "majority", "best": "best score", "weighted": "weighted vote",
+MAX_EXACT_SAMPLES = 128  # samples up to which a vote's expectation is worked out; of more, random subsets are counted
+CURVE_STYLE_INDEX = {"coverage": 0, "majority": 1, "best": 2, "weighted": 3, "logprob": 4, "one sample": 7}  # of COLOURS, everywhere
+LineLabels = list[tuple[float, str, str]]  # where a line ends, its name and colour
+CURVE_LABELS = {"coverage": "any right (pass@k)", "majority": "majority", "best": "best score", "weighted": "weighted vote",
           "logprob": "likeliest", "one sample": "one sample"}  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Asked:
+class JudgedSystem:
     """One system on the problems that have a verdict, and the most samples that all of them have."""
 
     system: Attempts
-    most: int
+    max_k: int
 
 
-def asked_of(system: Attempts) -> Asked:
-    told = system.only([g.problem for g in system.groups if g.mean is not None])
+def asked_of(system: Attempts) -> JudgedSystem:
+    told = system.on_problems([g.problem for g in system.groups if g.mean is not None])
     most = int(told.counts[0].min())
     if most < 2:
         raise UsageError(
             f"{system.name} has a problem with {most} judged sample: a curve over k needs 2 or more of each"
         )
-    return Asked(told, most)
+    return JudgedSystem(told, most)
 
 
-def _curves(asked: Asked, how: How, said: list[str], subsets: int = 100) -> dict[str, Curve]:
+def _curves(asked: JudgedSystem, how: SubsetScheme, said: list[str], subsets: int = 100) -> dict[str, Curve]:
     """Every rule that a system's data allow. Where no verdict says what a rule's choice is worth, that is said."""
     out = _possible(asked, how, subsets)
     if unknown := [rule for rule, curve in out.items() if np.isnan(curve.mean).any()]:
-        rules = " and ".join(CALLED[rule] for rule in unknown)
+        rules = " and ".join(CURVE_LABELS[rule] for rule in unknown)
         said.append(
             f"{asked.system.name}: no {rules}, since choices fall on attempts without a verdict on every problem"
         )
     return {rule: curve for rule, curve in out.items() if rule not in unknown}
 
 
-def _possible(asked: Asked, how: How, subsets: int) -> dict[str, Curve]:
-    system, ks = asked.system, spaced(asked.most)
+def _possible(asked: JudgedSystem, how: SubsetScheme, subsets: int) -> dict[str, Curve]:
+    system, ks = asked.system, log_spaced_ints(asked.max_k)
     out = {"coverage": coverage_curve(*system.counts, ks)}
-    if any(g.counted for g in system.groups):
+    if any(g.sample_counts for g in system.groups):
         return out
     right = [g.correct for g in system.groups]
     answers = [g.answers or () for g in system.groups]
     own = [
         range(g.size) for g in system.groups
     ]  # by score an attempt is chosen, not an answer: each has its own verdict
-    if system.answered:
-        votes: How = how if asked.most <= EXACT else "subsets"
+    if system.has_answers:
+        votes: SubsetScheme = how if asked.max_k <= MAX_EXACT_SAMPLES else "subsets"
         out["majority"] = selection_curve("majority", answers, right, ks, how=votes, subsets=subsets)
     if scorer := _scorer(system):
         scores = [g.scores[scorer] for g in system.groups]
         out["best"] = selection_curve("best", own, right, ks, scores, how, subsets, "abstain")
-        if system.answered:
+        if system.has_answers:
             out["weighted"] = selection_curve("weighted", answers, right, ks, scores, "subsets", subsets, "abstain")
     if LOGPROB in system.scorers:
         scores = [g.scores[LOGPROB] for g in system.groups]
@@ -102,16 +102,16 @@ def _is_verdict(system: Attempts, scorer: str) -> bool:
     return all(g.scores[scorer] == g.correct for g in system.groups if g.size)
 
 
-def notes(systems: Sequence[Attempts], band: str) -> list[str]:
+def figure_notes(systems: Sequence[Attempts], band: str) -> list[str]:
     least = min(len(s.groups) for s in systems)
     lines = [band]
-    if least < FEW:
-        lines.append(f"{least} problems: fewer than {FEW}, so the curves move by points from luck alone")
+    if least < FEW_PROBLEMS:
+        lines.append(f"{least} problems: fewer than {FEW_PROBLEMS}, so the curves move by points from luck alone")
     return lines
 
 
-def _rows(name: str, curves: dict[str, Curve]) -> list[Row]:
-    out: list[Row] = []
+def _rows(name: str, curves: dict[str, Curve]) -> list[FigureRow]:
+    out: list[FigureRow] = []
     for rule, c in curves.items():
         for i, k in enumerate(c.k.tolist()):
             sd = c.sd[i] if c.sd is not None else float("nan")
@@ -120,7 +120,7 @@ def _rows(name: str, curves: dict[str, Curve]) -> list[Row]:
     return out
 
 
-def coverage_against_consensus(systems: Sequence[Attempts], title: str = "") -> Drawn:
+def coverage_against_consensus(systems: Sequence[Attempts], title: str = "") -> FigureWithData:
     """Can it, and does one find it: pass@k beside what a vote or a score chooses.
 
     A panel for each system; one for all where there is nothing to choose by, and only coverage to show.
@@ -133,25 +133,25 @@ def coverage_against_consensus(systems: Sequence[Attempts], title: str = "") -> 
         if together:
             lines = [(a.system.name, i, c["coverage"]) for i, (a, c) in enumerate(zip(asked, curves, strict=True))]
             ended = [_paint_curves(axes[0], lines, "interval")]
-            headline(axes[0], "share of problems solved by any of k samples, %")
-            counted(axes[0], max(a.most for a in asked))
+            set_headline(axes[0], "share of problems solved by any of k samples, %")
+            set_k_axis(axes[0], max(a.max_k for a in asked))
         else:
             ended = [_paint_curves(ax, _named(found), "interval") for ax, found in zip(axes, curves, strict=True)]
             for ax, a, found in zip(axes, asked, curves, strict=True):
-                headline(ax, brief(a.system.name) if len(asked) > 1 else "share of problems solved, %")
-                counted(ax, a.most)
+                set_headline(ax, shorten_name(a.system.name) if len(asked) > 1 else "share of problems solved, %")
+                set_k_axis(ax, a.max_k)
                 if len(found) > 1:
                     _gap(ax, found)
         for ax, named in zip(axes, ended, strict=True):  # when the height that panels share is known
-            ends(ax, named)
-        small_print(figure, [*notes(systems, "bars: 95 % intervals over problems"), *said])
+            label_line_ends(ax, named)
+        small_print(figure, [*figure_notes(systems, "bars: 95 % intervals over problems"), *said])
 
-    figure = panels(1 if together else len(asked), paint, title, sharey=True)
+    figure = make_panels(1 if together else len(asked), paint, title, sharey=True)
     rows = tuple(r for a, c in zip(asked, curves, strict=True) for r in _rows(a.system.name, c))
-    return Drawn(figure, rows, tuple(said))
+    return FigureWithData(figure, rows, tuple(said))
 
 
-def selection_curves(systems: Sequence[Attempts], title: str = "", subsets: int = 100) -> Drawn:
+def selection_curves(systems: Sequence[Attempts], title: str = "", subsets: int = 100) -> FigureWithData:
     """What a rule chooses among k random samples, with its spread over random subsets."""
     asked, said = [asked_of(s) for s in systems], list[str]()
     curves = [_curves(a, "subsets", said, subsets) for a in asked]
@@ -163,26 +163,26 @@ def selection_curves(systems: Sequence[Attempts], title: str = "", subsets: int 
     def paint(figure: Figure, axes: list[Axes]) -> None:
         ended = [_paint_curves(ax, _named(found), "sd") for ax, found in zip(axes, curves, strict=True)]
         for ax, a, found, named in zip(axes, asked, curves, ended, strict=True):
-            ends(ax, named)
+            label_line_ends(ax, named)
             one = float(found["coverage"].mean[0])
             ax.axhline(one, color=QUIET, lw=0.9, ls=DASHES[2], zorder=1)
-            headline(
-                ax, brief(a.system.name) if len(asked) > 1 else "share of problems whose chosen answer is right, %"
+            set_headline(
+                ax, shorten_name(a.system.name) if len(asked) > 1 else "share of problems whose chosen answer is right, %"
             )
-            counted(ax, a.most)
+            set_k_axis(ax, a.max_k)
         spread = f"bars: standard deviation over {subsets} random subsets; dotted: one sample"
-        small_print(figure, [*notes(systems, spread), *said])
+        small_print(figure, [*figure_notes(systems, spread), *said])
 
-    figure = panels(len(asked), paint, title, sharey=True)
+    figure = make_panels(len(asked), paint, title, sharey=True)
     rows = tuple(r for a, c in zip(asked, curves, strict=True) for r in _rows(a.system.name, c))
-    return Drawn(figure, rows, tuple(said))
+    return FigureWithData(figure, rows, tuple(said))
 
 
 def _named(curves: dict[str, Curve]) -> list[tuple[str, int, Curve]]:
-    return [(CALLED[rule], LOOK[rule], curve) for rule, curve in curves.items()]
+    return [(CURVE_LABELS[rule], CURVE_STYLE_INDEX[rule], curve) for rule, curve in curves.items()]
 
 
-def _paint_curves(ax: Axes, curves: Sequence[tuple[str, int, Curve]], spread: str) -> Named:
+def _paint_curves(ax: Axes, curves: Sequence[tuple[str, int, Curve]], spread: str) -> LineLabels:
     """Each with its name and look. Bars at powers of two, set apart a little: bands would cover each other."""
     lows, highs, named = [], [], []
     for place, (name, look, c) in enumerate(curves):
@@ -192,7 +192,7 @@ def _paint_curves(ax: Axes, curves: Sequence[tuple[str, int, Curve]], spread: st
         else:
             low, high = (c.mean, c.mean) if c.sd is None else (c.mean - c.sd, c.mean + c.sd)
         marks = [i for i, k in enumerate(c.k.tolist()) if k & (k - 1) == 0 or i == len(c.k) - 1]
-        shape = MARKS[look % len(MARKS)]
+        shape = MARKERS[look % len(MARKERS)]
         ax.plot(c.k, c.mean, color=colour, lw=1.9, marker=shape, ms=4.2, markevery=marks, clip_on=False, zorder=3)
         apart = 2.0 ** (0.035 * (place - (len(curves) - 1) / 2))
         ax.vlines(
@@ -202,7 +202,7 @@ def _paint_curves(ax: Axes, curves: Sequence[tuple[str, int, Curve]], spread: st
         lows.append(float(np.nanmin([low, c.mean])))  # one problem has no interval
         highs.append(float(np.nanmax([high, c.mean])))
     before = ax.get_ylim() if not ax.get_autoscaley_on() else (1.0, 0.0)  # panels share their height
-    percent(ax, min(*lows, before[0]), max(*highs, before[1]))
+    set_percent_axis(ax, min(*lows, before[0]), max(*highs, before[1]))
     return named
 
 

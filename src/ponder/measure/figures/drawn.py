@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Row = Mapping[str, Any]
+FigureRow = Mapping[str, Any]
 PANEL = 4.3, 3.2  # inches
-MANY = 4  # panels in a row
-WIDE = 30  # characters of a name
+MAX_PANELS_PER_ROW = 4  # panels in a row
+MAX_LABEL_CHARS = 30  # characters of a name
 
 
 @dataclass(frozen=True)
-class Drawn:
+class FigureWithData:
     figure: Figure
-    rows: tuple[Row, ...]  # every number in it
+    rows: tuple[FigureRow, ...]  # every number in it
     notes: tuple[str, ...] = ()
 
     def save(self, path: str | Path) -> list[Path]:
@@ -51,24 +51,24 @@ class Drawn:
         with open(out[2], "w", newline="", encoding="utf-8") as file:
             table = csv.DictWriter(file, list(dict.fromkeys(k for row in self.rows for k in row)))
             table.writeheader()
-            table.writerows({k: _cell(v) for k, v in row.items()} for row in self.rows)
+            table.writerows({k: csv_cell(v) for k, v in row.items()} for row in self.rows)
         return out
 
 
-def _cell(value: Any) -> Any:
+def csv_cell(value: Any) -> Any:
     if isinstance(value, float | np.floating):
         return "" if np.isnan(value) else f"{float(value):.6g}"
     return value
 
 
-def panels(count: int, paint: Callable[[Figure, list[Axes]], None], title: str = "", **more: Any) -> Figure:
+def make_panels(count: int, paint: Callable[[Figure, list[Axes]], None], title: str = "", **more: Any) -> Figure:
     """A figure of so many panels in our style, painted by the caller."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as New
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    columns = min(count, MANY) if count not in (5, 6) else 3
+    columns = min(count, MAX_PANELS_PER_ROW) if count not in (5, 6) else 3
     lines = -(-count // columns)
     width, height = more.pop("size", PANEL)
     with matplotlib.rc_context(STYLE):
@@ -87,16 +87,16 @@ def panels(count: int, paint: Callable[[Figure, list[Axes]], None], title: str =
     return figure
 
 
-def brief(name: str) -> str:
+def shorten_name(name: str) -> str:
     """A name that leaves room for what it names; its end tells more than its beginning."""
-    return name if len(name) <= WIDE else f"...{name[3 - WIDE :]}"
+    return name if len(name) <= MAX_LABEL_CHARS else f"...{name[3 - MAX_LABEL_CHARS :]}"
 
 
-def headline(axes: Axes, text: str) -> None:
+def set_headline(axes: Axes, text: str) -> None:
     axes.set_title(text, loc="left", fontsize=9, color=INK)
 
 
-def counted(axes: Axes, most: int, name: str = "samples per problem, k") -> None:
+def set_k_axis(axes: Axes, most: int, name: str = "samples per problem, k") -> None:
     """An axis of k: doubled at each tick."""
     axes.set_xscale("log", base=2)
     ticks = [2**i for i in range(0, 40) if 2**i <= most]
@@ -107,7 +107,7 @@ def counted(axes: Axes, most: int, name: str = "samples per problem, k") -> None
     axes.set_xlabel(name)
 
 
-def percent(axes: Axes, low: float = 0.0, high: float = 1.0) -> None:
+def set_percent_axis(axes: Axes, low: float = 0.0, high: float = 1.0) -> None:
     """An axis of shares in percent, as wide as what is drawn needs, in round numbers."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -121,19 +121,19 @@ def percent(axes: Axes, low: float = 0.0, high: float = 1.0) -> None:
     axes.grid(axis="y")
 
 
-def ends(axes: Axes, labels: Sequence[tuple[float, str, str]], x: float = 1.015) -> None:
+def label_line_ends(axes: Axes, labels: Sequence[tuple[float, str, str]], x: float = 1.015) -> None:
     """Name lines at their right ends: (height, text, colour) each, pushed apart where they would overlap."""
     bottom, top = axes.get_ylim()
     gap = 0.062 * (top - bottom)
     ordered = sorted(labels, key=lambda item: item[0])
-    for (height, text, colour), at in zip(ordered, _apart([h for h, *_ in ordered], gap), strict=True):
+    for (height, text, colour), at in zip(ordered, spread_labels([h for h, *_ in ordered], gap), strict=True):
         axes.annotate(
-            brief(text), (1, height), (x, at), xycoords=("axes fraction", "data"), textcoords=("axes fraction", "data"),
+            shorten_name(text), (1, height), (x, at), xycoords=("axes fraction", "data"), textcoords=("axes fraction", "data"),
             color=colour, va="center", ha="left", fontsize=8.5, annotation_clip=False,
         )  # fmt: skip
 
 
-def _apart(heights: Sequence[float], gap: float) -> list[float]:
+def spread_labels(heights: Sequence[float], gap: float) -> list[float]:
     """Rising heights, at least so far from each other, those that had to move around their common middle."""
     stacks: list[list[float]] = []
     for height in heights:
@@ -153,7 +153,7 @@ def small_print(figure: Figure, lines: Sequence[str]) -> None:
         figure.supxlabel("\n".join(lines), fontsize=7.5, color=QUIET, x=0.014, ha="left")
 
 
-def spaced(most: int, count: int = 24) -> list[int]:
+def log_spaced_ints(most: int, count: int = 24) -> list[int]:
     """Whole numbers from 1 to `most`, even on a log scale, powers of two among them."""
     if most < 1:
         raise UsageError("there is no k to draw: every problem needs at least one judged sample")

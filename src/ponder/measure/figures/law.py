@@ -9,9 +9,9 @@ import numpy as np
 
 from ponder.measure.coverage import coverage_curve
 from ponder.measure.curves import Curve
-from ponder.measure.figures.curves import asked_of, notes
-from ponder.measure.figures.drawn import Drawn, Row, counted, ends, headline, panels, percent, small_print, spaced
-from ponder.measure.plots import COLOURS, DASHES, MARKS
+from ponder.measure.figures.curves import asked_of, figure_notes
+from ponder.measure.figures.drawn import FigureWithData, FigureRow, set_k_axis, label_line_ends, set_headline, make_panels, set_percent_axis, small_print, log_spaced_ints
+from ponder.measure.plots import COLOURS, DASHES, MARKERS
 from ponder.measure.power_law import coverage_law
 from ponder.measure.readers.attempts import Attempts
 
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def scaling_law(systems: Sequence[Attempts], title: str = "", reach: float = 10.0) -> Drawn:
+def scaling_law(systems: Sequence[Attempts], title: str = "", reach: float = 10.0) -> FigureWithData:
     """Coverage as c = exp(a k^b) (Brown et al. 2024): fitted on the first quarter of k, tried on the rest, extended."""
     fits = []
     for s in systems:
         a = asked_of(s)
         n, c = a.system.counts
-        ks = spaced(a.most)
-        known = [k for k in ks if k <= max(4, a.most // 4)] if a.most >= 16 else ks
+        ks = log_spaced_ints(a.max_k)
+        known = [k for k in ks if k <= max(4, a.max_k // 4)] if a.max_k >= 16 else ks
         fits.append((a, coverage_curve(n, c, ks), coverage_law(n, c, known), max(known)))
-    rows: list[Row] = []
+    rows: list[FigureRow] = []
 
     def paint(figure: Figure, axes: list[Axes]) -> None:
         (ax,) = axes
         labels, low, high = [], 1.0, 0.0
-        furthest = max(a.most for a, *_ in fits) * reach
+        furthest = max(a.max_k for a, *_ in fits) * reach
         for i, (a, curve, law, known) in enumerate(fits):
             colour = COLOURS[i % len(COLOURS)]
-            xs = np.geomspace(1, a.most * reach, 120)
+            xs = np.geomspace(1, a.max_k * reach, 120)
             inside = xs <= known * 1.0001
-            if law.redrawn is not None:
-                bottom, top = law.band(xs)
+            if law.resampled_parameters is not None:
+                bottom, top = law.confidence_band(xs)
                 high = max(high, float(top.max()))
                 ax.fill_between(xs, bottom, top, color=colour, alpha=0.12, lw=0)
             ax.plot(xs[inside], law(xs[inside]), color=colour, lw=2.0)
@@ -50,7 +50,7 @@ def scaling_law(systems: Sequence[Attempts], title: str = "", reach: float = 10.
                 used = curve.k[j] <= known
                 bars = np.maximum([[curve.mean[j] - curve.low[j]], [curve.high[j] - curve.mean[j]]], 0)
                 ax.errorbar(
-                    curve.k[j], curve.mean[j], bars, fmt=MARKS[i % len(MARKS)], ms=4.5, color=colour,
+                    curve.k[j], curve.mean[j], bars, fmt=MARKERS[i % len(MARKERS)], ms=4.5, color=colour,
                     mfc=colour if used else "white", lw=1.0, capsize=2, zorder=3,
                 )  # fmt: skip
             off = [abs(float(law(k)) - m) for k, m in zip(curve.k, curve.mean, strict=True) if k > known]
@@ -58,18 +58,18 @@ def scaling_law(systems: Sequence[Attempts], title: str = "", reach: float = 10.
             low = min(low, float(np.nanmin([curve.low, curve.mean])))
             high = max(high, float(law(furthest)), float(np.nanmax([curve.high, curve.mean])))
             rows.extend(_law_rows(a.system.name, curve, law, known, off))
-        counted(ax, int(furthest))
-        percent(ax, low, high)
-        headline(ax, "share of problems solved by any of k samples, %")
+        set_k_axis(ax, int(furthest))
+        set_percent_axis(ax, low, high)
+        set_headline(ax, "share of problems solved by any of k samples, %")
         if len(fits) > 1:
-            ends(ax, labels)
+            label_line_ends(ax, labels)
         _law_text(ax, fits)
         small_print(
-            figure, notes(systems, "filled: fitted; hollow: held out; dashed: predicted; bands: 95 %, over problems")
+            figure, figure_notes(systems, "filled: fitted; hollow: held out; dashed: predicted; bands: 95 %, over problems")
         )
 
-    figure = panels(1, paint, title, size=(6.4, 3.7))
-    return Drawn(figure, tuple(rows))
+    figure = make_panels(1, paint, title, size=(6.4, 3.7))
+    return FigureWithData(figure, tuple(rows))
 
 
 def _law_text(ax: Axes, fits: Sequence[Any]) -> None:
@@ -89,9 +89,9 @@ def _law_text(ax: Axes, fits: Sequence[Any]) -> None:
         )
 
 
-def _law_rows(name: str, curve: Curve, law: Any, known: int, off: Sequence[float]) -> list[Row]:
+def _law_rows(name: str, curve: Curve, law: Any, known: int, off: Sequence[float]) -> list[FigureRow]:
     a, b = law.a_interval or (float("nan"),) * 2, law.b_interval or (float("nan"),) * 2
-    out: list[Row] = [
+    out: list[FigureRow] = [
         {"system": name, "k": k, "coverage": curve.mean[i], "low": curve.low[i], "high": curve.high[i],
          "law": float(law(k)), "fitted": k <= known}
         for i, k in enumerate(curve.k.tolist())

@@ -11,10 +11,10 @@ import numpy as np
 from ponder.errors import UsageError
 from ponder.measure.coverage import coverage_curve
 from ponder.measure.curves import Curve
-from ponder.measure.figures.curves import CALLED, asked_of, notes
-from ponder.measure.figures.drawn import Drawn, counted, ends, headline, panels, percent, small_print
-from ponder.measure.plots import INK, MARKS
-from ponder.measure.readers.attempts import Attempts, Group
+from ponder.measure.figures.curves import CURVE_LABELS, asked_of, figure_notes
+from ponder.measure.figures.drawn import FigureWithData, set_k_axis, label_line_ends, set_headline, make_panels, set_percent_axis, small_print
+from ponder.measure.plots import INK, MARKERS
+from ponder.measure.readers.attempts import Attempts, ProblemAttempts
 from ponder.measure.selection import selection_curve
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def two_axes(systems: Sequence[Attempts], title: str = "", rule: str = "") -> Drawn:
+def two_axes(systems: Sequence[Attempts], title: str = "", rule: str = "") -> FigureWithData:
     """Accuracy over samples and length: thinking wider and thinking longer.
 
     One log: an attempt longer than the limit counts as cut off, which is wrong and has no vote. Several: each is run
@@ -33,18 +33,18 @@ def two_axes(systems: Sequence[Attempts], title: str = "", rule: str = "") -> Dr
             "samples x length needs the tokens of each attempt: name their column with --column tokens=NAME"
         )
     asked = [asked_of(s) for s in systems]
-    votes = all(a.system.answered for a in asked)
+    votes = all(a.system.has_answers for a in asked)
     chosen = rule or ("majority" if votes else "coverage")
-    most = min(a.most for a in asked)
+    most = min(a.max_k for a in asked)
     ks = [k for k in (2**i for i in range(20)) if k <= most]
     cut = _limits(asked[0].system) if len(asked) == 1 else []
-    cells = [(limit, _cut(asked[0].system, limit)) for limit in cut] or sorted(
+    cells = [(limit, _truncate_at(asked[0].system, limit)) for limit in cut] or sorted(
         ((int(np.mean([t for g in a.system.groups for t in g.tokens or ()])), a.system) for a in asked),
         key=lambda c: c[0],
     )
-    curves = [(length, _worth(s, chosen, ks)) for length, s in cells]
+    curves = [(length, _accuracy_curve(s, chosen, ks)) for length, s in cells]
     if any(np.isnan(c.mean).any() for _, c in curves):
-        raise UsageError(f"{CALLED[chosen]}: on every problem the choice falls on an attempt without a verdict")
+        raise UsageError(f"{CURVE_LABELS[chosen]}: on every problem the choice falls on an attempt without a verdict")
     rows = [
         {"length": length, "k": k, "rule": chosen, "mean": c.mean[i], "low": c.low[i], "high": c.high[i]}
         for length, c in curves
@@ -54,12 +54,12 @@ def two_axes(systems: Sequence[Attempts], title: str = "", rule: str = "") -> Dr
     def paint(figure: Figure, axes: list[Axes]) -> None:
         _paint_lengths(axes[0], curves, ks, most)
         _paint_cells(axes[1], curves, ks)
-        headline(axes[0], f"{CALLED[chosen]} of k, %")
-        headline(axes[1], "the same, as a map; underlined: best for its tokens")
+        set_headline(axes[0], f"{CURVE_LABELS[chosen]} of k, %")
+        set_headline(axes[1], "the same, as a map; underlined: best for its tokens")
         how = "longer attempts count as cut off" if cut else "each run at its mean length"
-        small_print(figure, notes(systems, f"length: tokens per attempt, {how}; bands: 95 % intervals over problems"))
+        small_print(figure, figure_notes(systems, f"length: tokens per attempt, {how}; bands: 95 % intervals over problems"))
 
-    return Drawn(panels(2, paint, title, size=(4.6, 3.4)), tuple(rows))
+    return FigureWithData(make_panels(2, paint, title, size=(4.6, 3.4)), tuple(rows))
 
 
 def _limits(system: Attempts) -> list[int]:
@@ -70,17 +70,17 @@ def _limits(system: Attempts) -> list[int]:
     return sorted({round(x) for x in steps})
 
 
-def _cut(system: Attempts, limit: int) -> Attempts:
-    def shorter(g: Group) -> Group:
+def _truncate_at(system: Attempts, limit: int) -> Attempts:
+    def shorter(g: ProblemAttempts) -> ProblemAttempts:
         kept = [t is not None and t <= limit for t in g.tokens or ()]
         correct = tuple(c if keep else 0.0 for c, keep in zip(g.correct, kept, strict=True))
         answers = None if g.answers is None else tuple(a if k else None for a, k in zip(g.answers, kept, strict=True))
         return replace(g, correct=correct, answers=answers)
 
-    return system.map(shorter)
+    return system.map_problems(shorter)
 
 
-def _worth(system: Attempts, rule: str, ks: Sequence[int]) -> Curve:
+def _accuracy_curve(system: Attempts, rule: str, ks: Sequence[int]) -> Curve:
     if rule == "coverage":
         n, c = system.counts
         return coverage_curve(n, c, ks)
@@ -99,12 +99,12 @@ def _paint_lengths(ax: Axes, curves: Sequence[tuple[int, Curve]], ks: Sequence[i
     for i, (length, c) in enumerate(curves):
         colour = _shade(i, len(curves))
         ax.fill_between(c.k, c.low, c.high, color=colour, alpha=0.10, lw=0)
-        ax.plot(c.k, c.mean, color=colour, lw=1.8, marker=MARKS[i % len(MARKS)], ms=3.8, clip_on=False)
+        ax.plot(c.k, c.mean, color=colour, lw=1.8, marker=MARKERS[i % len(MARKERS)], ms=3.8, clip_on=False)
         labels.append((float(c.mean[-1]), f"{length:,} tokens", colour))
-    counted(ax, most)
+    set_k_axis(ax, most)
     lows, highs = [np.nanmin([c.low, c.mean]) for _, c in curves], [np.nanmax([c.high, c.mean]) for _, c in curves]
-    percent(ax, float(min(lows)), float(max(highs)))
-    ends(ax, labels)
+    set_percent_axis(ax, float(min(lows)), float(max(highs)))
+    label_line_ends(ax, labels)
 
 
 def _paint_cells(ax: Axes, curves: Sequence[tuple[int, Curve]], ks: Sequence[int]) -> None:

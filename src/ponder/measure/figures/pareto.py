@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, get_args
 
 from ponder.errors import UsageError
-from ponder.measure.decide import Method, decide, usual
-from ponder.measure.figures.drawn import Drawn, Row, brief, headline, panels, percent, small_print
-from ponder.measure.intervals import FEW
-from ponder.measure.pareto import Place, frontier_with_intervals
+from ponder.measure.decide import DecisionRule, apply_rule, default_rule
+from ponder.measure.figures.drawn import FigureWithData, FigureRow, shorten_name, set_headline, make_panels, set_percent_axis, small_print
+from ponder.measure.intervals import FEW_PROBLEMS
+from ponder.measure.pareto import FrontierPoint, frontier_with_intervals
 from ponder.measure.plots import COLOURS, INK, QUIET
-from ponder.measure.readers.attempts import Attempts, Group, same_problems
+from ponder.measure.readers.attempts import Attempts, ProblemAttempts, same_problems
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 Currency = Literal["tokens", "flops", "seconds", "dollars"]
 CURRENCIES: tuple[Currency, ...] = get_args(Currency)
-SAID = {"tokens": "tokens written", "flops": "FLOPs", "seconds": "seconds", "dollars": "dollars"}
+COST_LABELS = {"tokens": "tokens written", "flops": "FLOPs", "seconds": "seconds", "dollars": "dollars"}
 
 
-def pareto(
+def plot_pareto(
     systems: Sequence[Attempts],
     title: str = "",
     currency: Currency | None = None,
-    method: Method | None = None,
+    method: DecisionRule | None = None,
     common: bool = False,
-) -> Drawn:
+) -> FigureWithData:
     """Each system at its mean cost per problem and its accuracy, both with 95 % intervals over problems."""
     aligned, said = same_problems(systems, common)
     paid = currency or next((c for c in CURRENCIES if all(_costs(s, c) is not None for s in aligned)), None)
@@ -36,9 +36,9 @@ def pareto(
         raise UsageError(
             "the systems have no cost in common (tokens, flops, seconds, dollars): their logs do not tell it"
         )
-    ways = {usual(s) for s in aligned}
-    rule: Method = method or (ways.pop() if len(ways) == 1 else "mean")
-    worths = [decide(s, rule) for s in aligned]
+    ways = {default_rule(s) for s in aligned}
+    rule: DecisionRule = method or (ways.pop() if len(ways) == 1 else "mean")
+    worths = [apply_rule(s, rule) for s in aligned]
     kept = [i for i in range(len(worths[0])) if all(w[i] is not None for w in worths)]
     if not kept:
         raise UsageError("no problem has a verdict from every system: there is nothing to compare")
@@ -52,21 +52,21 @@ def pareto(
         [[c[i] for i in kept] for c in costs if c is not None],
         [[float(w[i] or 0.0) for i in kept] for w in worths],
     )
-    if len(kept) < FEW:
-        said.append(f"{len(kept)} problems: fewer than {FEW}, so places move from luck alone")
+    if len(kept) < FEW_PROBLEMS:
+        said.append(f"{len(kept)} problems: fewer than {FEW_PROBLEMS}, so places move from luck alone")
 
     def paint(figure: Figure, axes: list[Axes]) -> None:
-        _paint(axes[0], places, f"{SAID[paid]} per problem")
-        headline(axes[0], f"accuracy ({rule}), %")
+        _paint(axes[0], places, f"{COST_LABELS[paid]} per problem")
+        set_headline(axes[0], f"accuracy ({rule}), %")
         small_print(figure, ["crosses: 95 % intervals over problems; line: frontier", *said])
 
-    rows: list[Row] = [
+    rows: list[FigureRow] = [
         {"system": p.name, "cost": p.cost, "cost_low": p.cost_interval[0], "cost_high": p.cost_interval[1], "in": paid,
-         "accuracy": p.quality, "low": p.quality_interval[0], "high": p.quality_interval[1], "on_frontier": p.on,
-         "chance_on_frontier": p.chance}
+         "accuracy": p.quality, "low": p.quality_interval[0], "high": p.quality_interval[1], "on_frontier": p.on_frontier,
+         "chance_on_frontier": p.frontier_probability}
         for p in places
     ]  # fmt: skip
-    return Drawn(panels(1, paint, title, size=(6.0, 3.8)), tuple(rows), tuple(said))
+    return FigureWithData(make_panels(1, paint, title, size=(6.0, 3.8)), tuple(rows), tuple(said))
 
 
 def _costs(system: Attempts, currency: Currency) -> list[float] | None:
@@ -76,7 +76,7 @@ def _costs(system: Attempts, currency: Currency) -> list[float] | None:
     return known if len(known) == len(each) and any(known) else None
 
 
-def _cost(group: Group, currency: Currency) -> float | None:
+def _cost(group: ProblemAttempts, currency: Currency) -> float | None:
     if group.cost is not None:
         return float(getattr(group.cost, "generated_tokens" if currency == "tokens" else currency))
     if currency == "tokens" and group.tokens is not None and None not in group.tokens:
@@ -84,8 +84,8 @@ def _cost(group: Group, currency: Currency) -> float | None:
     return None
 
 
-def _paint(ax: Axes, places: Sequence[Place], cost: str) -> None:
-    on = sorted((p for p in places if p.on), key=lambda p: p.cost)
+def _paint(ax: Axes, places: Sequence[FrontierPoint], cost: str) -> None:
+    on = sorted((p for p in places if p.on_frontier), key=lambda p: p.cost)
     spread = max(p.cost for p in places) / max(min(p.cost for p in places), 1e-300)
     if spread > 8:
         ax.set_xscale("log")
@@ -96,21 +96,21 @@ def _paint(ax: Axes, places: Sequence[Place], cost: str) -> None:
     else:
         wide = high - low or 0.2 * high
         ax.set_xlim(max(0.0, low - 0.1 * wide), high + 0.35 * wide)
-    percent(ax, min(p.quality_interval[0] for p in places), max(p.quality_interval[1] for p in places))
+    set_percent_axis(ax, min(p.quality_interval[0] for p in places), max(p.quality_interval[1] for p in places))
     right = ax.get_xlim()[1]
     xs = [*[p.cost for p in on for _ in range(2)][1:], right]
     ys = [p.quality for p in on for _ in range(2)]
     ax.plot(xs, ys, color=COLOURS[5], lw=1.8, alpha=0.6, zorder=1)
     for p in places:
-        colour = COLOURS[0] if p.on else QUIET
+        colour = COLOURS[0] if p.on_frontier else QUIET
         ax.plot(p.cost_interval, [p.quality] * 2, color=colour, lw=1.1, zorder=2)
         ax.plot([p.cost] * 2, p.quality_interval, color=colour, lw=1.1, zorder=2)
-        ax.plot(p.cost, p.quality, "o", ms=6, color=colour, mfc=colour if p.on else "white", zorder=3)
-        sure = f"  ({100 * p.chance:.0f} % on it)" if 0.02 < p.chance < 0.98 else ""
+        ax.plot(p.cost, p.quality, "o", ms=6, color=colour, mfc=colour if p.on_frontier else "white", zorder=3)
+        sure = f"  ({100 * p.frontier_probability:.0f} % on it)" if 0.02 < p.frontier_probability < 0.98 else ""
         left = ax.transAxes.inverted().transform(ax.transData.transform((p.cost, p.quality)))[0] > 0.6
         ax.annotate(
-            f"{brief(p.name)}{sure}", (p.cost, p.quality), (-7 if left else 7, -9 if not p.on else 7),
-            textcoords="offset points", fontsize=8.5, color=INK if p.on else QUIET, va="center",
+            f"{shorten_name(p.name)}{sure}", (p.cost, p.quality), (-7 if left else 7, -9 if not p.on_frontier else 7),
+            textcoords="offset points", fontsize=8.5, color=INK if p.on_frontier else QUIET, va="center",
             ha="right" if left else "left",
         )  # fmt: skip
     ax.set_xlabel(cost)

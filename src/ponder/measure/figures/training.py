@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ponder.errors import UsageError
-from ponder.measure.figures.drawn import Drawn, Row, ends, headline, panels, small_print
+from ponder.measure.figures.drawn import FigureWithData, FigureRow, label_line_ends, set_headline, make_panels, small_print
 from ponder.measure.plots import COLOURS, DASHES, INK, moving_mean
-from ponder.measure.readers.attempts import labels
-from ponder.measure.readers.runs import run_task, run_verifier, written
+from ponder.measure.readers.attempts import short_labels
+from ponder.measure.readers.runs import run_task, run_verifier, sampled_token_count
 from ponder.runs import read_metrics, read_traces
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # What to draw, where a run has it, and what to call it.
-SHOWN = {
+METRIC_LABELS = {
     "reward": "mean reward",
     "accuracy": "accuracy",
     "loss": "loss",
@@ -35,19 +35,19 @@ SHOWN = {
 SMOOTH = 12  # a moving mean spans a twelfth of the run to either side
 
 
-def training_curves(folders: Sequence[str | Path], title: str = "", metrics: Sequence[str] = ()) -> Drawn:
+def training_curves(folders: Sequence[str | Path], title: str = "", metrics: Sequence[str] = ()) -> FigureWithData:
     """One panel per metric, one line per run: faint as measured, strong as a centred moving mean."""
-    runs = [(name, _metrics(f)) for name, f in zip(_names(folders), folders, strict=True)]
+    runs = [(name, _metrics(f)) for name, f in zip(_run_labels(folders), folders, strict=True)]
     have = {k for _, rows in runs for row in rows for k in row}
     if unknown := [m for m in metrics if m not in have]:
         raise UsageError(
             f"no run has the metric {unknown[0]!r}; they have {', '.join(sorted(have - {'step', 'time'}))}"
         )
-    usual = [m for m in SHOWN if m in have and not (m == "loss" and "reward" in have)]  # a policy's loss tells nothing
+    usual = [m for m in METRIC_LABELS if m in have and not (m == "loss" and "reward" in have)]  # a policy's loss tells nothing
     shown = list(metrics) or usual
     if not shown:
-        raise UsageError(f"none of {', '.join(SHOWN)} is in these runs: name metrics with --metric")
-    table: list[Row] = [
+        raise UsageError(f"none of {', '.join(METRIC_LABELS)} is in these runs: name metrics with --metric")
+    table: list[FigureRow] = [
         {"run": name, "step": row["step"], **{m: row.get(m, float("nan")) for m in shown}}
         for name, rows in runs
         for row in rows
@@ -60,23 +60,23 @@ def training_curves(folders: Sequence[str | Path], title: str = "", metrics: Seq
                 steps = np.array([row["step"] for row in rows], float)
                 values = np.array([row.get(metric, np.nan) for row in rows], float)
                 colour, dash = COLOURS[i % len(COLOURS)], DASHES[i % len(DASHES)]
-                labelled += _line(ax, steps, values, colour, dash, name)
-            headline(ax, SHOWN.get(metric, metric))
+                labelled += _plot_line(ax, steps, values, colour, dash, name)
+            set_headline(ax, METRIC_LABELS.get(metric, metric))
             _step_axis(ax)
             _height(ax, metric)
             if len(runs) > 1 and at == 0:
-                ends(ax, labelled) if len(shown) == 1 else ax.legend(labels=None, fontsize=8, loc="best")
+                label_line_ends(ax, labelled) if len(shown) == 1 else ax.legend(labels=None, fontsize=8, loc="best")
         for ax in axes:
             ax.set_xlabel("training step")
 
     size = (3.5, 2.4) if len(shown) > 1 else (5.4, 3.1)
-    return Drawn(panels(len(shown), paint, title, size=size), tuple(table))
+    return FigureWithData(make_panels(len(shown), paint, title, size=size), tuple(table))
 
 
-def length_growth(folders: Sequence[str | Path], title: str = "") -> Drawn:
+def length_growth(folders: Sequence[str | Path], title: str = "") -> FigureWithData:
     """Tokens per answer as training goes on, with the middle half of them; and right against wrong ones."""
-    runs = [(name, _lengths(f)) for name, f in zip(_names(folders), folders, strict=True)]
-    table: list[Row] = []
+    runs = [(name, _answer_lengths(f)) for name, f in zip(_run_labels(folders), folders, strict=True)]
+    table: list[FigureRow] = []
 
     def paint(figure: Figure, axes: list[Axes]) -> None:
         labelled, split = [], []
@@ -90,14 +90,14 @@ def length_growth(folders: Sequence[str | Path], title: str = "") -> Drawn:
             axes[0].fill_between(
                 steps, moving_mean(low, window), moving_mean(high, window), color=colour, alpha=0.13, lw=0
             )
-            labelled += _line(axes[0], steps, mean, colour, dash, name)
+            labelled += _plot_line(axes[0], steps, mean, colour, dash, name)
             right, wrong = (
                 np.array([_mean([n for n, r in by_step[int(s)] if r is k]) for s in steps]) for k in (True, False)
             )
-            split += _line(
+            split += _plot_line(
                 axes[1], steps, right, COLOURS[2], dash, f"{name} right".strip() if len(runs) > 1 else "right"
             )
-            split += _line(
+            split += _plot_line(
                 axes[1], steps, wrong, COLOURS[1], dash, f"{name} wrong".strip() if len(runs) > 1 else "wrong"
             )
             for s, m, lo, hi, r, w in zip(steps, mean, low, high, right, wrong, strict=True):
@@ -117,19 +117,19 @@ def length_growth(folders: Sequence[str | Path], title: str = "") -> Drawn:
             ax.set_xlabel("training step")
             ax.set_ylim(bottom=0)
             ax.grid(axis="y")
-        headline(axes[0], "tokens per answer")
-        headline(axes[1], "of right and of wrong answers")
+        set_headline(axes[0], "tokens per answer")
+        set_headline(axes[1], "of right and of wrong answers")
         if len(runs) > 1:
-            ends(axes[0], labelled)
-        ends(axes[1], split)
+            label_line_ends(axes[0], labelled)
+        label_line_ends(axes[1], split)
         small_print(figure, ["strong: moving mean; band: the middle half of all answers of a step"])
 
-    return Drawn(panels(2, paint, title, size=(4.3, 2.9)), tuple(table))
+    return FigureWithData(make_panels(2, paint, title, size=(4.3, 2.9)), tuple(table))
 
 
-def _names(folders: Sequence[str | Path]) -> list[str]:
+def _run_labels(folders: Sequence[str | Path]) -> list[str]:
     names = [Path(f).name or str(f) for f in folders]
-    return labels(names) if len(set(names)) == len(names) else [str(f) for f in folders]
+    return short_labels(names) if len(set(names)) == len(names) else [str(f) for f in folders]
 
 
 def _metrics(folder: str | Path) -> list[dict[str, float]]:
@@ -139,14 +139,14 @@ def _metrics(folder: str | Path) -> list[dict[str, float]]:
     return rows
 
 
-def _lengths(folder: str | Path) -> dict[int, list[tuple[int, bool | None]]]:
+def _answer_lengths(folder: str | Path) -> dict[int, list[tuple[int, bool | None]]]:
     """By step: the length of each answer, and whether it was right."""
     verifier = run_verifier(Path(folder), run_task(Path(folder)))
     found: dict[int, list[tuple[int, bool | None]]] = defaultdict(list)
     for step, trace in read_traces(folder):
         for i in trace.answers():
             score = trace.score(i, verifier) if verifier is not None else None
-            found[step].append((written(trace, i), None if score is None else score >= 1))
+            found[step].append((sampled_token_count(trace, i), None if score is None else score >= 1))
     if len(found) < 2:
         raise UsageError(
             f"{folder} has traces of {len(found)} steps: length growth takes the run directory of a training"
@@ -158,7 +158,7 @@ def _mean(values: Sequence[int]) -> float:
     return float(np.mean(values)) if values else float("nan")
 
 
-def _line(
+def _plot_line(
     ax: Axes, steps: np.ndarray, values: np.ndarray, colour: str, dash: Any, name: str
 ) -> list[tuple[float, str, str]]:
     """Draws it, and says where it ends and what it is called."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ponder.errors import UsageError
 from ponder.types import Cost
 
-NAMED = 3  # problems that a message names; the rest are counted
+MAX_LISTED_PROBLEMS = 3  # problems that a message names; the rest are counted
 
 # What becomes of attempts without a verdict.
 UNJUDGED = "have no verdict and are left out; a problem with no other is not right as far as is known"
@@ -22,7 +22,7 @@ SCORE, LOGPROB = "score", "logprob"  # where a log's own score and a mean log-pr
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ProblemAttempts:
     """The attempts at one problem, each column with one entry per attempt, or only how many there were.
 
     None within a column is missing: an undecided verdict, no answer found, no score given.
@@ -34,13 +34,13 @@ class Group:
     scores: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)  # by scorer
     tokens: tuple[int | None, ...] | None = None
     texts: tuple[str, ...] | None = None
-    counted: tuple[int, int] | None = None  # samples and how many were right, where nothing else is known of them
+    sample_counts: tuple[int, int] | None = None  # samples and how many were right, where nothing else is known of them
     chosen: int | None = None  # the attempt that the system itself gave as its answer
     cost: Cost | None = None
     question: str = ""
     gold: Any = None
-    missing: str = ""  # the error that ended the thinking, if one did
-    silent: bool = False  # it was asked, no error ended the thinking, and yet no attempt came to an end
+    error: str = ""  # the error that ended the thinking, if one did
+    no_attempt_finished: bool = False  # it was asked, no error ended the thinking, and yet no attempt came to an end
 
     def __post_init__(self) -> None:
         columns = {"answers": self.answers, "tokens": self.tokens, "texts": self.texts, **dict(self.scores)}
@@ -49,8 +49,8 @@ class Group:
                 raise UsageError(
                     f"problem {self.problem!r} has {self.size} verdicts and {len(column)} {name}; one each is needed"
                 )
-        if self.counted is not None:
-            n, c = self.counted
+        if self.sample_counts is not None:
+            n, c = self.sample_counts
             if self.correct or not 0 <= c <= n:
                 raise UsageError(
                     f"problem {self.problem!r} has {c} right of {n} samples; it takes 0 <= right <= samples"
@@ -58,38 +58,38 @@ class Group:
 
     @property
     def size(self) -> int:
-        return self.counted[0] if self.counted else len(self.correct)
+        return self.sample_counts[0] if self.sample_counts else len(self.correct)
 
     @property
-    def judged(self) -> list[float]:
+    def verdicts(self) -> list[float]:
         return [c for c in self.correct if c is not None]
 
     @property
     def undecided(self) -> int:
-        return 0 if self.counted else len(self.correct) - len(self.judged)
+        return 0 if self.sample_counts else len(self.correct) - len(self.verdicts)
 
     @property
     def counts(self) -> tuple[int, int]:
         """Judged attempts, and how many of them were right."""
-        if self.counted:
-            return self.counted
-        if graded := [c for c in self.judged if c not in (0, 1)]:
+        if self.sample_counts:
+            return self.sample_counts
+        if graded := [c for c in self.verdicts if c not in (0, 1)]:
             raise UsageError(
                 f"problem {self.problem!r} has the graded verdict {graded[0]:g}; counting takes right (1) or wrong (0)"
             )
-        return len(self.judged), int(sum(self.judged))
+        return len(self.verdicts), int(sum(self.verdicts))
 
     @property
     def mean(self) -> float | None:
         """Of one attempt, drawn at random; None where none was judged."""
-        if self.counted:
-            n, c = self.counted
+        if self.sample_counts:
+            n, c = self.sample_counts
             return c / n if n else None
-        return sum(self.judged) / len(self.judged) if self.judged else None
+        return sum(self.verdicts) / len(self.verdicts) if self.verdicts else None
 
-    def first(self, k: int) -> Group:
+    def first_k(self, k: int) -> ProblemAttempts:
         """Its first k attempts."""
-        if self.counted:
+        if self.sample_counts:
             raise UsageError(f"problem {self.problem!r} has counts only: its attempts have no order to take {k} from")
         return replace(
             self,
@@ -106,8 +106,8 @@ class Attempts:
     """One system on a set of problems. `how` says what was read as what, and what is missing."""
 
     name: str
-    groups: tuple[Group, ...]
-    how: tuple[str, ...] = ()
+    groups: tuple[ProblemAttempts, ...]
+    reading_notes: tuple[str, ...] = ()
     task: Any = None  # what the problems are, where the log tells: the encoded task of a run, another tool's version
     derived: bool = False  # chosen by some rule among another system's attempts
 
@@ -118,7 +118,7 @@ class Attempts:
         for g in self.groups:
             if g.problem in seen:
                 raise UsageError(
-                    f"{self.name} has the problem {short(g.problem)} twice; each must have an id of its own"
+                    f"{self.name} has the problem {shorten_id(g.problem)} twice; each must have an id of its own"
                 )
             seen.add(g.problem)
 
@@ -127,7 +127,7 @@ class Attempts:
         return [g.problem for g in self.groups]
 
     @property
-    def empty(self) -> list[str]:
+    def problems_without_verdict(self) -> list[str]:
         """Problems without a judged attempt."""
         return [g.problem for g in self.groups if g.mean is None]
 
@@ -158,7 +158,7 @@ class Attempts:
         return sum((c for c in costs if c), Cost()) if all(c is not None for c in costs) else None
 
     @property
-    def answered(self) -> bool:
+    def has_answers(self) -> bool:
         """Are there answers to count votes on?"""
         return all(g.answers is not None for g in self.groups if g.size)
 
@@ -168,16 +168,16 @@ class Attempts:
         own = [set(g.scores) for g in self.groups if g.size]
         return sorted(set.intersection(*own)) if own else []
 
-    def only(self, problems: Iterable[str]) -> Attempts:
+    def on_problems(self, problems: Iterable[str]) -> Attempts:
         """The same system on these problems, in this order."""
         by_id = {g.problem: g for g in self.groups}
         return replace(self, groups=tuple(by_id[p] for p in problems))
 
-    def map(self, change: Callable[[Group], Group]) -> Attempts:
+    def map_problems(self, change: Callable[[ProblemAttempts], ProblemAttempts]) -> Attempts:
         return replace(self, groups=tuple(change(g) for g in self.groups))
 
 
-def same_problems(systems: Sequence[Attempts], common: bool = False) -> tuple[list[Attempts], list[str]]:
+def same_problems(systems: Sequence[Attempts], common_only: bool = False) -> tuple[list[Attempts], list[str]]:
     """The systems with their problems in one order, and what to say about it.
 
     Refuses systems on different problems, or on different versions of one, unless `common` asks for those that all
@@ -189,10 +189,10 @@ def same_problems(systems: Sequence[Attempts], common: bool = False) -> tuple[li
     apart = [s for s in systems if len(s.problems) != len(shared)]
     if apart and not shared:
         raise UsageError(
-            f"{first.name} and {apart[-1].name} have no problem in common (ids {short(first.problems[0])} and"
-            f" {short(apart[-1].problems[0])}); name the id's column with --column id=NAME, or compare other logs"
+            f"{first.name} and {apart[-1].name} have no problem in common (ids {shorten_id(first.problems[0])} and"
+            f" {shorten_id(apart[-1].problems[0])}); name the id's column with --column id=NAME, or compare other logs"
         )
-    if apart and not common:
+    if apart and not common_only:
         sizes = ", ".join(f"{s.name} {len(s.problems)}" for s in systems)
         raise UsageError(
             f"the systems have different problems ({sizes}; {len(shared)} in common): give runs on the same ones, or"
@@ -201,7 +201,7 @@ def same_problems(systems: Sequence[Attempts], common: bool = False) -> tuple[li
     if apart:
         sizes = ", ".join(f"{s.name} has {len(s.problems)}" for s in systems)
         said.append(f"compared on the {len(shared)} problems that all have ({sizes})")
-    out = [s.only(shared) for s in systems]
+    out = [s.on_problems(shared) for s in systems]
     for other in out[1:]:
         said += _same_versions(out[0], other)
     return out, list(dict.fromkeys(said))
@@ -210,12 +210,12 @@ def same_problems(systems: Sequence[Attempts], common: bool = False) -> tuple[li
 def _same_versions(a: Attempts, b: Attempts) -> list[str]:
     pairs = list(zip(a.groups, b.groups, strict=True))
     both = [(x, y) for x, y in pairs if x.gold is not None and y.gold is not None]
-    if other := [x.problem for x, y in both if plain(x.gold) != plain(y.gold)]:
+    if other := [x.problem for x, y in both if comparable_text(x.gold) != comparable_text(y.gold)]:
         raise UsageError(
             f"{a.name} and {b.name} are on different versions of a task: {len(other)} of {len(both)} problems have"
-            f" another gold answer ({listed(other)}). Compare runs on one version"
+            f" another gold answer ({list_problems(other)}). Compare runs on one version"
         )
-    if a.task is not None and b.task is not None and (told := _versions(a.task, b.task)):
+    if a.task is not None and b.task is not None and (told := _version_difference(a.task, b.task)):
         raise UsageError(
             f"{a.name} and {b.name} are on different versions of a task: {told}. Compare runs on one version"
         )
@@ -233,7 +233,7 @@ def _same_versions(a: Attempts, b: Attempts) -> list[str]:
     return []
 
 
-def _versions(a: Any, b: Any) -> str:
+def _version_difference(a: Any, b: Any) -> str:
     """Where two tasks say that they are different ones. A prompt may differ: that can be what is compared."""
     if not (isinstance(a, Mapping) and isinstance(b, Mapping)):
         return "" if a == b else f"{a} and {b}"
@@ -243,7 +243,7 @@ def _versions(a: Any, b: Any) -> str:
     return ""
 
 
-def labels(names: Sequence[str]) -> list[str]:
+def short_labels(names: Sequence[str]) -> list[str]:
     """Names without the words with which all of them begin or end."""
     words = [re.findall(r"[A-Za-z0-9.]+|[^A-Za-z0-9.]+", n) for n in names]
     if len(names) < 2 or len(set(names)) < len(names):
@@ -258,16 +258,16 @@ def labels(names: Sequence[str]) -> list[str]:
     return cut if all(cut) and len(set(cut)) == len(cut) else list(names)
 
 
-def plain(value: Any) -> str:
+def comparable_text(value: Any) -> str:
     return value.strip() if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
 
 
-def short(text: str, width: int = 40) -> str:
+def shorten_id(text: str, width: int = 40) -> str:
     """A problem's id, which may be its whole question, short enough for a message."""
     line = " ".join(str(text).split())
     return repr(line if len(line) <= width else line[: width - 3] + "...")
 
 
-def listed(problems: Sequence[str]) -> str:
-    more = f" and {len(problems) - NAMED} more" if len(problems) > NAMED else ""
-    return ", ".join(short(p) for p in problems[:NAMED]) + more
+def list_problems(problems: Sequence[str]) -> str:
+    more = f" and {len(problems) - MAX_LISTED_PROBLEMS} more" if len(problems) > MAX_LISTED_PROBLEMS else ""
+    return ", ".join(shorten_id(p) for p in problems[:MAX_LISTED_PROBLEMS]) + more

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from ponder.errors import UnknownName, UsageError
-from ponder.measure.readers.shapes import VALUES
+from ponder.measure.readers.shapes import VALUES_COLUMN
 
 # Names as `shapes.name` gives them; a dotted column is also known by its last part.
-NAMES: dict[str, tuple[str, ...]] = {
+COLUMN_ALIASES: dict[str, tuple[str, ...]] = {
     "id": (
         "problem_id", "question_id", "task_id", "doc_id", "example_id", "instance_id", "prompt_id", "item_id",
         "unique_id", "uuid", "qid", "pid", "idx", "problem_idx", "question_idx", "problem_index",
@@ -22,7 +22,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "exact_match", "graded_list", "accs", "acc", "accuracy", "accuracy_reward", "is_right", "right",
         "verdict", "verdicts", "outcome", "outcomes", "grade", "grades", "judgement", "judgment",
         "plus_status", "base_status", "status", "result", "results", "raw_scored_generations", "label",
-        "labels", "score", "scores", "reward", "rewards", "r", VALUES, "sample", "samples", "attempt",
+        "labels", "score", "scores", "reward", "rewards", "r", VALUES_COLUMN, "sample", "samples", "attempt",
         "attempts", "run", "runs", "trial", "trials",
     ),
     "answer": (
@@ -72,25 +72,25 @@ NAMES: dict[str, tuple[str, ...]] = {
     "version": ("version", "task_version", "task_hash"),
 }  # fmt: skip
 
-COLUMNS = frozenset(n for names in NAMES.values() for n in names)
-LISTS = (VALUES, "sample", "samples", "attempt", "attempts", "run", "runs", "trial", "trials")  # else numbers of rows
+ALL_ALIASES = frozenset(n for names in COLUMN_ALIASES.values() for n in names)
+LIST_ONLY_ALIASES = (VALUES_COLUMN, "sample", "samples", "attempt", "attempts", "run", "runs", "trial", "trials")  # else numbers of rows
 # Words of a column's name that say "verdict" where no whole name does.
 TELLING = frozenset((
     "acc", "accepted", "accuracy", "correct", "correctness", "equal", "graded", "hit", "match", "matched", "ok",
     "pass", "passed", "right", "solved", "success", "verified", "verify", "win", "won",
 ))  # fmt: skip
 PLAIN_IDS = ("id", "idx", "index", "uuid")  # say nothing of what they number; within one of these, no problem
-OTHERS = frozenset((
+NON_PROBLEM_PREFIXES = frozenset((
     "provider", "model", "system", "generator", "author", "user", "run", "session", "request", "response", "completion",
     "output", "choice", "message", "usage", "config",
 ))  # fmt: skip
-WEAK = ("total", "count", "attempts", "trials", "samples")  # may count samples, and may count anything else
-MANY, LONG = 64, 120  # systems in one log, and characters of a name: more is a text
-LOW = NAMES["correct"].index("label")  # from here on a name says little: the values must be plainly right or wrong
+AMBIGUOUS_COUNT_NAMES = ("total", "count", "attempts", "trials", "samples")  # may count samples, and may count anything else
+MAX_SYSTEMS, MAX_SYSTEM_NAME_CHARS = 64, 120  # systems in one log, and characters of a name: more is a text
+FIRST_WEAK_VERDICT_ALIAS = COLUMN_ALIASES["correct"].index("label")  # from here on a name says little: the values must be plainly right or wrong
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnMap:
     """Which column is what, where the rules shall not find it. Several for `correct`, `answer`, `score` or `tokens`
     (comma-separated) are the attempts of a wide table.
 
@@ -116,7 +116,7 @@ class Columns:
     version: str = ""
     right: str = ""
     systems: str = ""
-    scoring: str = "min"
+    step_score_reduction: str = "min"
     duplicates: str = "refuse"
 
     def __post_init__(self) -> None:
@@ -125,12 +125,12 @@ class Columns:
                 raise UsageError(f"{choice} is {getattr(self, choice)!r}; it is {' or '.join(known)}")
 
     @property
-    def asked(self) -> frozenset[str]:
+    def named_columns(self) -> frozenset[str]:
         """Every column that is named."""
         return frozenset(part for f in fields(self) for part in getattr(self, f.name).split(",") if part)
 
     @classmethod
-    def of(cls, settings: Sequence[str]) -> Columns:
+    def from_flags(cls, settings: Sequence[str]) -> ColumnMap:
         """From `role=name` as a command line gives them."""
         known = [f.name for f in fields(cls)]
         given: dict[str, str] = {}

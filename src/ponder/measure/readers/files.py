@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import MissingExtra, UsageError
-from ponder.tables import BadRow, table
+from ponder.tables import BadRow, parse_csv
 
-Keep = Callable[[Sequence[str]], list[str]]
+ColumnFilter = Callable[[Sequence[str]], list[str]]
 
 SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl", ".ndjson", ".json")
 
 
-def load(path: Path, keep: Keep | None = None) -> Any:
+def load_data(path: Path, keep: ColumnFilter | None = None) -> Any:
     """What a file holds; of a folder, the rows of all its Parquet files (a data set in shards).
 
     `keep` says which columns of a Parquet file to read, given all names: texts can be most of it.
@@ -27,7 +27,7 @@ def load(path: Path, keep: Keep | None = None) -> Any:
         shards = sorted(path.rglob("*.parquet")) or sorted(path.rglob("*.jsonl"))
         if not shards:
             raise UsageError(f"{path} is neither a run directory nor a folder of .parquet or .jsonl files")
-        return [row for shard in shards for row in load(shard, keep)]
+        return [row for shard in shards for row in load_data(shard, keep)]
     try:
         with open(path, "rb") as file:
             data = file.read(4)
@@ -56,14 +56,14 @@ def _text(path: Path, text: str) -> Any:
     if text.lstrip()[0] not in "[{":
         raise UsageError(f"{path} is not data that can be read here; give {', '.join(SUFFIXES)}, or .gz of a text one")
     if kind in ("jsonl", "ndjson"):
-        return _lines(path, text) if "\n" in text.strip() else _whole(path, text)
+        return _lines(path, text) if "\n" in text.strip() else _parse_json(path, text)
     try:
         return json.loads(text)
     except (ValueError, RecursionError):  # many files called .json hold one object per line
         return _lines(path, text)
 
 
-def _whole(path: Path, text: str) -> Any:
+def _parse_json(path: Path, text: str) -> Any:
     try:
         held = json.loads(text)
     except (ValueError, RecursionError) as why:
@@ -88,7 +88,7 @@ def _table(path: Path, text: str, delimiter: str) -> list[dict[str, Any]]:
     if delimiter == "," and "," not in first:  # many tables called .csv are parted by something else
         delimiter = next((mark for mark in ";\t|" if mark in first), ",")
     try:
-        found = table(text, delimiter)
+        found = parse_csv(text, delimiter)
     except BadRow as why:
         raise UsageError(f"{path}, {why}") from None
     rows: list[dict[str, Any]] = []
@@ -103,7 +103,7 @@ def _table(path: Path, text: str, delimiter: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _parquet(path: Path, keep: Keep | None) -> list[dict[str, Any]]:
+def _parquet(path: Path, keep: ColumnFilter | None) -> list[dict[str, Any]]:
     try:
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError:

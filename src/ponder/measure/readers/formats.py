@@ -8,33 +8,33 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ponder.errors import UnknownName
-from ponder.measure.readers.attempts import Attempts, Group
-from ponder.measure.readers.columns import COLUMNS, Columns
-from ponder.measure.readers.shapes import Row, rows
+from ponder.measure.readers.attempts import Attempts, ProblemAttempts
+from ponder.measure.readers.columns import ALL_ALIASES, ColumnMap
+from ponder.measure.readers.shapes import LogRow, to_rows
 from ponder.measure.readers.tables import read_rows
-from ponder.measure.readers.verdicts import all_are, number
+from ponder.measure.readers.verdicts import all_cells_parse, parse_cell_number
 from ponder.types import Cost
 
-Data = list[dict[str, Any]]
+LogRows = list[dict[str, Any]]
 
 
-class Format(NamedTuple):
+class LogFormat(NamedTuple):
     name: str
-    looks: Callable[[Mapping[str, Any]], bool]  # at the first row
-    read: Callable[[str, Data, Columns], list[Attempts]]
+    matches: Callable[[Mapping[str, Any]], bool]  # at the first row
+    read: Callable[[str, LogRows, ColumnMap], list[Attempts]]
 
 
-def lm_eval(label: str, data: Data, columns: Columns) -> list[Attempts]:
+def lm_eval(label: str, data: LogRows, columns: ColumnMap) -> list[Attempts]:
     """`samples_TASK_DATE.jsonl` of lm-evaluation-harness, and of s1's fork of it, with one verdict per sample.
 
     A filter (strict-match, flexible-extract) is a system of its own: each judges every problem.
     """
     asked = columns.correct or _metric(data)
-    tidy: list[Row] = []
+    tidy: list[LogRow] = []
     for row in data:
         filtered = row.get("filtered_resps")
         one = filtered[0] if isinstance(filtered, list) and filtered else filtered
-        fresh: Row = {"doc_id": row["doc_id"], "target": row.get("target"), "filter": row.get("filter")}
+        fresh: LogRow = {"doc_id": row["doc_id"], "target": row.get("target"), "filter": row.get("filter")}
         fresh["question"] = _question(row)
         if isinstance(each := row.get("exact_matches"), list) and not columns.correct:  # s1: one per sample
             fresh |= {"correct": each, "pred": row.get("extracted_answers"), "texts": _flat(row.get("resps"))}
@@ -42,11 +42,11 @@ def lm_eval(label: str, data: Data, columns: Columns) -> list[Attempts]:
             fresh |= {"correct": row.get(asked), "pred": one if isinstance(one, str) else None}
             fresh["texts"] = _first_text(row.get("resps"))
         tidy.append({k: v for k, v in fresh.items() if v is not None})
-    known = Columns(id="doc_id", correct="correct", right=columns.right, duplicates=columns.duplicates)
+    known = ColumnMap(id="doc_id", correct="correct", right=columns.right, duplicates=columns.duplicates)
     return _noted(read_rows(label, tidy, known), f"lm-eval samples, judged by {asked}")
 
 
-def _metric(data: Data) -> str:
+def _metric(data: LogRows) -> str:
     named = [m for m in data[0].get("metrics") or [] if isinstance(m, str)]
     usual = ("exact_match", "acc", "prompt_level_strict_acc", "pass@1", "exact_matches")
     return next((m for m in (*usual, *named) if m in data[0]), "exact_match")
@@ -71,25 +71,25 @@ def _first_text(nested: Any) -> str | None:
     return found[0] if found and isinstance(found[0], str) else None
 
 
-def trl(label: str, data: Data, columns: Columns) -> list[Attempts]:
+def read_trl(label: str, data: LogRows, columns: ColumnMap) -> list[Attempts]:
     """Completions that TRL's trainers keep: step, prompt, completion, one column per reward function, advantage.
 
     A group is a prompt within a step. All rewards are kept as scores; the verdict is the one of them that is right or
     wrong, where there is one.
     """
     apart = {"step", "prompt", "completion", "advantage", "advantages"}
-    rewards = [k for k in data[0] if k not in apart and all_are((r.get(k) for r in data), number)]
-    plain = [k for k in rewards if {number(r.get(k)) for r in data} <= {0.0, 1.0, None}]
+    rewards = [k for k in data[0] if k not in apart and all_cells_parse((r.get(k) for r in data), parse_cell_number)]
+    plain = [k for k in rewards if {parse_cell_number(r.get(k)) for r in data} <= {0.0, 1.0, None}]
     accuracy = [k for k in plain if re.search(r"acc|correct", k)] or plain
     verdict = columns.correct or (accuracy[0] if accuracy else "")
     parts: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows(data, COLUMNS):
+    for row in to_rows(data, ALL_ALIASES):
         parts.setdefault(f"step {row['step']}: {row['prompt']}", []).append(row)
     groups = tuple(
-        Group(
+        ProblemAttempts(
             problem,
-            correct=tuple(number(r.get(verdict)) if verdict else None for r in part),
-            scores={k: tuple(number(r.get(k)) for r in part) for k in rewards},
+            correct=tuple(parse_cell_number(r.get(verdict)) if verdict else None for r in part),
+            scores={k: tuple(parse_cell_number(r.get(k)) for r in part) for k in rewards},
             texts=tuple(str(r["completion"]) for r in part),
             question=str(part[0]["prompt"]),
         )
@@ -102,7 +102,7 @@ def trl(label: str, data: Data, columns: Columns) -> list[Attempts]:
 _LEVEL = re.compile(r"pred_(naive|weighted|maj)@(\d+)")
 
 
-def search_and_learn(label: str, data: Data, columns: Columns) -> list[Attempts]:
+def search_and_learn(label: str, data: LogRows, columns: ColumnMap) -> list[Attempts]:
     """search-and-learn's outputs: completions with step scores, and what each rule chose among the first n.
 
     Nothing in them says what is right: completions and choices are compared with the gold answer. Step scores count by
@@ -110,8 +110,8 @@ def search_and_learn(label: str, data: Data, columns: Columns) -> list[Attempts]
     """
     levels = [k for k in data[0] if _LEVEL.fullmatch(k)]
     kept = [{k: v for k, v in row.items() if not k.startswith("pred")} for row in data]
-    scoring = replace(columns, scoring="last") if columns.scoring == "min" else columns
-    main = read_rows(label, rows(kept, COLUMNS), replace(scoring, text="completions", gold=columns.gold or "answer"))
+    scoring = replace(columns, step_score_reduction="last") if columns.step_score_reduction == "min" else columns
+    main = read_rows(label, to_rows(kept, ALL_ALIASES), replace(scoring, text="completions", gold=columns.gold or "answer"))
     about = [k for k in ("unique_id", "problem", "answer") if k in data[0]]
     chosen = [
         replace(a, derived=True)
@@ -119,16 +119,16 @@ def search_and_learn(label: str, data: Data, columns: Columns) -> list[Attempts]
         for a in read_rows(
             f"{label}: {level}",
             [{**{k: row[k] for k in about}, "chosen": row[level]} for row in data],
-            Columns(answer="chosen", gold="answer"),
+            ColumnMap(answer="chosen", gold="answer"),
         )
     ]
     return _noted(main, "search-and-learn outputs") + chosen
 
 
-def tree_of_thoughts(label: str, data: Data, columns: Columns) -> list[Attempts]:
+def read_tree_of_thoughts(label: str, data: LogRows, columns: ColumnMap) -> list[Attempts]:
     """Tree of Thoughts' logs: answers `ys`, their verdicts, and what all problems so far cost."""
     tidy = [{k: v for k, v in row.items() if k not in ("steps", "usage_so_far")} for row in data]
-    read = read_rows(label, rows(tidy, COLUMNS), columns)
+    read = read_rows(label, to_rows(tidy, ALL_ALIASES), columns)
     before, costs, again = dict[str, float](), dict[str, Cost](), list[str]()
     for row in data:
         now = {k: float(v) for k, v in row["usage_so_far"].items()}
@@ -142,13 +142,13 @@ def tree_of_thoughts(label: str, data: Data, columns: Columns) -> list[Attempts]
         )
         before = now
     note = "Tree of Thoughts' log" + (f"; its cost counts anew from problem {', '.join(again)}" if again else "")
-    return [a.map(lambda g: replace(g, cost=costs[g.problem])) for a in _noted(read, note)]
+    return [a.map_problems(lambda g: replace(g, cost=costs[g.problem])) for a in _noted(read, note)]
 
 
 GRADES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}  # Inspect's letters: correct, incorrect, partial, no answer
 
 
-def inspect(label: str, data: Data, columns: Columns) -> list[Attempts]:
+def read_inspect(label: str, data: LogRows, columns: ColumnMap) -> list[Attempts]:
     """Logs of Inspect, written as JSON: samples with an epoch, and what each scorer gave them.
 
     `columns.correct` names the scorer; else it is the first. A sample that ended in an error has no verdict.
@@ -157,17 +157,17 @@ def inspect(label: str, data: Data, columns: Columns) -> list[Attempts]:
     scorer = columns.correct or next(iter(scorers), "")
     if scorer not in scorers:
         raise UnknownName("scorer", scorer, scorers)
-    tidy: list[Row] = []
+    tidy: list[LogRow] = []
     for row in data:
         score, output = (row.get("scores") or {}).get(scorer) or {}, row.get("output") or {}
         value, usage = score.get("value"), output.get("usage") or {}
         grade = GRADES.get(value, value) if isinstance(value, str) else value
         tidy.append({
             "id": row["id"], "epoch": row["epoch"], "correct": grade, "task_version": row.get("task_version"),
-            "pred": score.get("answer"), "target": _first(row.get("target")), "question": _asked(row["input"]),
+            "pred": score.get("answer"), "target": _first(row.get("target")), "question": _question_text(row["input"]),
             "text": output.get("completion"), "tokens": usage.get("output_tokens"),
         })  # fmt: skip
-    known = Columns(id="id", correct="correct", attempt="epoch", right=columns.right, duplicates=columns.duplicates)
+    known = ColumnMap(id="id", correct="correct", attempt="epoch", right=columns.right, duplicates=columns.duplicates)
     others = [s for s in scorers if s != scorer]
     more = f" (it also has {', '.join(others)}: --column correct=NAME chooses)" if others else ""
     return _noted(read_rows(label, tidy, known), f"Inspect's log, judged by {scorer}{more}")
@@ -177,29 +177,29 @@ def _first(target: Any) -> Any:
     return target[0] if isinstance(target, list) and target else target
 
 
-def _asked(given: Any) -> str:
+def _question_text(given: Any) -> str:
     """A question, or the last message of a conversation that asks it."""
     return given if isinstance(given, str) else str(given[-1].get("content", "")) if given else ""
 
 
 def _noted(found: list[Attempts], note: str) -> list[Attempts]:
-    return [replace(a, how=(note, *a.how)) for a in found]
+    return [replace(a, reading_notes=(note, *a.reading_notes)) for a in found]
 
 
 def _has(*keys: str) -> Callable[[Mapping[str, Any]], bool]:
     return lambda row: all(k in row for k in keys)
 
 
-FORMATS: Sequence[Format] = (
-    Format("lm-eval samples", _has("doc_id", "doc", "target", "resps"), lm_eval),
-    Format("TRL completions", _has("step", "prompt", "completion", "advantage"), trl),
-    Format("search-and-learn", _has("completions", "scores", "pred", "answer"), search_and_learn),
-    Format("Tree of Thoughts", _has("idx", "ys", "usage_so_far"), tree_of_thoughts),
-    Format("Inspect", _has("id", "epoch", "input", "target", "scores"), inspect),
+LOG_FORMATS: Sequence[LogFormat] = (
+    LogFormat("lm-eval samples", _has("doc_id", "doc", "target", "resps"), lm_eval),
+    LogFormat("TRL completions", _has("step", "prompt", "completion", "advantage"), read_trl),
+    LogFormat("search-and-learn", _has("completions", "scores", "pred", "answer"), search_and_learn),
+    LogFormat("Tree of Thoughts", _has("idx", "ys", "usage_so_far"), read_tree_of_thoughts),
+    LogFormat("Inspect", _has("id", "epoch", "input", "target", "scores"), read_inspect),
 )
 
 
-def samples(data: Any) -> Any:
+def inspect_samples(data: Any) -> Any:
     """A log that has its samples under that name, beside what was run; its other tables tell of the run itself."""
     held = data.get("samples") if isinstance(data, dict) and isinstance(data.get("eval"), dict) else None
     if not (isinstance(held, list) and held and all(isinstance(row, dict) for row in held)):
@@ -208,7 +208,7 @@ def samples(data: Any) -> Any:
     return held if version is None else [{**row, "task_version": version} for row in held]
 
 
-def recognised(data: Any) -> Format | None:
+def detect_log_format(data: Any) -> LogFormat | None:
     if not (isinstance(data, list) and data and all(isinstance(r, dict) for r in data)):
         return None
-    return next((f for f in FORMATS if f.looks(data[0])), None)
+    return next((f for f in LOG_FORMATS if f.matches(data[0])), None)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ponder.measure.readers.verdicts import text
+from ponder.measure.readers.verdicts import parse_cell_text
 
 if TYPE_CHECKING:
     from ponder.verify.maths import MathAnswer
@@ -19,18 +19,18 @@ def gold_of(value: Any) -> Any:
     """GSM8K's gold is a worked solution that ends in `#### 18`, or in `A: 18` in its authors' own logs."""
     if isinstance(value, str) and (ending := re.search(r"(?:####|\nA:)\s*(\S[^\n]*)\s*$", value)):
         return ending[1].strip()
-    return text(value) if isinstance(value, float) else value
+    return parse_cell_text(value) if isinstance(value, float) else value
 
 
-def only(value: Any) -> Any:
+def unwrap_single(value: Any) -> Any:
     """[["420"]]: an answer in a list of its own."""
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
-def judged(answers: Sequence[Any] | None, texts: Sequence[str] | None, gold: Any) -> list[float | None]:
-    judge = _judge(str(gold))
+def grade_attempts(answers: Sequence[Any] | None, texts: Sequence[str] | None, gold: Any) -> list[float | None]:
+    judge = _grader(str(gold))
     if answers is not None:
-        return [0.0 if text(only(a)) is None else judge(_boxed(str(text(only(a))))) for a in answers]
+        return [0.0 if parse_cell_text(unwrap_single(a)) is None else judge(_boxed(str(parse_cell_text(unwrap_single(a))))) for a in answers]
     return [judge(t) for t in texts or ()]
 
 
@@ -39,17 +39,17 @@ def _boxed(answer: str) -> str:
 
 
 @cache
-def _judge(gold: str) -> Callable[[str], float | None]:
+def _grader(gold: str) -> Callable[[str], float | None]:
     """Of one gold answer; many attempts give the same answer, so verdicts are kept."""
-    return lru_cache(maxsize=1024)(lambda said: _verifier().judge(said, gold).value)
+    return lru_cache(maxsize=1024)(lambda said: _verifier().grade(said, gold).value)
 
 
 def answer_in(said: str) -> str | None:
-    return _verifier().read(said)
+    return _verifier().extract_answer(said)
 
 
 @cache
 def _verifier() -> MathAnswer:
     from ponder.verify.maths import MathAnswer
 
-    return MathAnswer(repeats=True)
+    return MathAnswer(allow_repeats=True)

@@ -8,16 +8,16 @@ from functools import partial
 from pathlib import Path
 
 from ponder.errors import UnknownName, UsageError
-from ponder.measure.readers.attempts import Attempts, short
-from ponder.measure.readers.columns import COLUMNS, LOW, NAMES, Columns
-from ponder.measure.readers.files import load
-from ponder.measure.readers.formats import recognised, samples
+from ponder.measure.readers.attempts import Attempts, shorten_id
+from ponder.measure.readers.columns import ALL_ALIASES, FIRST_WEAK_VERDICT_ALIAS, COLUMN_ALIASES, ColumnMap
+from ponder.measure.readers.files import load_data
+from ponder.measure.readers.formats import detect_log_format, inspect_samples
 from ponder.measure.readers.runs import is_run, read_run
-from ponder.measure.readers.shapes import name, rows
+from ponder.measure.readers.shapes import normalized_name, to_rows
 from ponder.measure.readers.tables import read_rows
 
 
-def read(path: str | Path, columns: Columns = Columns(), texts: bool = True) -> list[Attempts]:
+def read_log(path: str | Path, columns: ColumnMap = ColumnMap(), texts: bool = True) -> list[Attempts]:
     """Every system that a run directory or log holds, with what was read as what in `how`.
 
     Without `texts`, those of a Parquet file that has verdicts stay on the disk: they can be most of it.
@@ -27,37 +27,37 @@ def read(path: str | Path, columns: Columns = Columns(), texts: bool = True) -> 
         raise UsageError(f"no run or log at {path}")
     if path.is_dir() and is_run(path):
         return [read_run(path, columns)]
-    data = samples(load(path, None if texts else partial(_without_texts, columns)))
+    data = inspect_samples(load_data(path, None if texts else partial(_without_texts, columns)))
     label = path.name.removesuffix(".gz").rpartition(".")[0] or path.name
-    known = recognised(data)
+    known = detect_log_format(data)
     try:
         if known:
             return known.read(label, data, columns)
-        return read_rows(label, rows(data, COLUMNS, columns.asked), columns)
+        return read_rows(label, to_rows(data, ALL_ALIASES, columns.named_columns), columns)
     except UsageError as why:
         why.args = (f"{path}: {str(why).removeprefix(f'{label}: ')}",)
         raise
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as why:
         kind = f"its first row is one of {known.name}" if known else "it is a table"
-        said = f"a row has no {why}" if isinstance(why, KeyError) else short(str(why), 200)
+        said = f"a row has no {why}" if isinstance(why, KeyError) else shorten_id(str(why), 200)
         raise UsageError(
             f"{path}: {kind}, but not every row can be read so ({said}); mend that row, or give a table of id and"
             " correct"
         ) from why
 
 
-def _without_texts(columns: Columns, names: Sequence[str]) -> list[str]:
-    judged = columns.correct or any(name(n) in NAMES["correct"][:LOW] for n in names)
-    apart = set(NAMES["text"]) if judged else set()
-    return [n for n in names if name(n) not in apart or n in asdict(columns).values()]
+def _without_texts(columns: ColumnMap, names: Sequence[str]) -> list[str]:
+    judged = columns.correct or any(normalized_name(n) in COLUMN_ALIASES["correct"][:FIRST_WEAK_VERDICT_ALIAS] for n in names)
+    apart = set(COLUMN_ALIASES["text"]) if judged else set()
+    return [n for n in names if normalized_name(n) not in apart or n in asdict(columns).values()]
 
 
-def read_all(paths: Sequence[str | Path], columns: Columns = Columns(), texts: bool = False) -> list[Attempts]:
+def read_logs(paths: Sequence[str | Path], columns: ColumnMap = ColumnMap(), texts: bool = False) -> list[Attempts]:
     """Every system of every log, under names that differ. `PATH::NAME` takes one system of a log."""
     found: list[Attempts] = []
     for path in paths:
         where, _, only = str(path).partition("::")
-        systems = read(where, columns, texts)
+        systems = read_log(where, columns, texts)
         if only:
             named = {s.name.rpartition(": ")[2]: s for s in systems}
             if only not in named:

@@ -11,28 +11,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponder.errors import UnknownName, UsageError
-from ponder.measure.readers.columns import LISTS, LONG, LOW, MANY, NAMES, OTHERS, PLAIN_IDS, TELLING, WEAK, Columns
-from ponder.measure.readers.shapes import VALUES, Row, columns_of, name
-from ponder.measure.readers.verdicts import NOTHING, RIGHT, WRONG, all_are, count, number, text, verdict
+from ponder.measure.readers.columns import LIST_ONLY_ALIASES, MAX_SYSTEM_NAME_CHARS, FIRST_WEAK_VERDICT_ALIAS, MAX_SYSTEMS, COLUMN_ALIASES, NON_PROBLEM_PREFIXES, PLAIN_IDS, TELLING, AMBIGUOUS_COUNT_NAMES, ColumnMap
+from ponder.measure.readers.shapes import VALUES_COLUMN, LogRow, columns_of, normalized_name
+from ponder.measure.readers.verdicts import EMPTY_WORDS, RIGHT_WORDS, WRONG_WORDS, all_cells_parse, parse_cell_count, parse_cell_number, parse_cell_text, parse_verdict
 
 NO_VERSION = ("version", "none")  # --column version=none: what is called so is another thing's version
 
 
 @dataclass(frozen=True)
-class Found:
+class DetectedColumns:
     """Columns by role, and what to tell of the choice."""
 
     by_role: Mapping[str, str]
-    said: tuple[str, ...]
+    notes: tuple[str, ...]
 
     def get(self, role: str) -> str | None:
         return self.by_role.get(role)
 
 
-def find(rows: Sequence[Row], given: Columns) -> Found:
+def detect_columns(rows: Sequence[LogRow], given: ColumnMap) -> DetectedColumns:
     """The columns of these rows. `rows` are all of them: a rule that looks at a few can be wrong about the rest."""
     columns = columns_of(rows)
-    roles = {role: getattr(given, role) for role in NAMES if getattr(given, role)}
+    roles = {role: getattr(given, role) for role in COLUMN_ALIASES if getattr(given, role)}
     looked = [r for r in ("correct", "system", "task", "version", "id", "attempt") if (r, roles.get(r)) != NO_VERSION]
     roles = {role: column for role, column in roles.items() if (role, column) != NO_VERSION}
     for role, column in roles.items():
@@ -50,14 +50,14 @@ def find(rows: Sequence[Row], given: Columns) -> Found:
             roles[role] = column
     if "id" not in roles:
         said.append("no column says which problem a row is of: each row is one; --column id=NAME names one")
-    shown = ", ".join(f"{role} = {roles[role]}" for role in NAMES if role in roles)
-    return Found(roles, (f"columns: {shown}", *said))
+    shown = ", ".join(f"{role} = {roles[role]}" for role in COLUMN_ALIASES if role in roles)
+    return DetectedColumns(roles, (f"columns: {shown}", *said))
 
 
 class _Cells:
     """Columns' cells, flat, and what they hold; each looked at once."""
 
-    def __init__(self, rows: Sequence[Row], given: Columns) -> None:
+    def __init__(self, rows: Sequence[LogRow], given: ColumnMap) -> None:
         self.rows, self.right = rows, frozenset(r.strip().lower() for r in given.right.split(",") if r.strip())
         self._flat: dict[str, list[Any]] = {}
         self._listed: dict[str, bool] = {}
@@ -72,7 +72,7 @@ class _Cells:
             self._flat[column] = flat
         return self._flat[column]
 
-    def listed(self, column: str) -> bool:
+    def is_list_column(self, column: str) -> bool:
         if column not in self._listed:
             self._listed[column] = "," in column or any(isinstance(row.get(column), list) for row in self.rows)
         return self._listed[column]
@@ -86,35 +86,35 @@ class _Cells:
                 self._distinct[column] = self(column)
         return self._distinct[column]
 
-    def full(self, column: str) -> bool:
+    def is_complete(self, column: str) -> bool:
         return all(row.get(column) is not None for row in self.rows)
 
     def verdicts(self, column: str) -> bool:
-        return all_are(self.distinct(column), lambda v: verdict(v, self.right))
+        return all_cells_parse(self.distinct(column), lambda v: parse_verdict(v, self.right))
 
     def boolean(self, column: str) -> bool:
         return any(isinstance(v, bool) for v in self.distinct(column))
 
-    def plainly(self, column: str) -> bool:
+    def is_binary_verdict(self, column: str) -> bool:
         """Only right and wrong."""
-        return self.verdicts(column) and {verdict(v, self.right) for v in self.distinct(column)} <= {0.0, 1.0, None}
+        return self.verdicts(column) and {parse_verdict(v, self.right) for v in self.distinct(column)} <= {0.0, 1.0, None}
 
 
 def _called(columns: Sequence[str], wanted: str) -> list[str]:
     """Columns of this name, or whose last part it is."""
-    whole = [c for c in columns if name(c) == wanted]
-    parts = [c for c in columns if "." in c and name(c.rpartition(".")[2]) == wanted]
+    whole = [c for c in columns if normalized_name(c) == wanted]
+    parts = [c for c in columns if "." in c and normalized_name(c.rpartition(".")[2]) == wanted]
     return whole or [
-        c for c in parts if wanted not in (*PLAIN_IDS, "version") or not OTHERS & {name(x) for x in c.split(".")[:-1]}
+        c for c in parts if wanted not in (*PLAIN_IDS, "version") or not NON_PROBLEM_PREFIXES & {normalized_name(x) for x in c.split(".")[:-1]}
     ]
 
 
 def _find(role: str, columns: Sequence[str], roles: Mapping[str, str], cells: _Cells, said: list[str]) -> str | None:
     taken = {column for r, column in roles.items() if (r, role) != ("id", "question")}  # a question can be the id
     fitting: list[str] = []
-    for at, wanted in enumerate(NAMES[role]):
+    for at, wanted in enumerate(COLUMN_ALIASES[role]):
         called = _called([c for c in columns if c not in taken], wanted)
-        same = [c for c in called if c not in fitting and _fits(role, c, at, roles, cells)]
+        same = [c for c in called if c not in fitting and _fits_role(role, c, at, roles, cells)]
         if len(same) > 1 and not fitting:
             raise UsageError(f"{role} may be {' or '.join(same)}: say which with --column {role}=NAME")
         fitting += same
@@ -134,13 +134,13 @@ def _plain_answer(
 ) -> None:
     """A column `answer` beside verdicts, one cell per row: is it the gold one, or what was given? What differs between
     the attempts at a problem was given. Where a problem has one row nothing tells, unless the other one is there."""
-    called = [c for c in _called(columns, "answer") if c not in roles.values() and not cells.listed(c)]
-    if not called or "correct" not in roles or cells.listed(roles["correct"]) or {"answer", "gold"} <= asked:
+    called = [c for c in _called(columns, "answer") if c not in roles.values() and not cells.is_list_column(c)]
+    if not called or "correct" not in roles or cells.is_list_column(roles["correct"]) or {"answer", "gold"} <= asked:
         return
     column, others = called[0], [c for c in columns if c != called[0]]
-    if "gold" in asked or any(_called(others, g) for g in NAMES["gold"] if g != "answer"):
+    if "gold" in asked or any(_called(others, g) for g in COLUMN_ALIASES["gold"] if g != "answer"):
         roles.setdefault("answer", column)
-    elif "answer" in asked or any(_called(others, a) for a in NAMES["answer"] if a != "answer"):
+    elif "answer" in asked or any(_called(others, a) for a in COLUMN_ALIASES["answer"] if a != "answer"):
         roles.setdefault("gold", column)
     elif "id" in roles and not _one_row_each(roles["id"], (), cells):
         varied = len({(str(r.get(roles["id"])), str(r.get(column))) for r in cells.rows})
@@ -153,54 +153,54 @@ def _plain_answer(
 def _nearly(columns: Sequence[str], cells: _Cells, at: int) -> list[str]:
     """A column called so, most of whose words are verdicts: passing it over in silence would be a choice unseen."""
     out = []
-    for column in columns if at < LOW else ():
+    for column in columns if at < FIRST_WEAK_VERDICT_ALIAS else ():
         words = {str(v).strip().lower() for v in cells.distinct(column) if isinstance(v, str)}
-        if words & (RIGHT | WRONG) and (odd := sorted(words - RIGHT - WRONG - NOTHING)):
-            right = next(iter(sorted(words & RIGHT)), "VALUE")
+        if words & (RIGHT_WORDS | WRONG_WORDS) and (odd := sorted(words - RIGHT_WORDS - WRONG_WORDS - EMPTY_WORDS)):
+            right = next(iter(sorted(words & RIGHT_WORDS)), "VALUE")
             how = f"--column correct={column} --column right={right} takes it, with all else wrong"
             out.append(f"{column} was passed over: {odd[0][:40]!r} is neither right nor wrong; {how}")
     return out
 
 
-def _fits(role: str, column: str, at: int, roles: Mapping[str, str], cells: _Cells) -> bool:
-    wide = any(cells.listed(roles[r]) for r in ("correct", "answer", "text") if r in roles)
-    listed = cells.listed(column)
+def _fits_role(role: str, column: str, at: int, roles: Mapping[str, str], cells: _Cells) -> bool:
+    wide = any(cells.is_list_column(roles[r]) for r in ("correct", "answer", "text") if r in roles)
+    listed = cells.is_list_column(column)
     match role:
         case "correct":
-            if name(column) in LISTS and not listed:
+            if normalized_name(column) in LIST_ONLY_ALIASES and not listed:
                 return False
-            if name(column) in ("label", "labels") and any(_called(columns_of(cells.rows), a) for a in NAMES["answer"]):
+            if normalized_name(column) in ("label", "labels") and any(_called(columns_of(cells.rows), a) for a in COLUMN_ALIASES["answer"]):
                 return False  # beside a prediction it is what should have been said
-            return cells.plainly(column) if at >= LOW or not listed else cells.verdicts(column)
+            return cells.is_binary_verdict(column) if at >= FIRST_WEAK_VERDICT_ALIAS or not listed else cells.verdicts(column)
         case "score":
-            return listed >= wide and all_are(_steps(cells(column)), number)
+            return listed >= wide and all_cells_parse(_steps(cells(column)), parse_cell_number)
         case "tokens":
-            return listed == wide and all_are(cells.distinct(column), number)
+            return listed == wide and all_cells_parse(cells.distinct(column), parse_cell_number)
         case "answer":
-            if name(column) == "answer" and not listed:
+            if normalized_name(column) == "answer" and not listed:
                 return False  # see _plain_answer
             return listed == wide or "correct" not in roles
         case "text":
-            return listed >= wide and all_are(cells.distinct(column), _written)
-        case "gold" if name(column) == "answer":
+            return listed >= wide and all_cells_parse(cells.distinct(column), _require_text)
+        case "gold" if normalized_name(column) == "answer":
             return not listed and ("correct" not in roles or wide)
         case "gold" | "question":
-            return not listed and all_are(cells.distinct(column), text)
+            return not listed and all_cells_parse(cells.distinct(column), parse_cell_text)
         case "id" | "attempt":
-            return not listed and cells.full(column)
+            return not listed and cells.is_complete(column)
         case "system" | "task" | "version":
             values = {str(row.get(column)) for row in cells.rows}
-            several = len(values) > 1 or (role == "version" and cells.full(column))
-            return not listed and several and len(values) <= MANY and max(map(len, values)) <= LONG
+            several = len(values) > 1 or (role == "version" and cells.is_complete(column))
+            return not listed and several and len(values) <= MAX_SYSTEMS and max(map(len, values)) <= MAX_SYSTEM_NAME_CHARS
     return True
 
 
 def _whose_rows(fitting: Sequence[str], roles: Mapping[str, str], cells: _Cells) -> str | None:
     """The first that fits; but where it only numbers the rows of attempts, the first by which they come together."""
-    if not fitting or ("correct" in roles and cells.listed(roles["correct"])):
+    if not fitting or ("correct" in roles and cells.is_list_column(roles["correct"])):
         return fitting[0] if fitting else None
     apart = [roles[r] for r in ("system", "task") if r in roles]
-    for column in fitting if name(fitting[0]) in PLAIN_IDS else fitting[:1]:
+    for column in fitting if normalized_name(fitting[0]) in PLAIN_IDS else fitting[:1]:
         if len({str(row.get(column)) for row in cells.rows}) > 1 and not _one_row_each(column, apart, cells):
             return column
     return fitting[0]
@@ -211,7 +211,7 @@ def _one_row_each(column: str, apart: Sequence[str], cells: _Cells) -> bool:
     return len(keys) == len(cells.rows)
 
 
-def _written(value: Any) -> str | None:
+def _require_text(value: Any) -> str | None:
     if value is not None and not isinstance(value, str):
         raise ValueError("no text")
     return value or None
@@ -223,9 +223,9 @@ def _steps(cells: list[Any]) -> list[Any]:
 
 def _by_values(columns: Sequence[str], cells: _Cells) -> list[str]:
     """No name tells: the one column that holds nothing but right and wrong, and has a telling word in its name."""
-    named = set(NAMES["id"]) | set(NAMES["attempt"]) | set(NAMES["version"])
-    fitting = [c for c in columns if name(c) not in named and cells.plainly(c) and len(list(cells.distinct(c))) > 1]
-    telling = [c for c in fitting if c == VALUES or TELLING & set(name(c).split("_"))]
+    named = set(COLUMN_ALIASES["id"]) | set(COLUMN_ALIASES["attempt"]) | set(COLUMN_ALIASES["version"])
+    fitting = [c for c in columns if normalized_name(c) not in named and cells.is_binary_verdict(c) and len(list(cells.distinct(c))) > 1]
+    telling = [c for c in fitting if c == VALUES_COLUMN or TELLING & set(normalized_name(c).split("_"))]
     if len(telling) == 1:
         return telling
     asked = telling or fitting
@@ -246,23 +246,23 @@ def _counts(columns: Sequence[str], roles: dict[str, str], cells: _Cells, asked:
     """Samples and right ones in place of verdicts: one row per problem, and numbers that can be counts."""
     if asked & {"n", "c", "rate"} and not {"n"} < asked & {"n", "c", "rate"}:
         raise UsageError("counts take two columns: --column n=NAME (or a number) and --column c=NAME or rate=NAME")
-    if "correct" in asked or ("correct" in roles and cells.listed(roles["correct"])):
+    if "correct" in asked or ("correct" in roles and cells.is_list_column(roles["correct"])):
         return
     apart = [roles[r] for r in ("system", "task") if r in roles]
     if "id" in roles and not _one_row_each(roles["id"], apart, cells):
         return
     free = [c for c in columns if c not in roles.values() or c == roles.get("correct")]
-    for role, read in (("n", count), ("c", count), ("rate", verdict)):
+    for role, read in (("n", parse_cell_count), ("c", parse_cell_count), ("rate", parse_verdict)):
         if role in asked:
             continue
-        for wanted in NAMES[role]:
+        for wanted in COLUMN_ALIASES[role]:
             fitting = [c for c in _called(free, wanted) if c not in roles.values() or c == roles.get("correct")]
-            fitting = [c for c in fitting if not cells.listed(c) and not cells.boolean(c)]
-            fitting = [c for c in fitting if all_are(cells.distinct(c), read)]
+            fitting = [c for c in fitting if not cells.is_list_column(c) and not cells.boolean(c)]
+            fitting = [c for c in fitting if all_cells_parse(cells.distinct(c), read)]
             if fitting and role not in roles:
                 roles[role] = fitting[0]
     if "n" in roles and ("c" in roles or "rate" in roles):
-        if roles.get("correct") == roles.get("c", "") and name(roles["n"]) in WEAK and not asked & {"n", "c"}:
+        if roles.get("correct") == roles.get("c", "") and normalized_name(roles["n"]) in AMBIGUOUS_COUNT_NAMES and not asked & {"n", "c"}:
             n, c = roles["n"], roles["c"]
             raise UsageError(
                 f"{c} may be verdicts, or counts of {n}: say --column correct={c}, or --column n={n} --column c={c}"

@@ -10,36 +10,36 @@ import numpy as np
 
 from ponder import jobs
 from ponder.errors import PonderError, UsageError
-from ponder.measure.readers.attempts import LOGPROB, UNJUDGED, Attempts, Group
-from ponder.measure.readers.columns import Columns
-from ponder.names import limited
+from ponder.measure.readers.attempts import LOGPROB, UNJUDGED, Attempts, ProblemAttempts
+from ponder.measure.readers.columns import ColumnMap
+from ponder.names import only_allowed
 from ponder.runs import read_job, read_traces
-from ponder.tasks.rewards import REWARD
-from ponder.trust import allowed
+from ponder.tasks.rewards import REWARD_NAME
+from ponder.trust import allowed_names
 from ponder.types import Trace
 
-COLUMNS = "ponder.tasks.columns:Columns"  # whose own reward functions are not loaded to know their name
-Reading = Callable[[str], str | None]
+CUSTOM_TASK_TYPE = "ponder.tasks.columns:Columns"  # whose own reward functions are not loaded to know their name
+AnswerReader = Callable[[str], str | None]
 
 
 def is_run(path: Path) -> bool:
     return (path / "job.json").is_file()
 
 
-def read_run(path: Path, columns: Columns = Columns()) -> Attempts:
+def read_run(path: Path, columns: ColumnMap = ColumnMap()) -> Attempts:
     """`columns.correct` names the scorer to judge by; else it is the verifier of the run's task."""
     task = run_task(path)
     traces = list(run_traces(path))
     if not traces:
         raise UsageError(f"{path} holds no traces yet: let the run get further, or give another")
-    scorer, said = _scorer(path, [t for _, t in traces], columns.correct, task)
+    scorer, said = _judging_scorer(path, [t for _, t in traces], columns.correct, task)
     read = getattr(verifier_of(task), "read", None)
     groups = tuple(to_group(problem, trace, scorer, read) for problem, trace in traces)
     if undecided := sum(g.undecided for g in groups):
         said.append(f"{undecided} attempts {UNJUDGED}")
-    if lost := [g for g in groups if g.missing and not g.size]:
-        said.append(f"{len(lost)} problems failed and have no attempts ({lost[0].missing})")
-    if silent := sum(g.silent for g in groups):
+    if lost := [g for g in groups if g.error and not g.size]:
+        said.append(f"{len(lost)} problems failed and have no attempts ({lost[0].error})")
+    if silent := sum(g.no_attempt_finished for g in groups):
         said.append(f"{silent} problems have no attempt that came to an end, which counts as wrong")
     name = path.name
     if any(trace.oracle for _, trace in traces):
@@ -83,13 +83,13 @@ def run_verifier(path: Path, task: Any) -> str | None:
         name = getattr(verifier_of(task), "name", None)
         return name if isinstance(name, str) else None
     encoded = _task(path)
-    return REWARD if isinstance(encoded, dict) and encoded.get("is") == COLUMNS else None
+    return REWARD_NAME if isinstance(encoded, dict) and encoded.get("is") == CUSTOM_TASK_TYPE else None
 
 
 def verifier_of(task: Any) -> Any:
     """Who judges for a run's task; None where nobody does, or it would take code that is not trusted."""
     try:
-        with limited(allowed()):
+        with only_allowed(allowed_names()):
             return getattr(task, "verifier", None)
     except PonderError:
         return None
@@ -100,7 +100,7 @@ def _task(path: Path) -> Any:
     return job.get("task") if isinstance(job, dict) else None
 
 
-def _scorer(path: Path, traces: list[Trace], asked: str, task: Any) -> tuple[str, list[str]]:
+def _judging_scorer(path: Path, traces: list[Trace], asked: str, task: Any) -> tuple[str, list[str]]:
     names = sorted({n for t in traces for i in t.answers() for n in t.steps[i].scores})
     if asked:
         if asked not in names:
@@ -117,35 +117,35 @@ def _scorer(path: Path, traces: list[Trace], asked: str, task: Any) -> tuple[str
     return verifier, [f"judged by {verifier}"]
 
 
-def to_group(problem: str, trace: Trace, scorer: str, read: Reading | None) -> Group:
+def to_group(problem: str, trace: Trace, scorer: str, read: AnswerReader | None) -> ProblemAttempts:
     """The answers of one trace."""
-    leaves = given(trace)
+    leaves = answer_steps(trace)
     texts = tuple(trace.text(i) for i in leaves)
     names = sorted({n for i in leaves for n in trace.steps[i].scores})
     scores = {n: tuple(trace.score(i, n) for i in leaves) for n in names}
-    return Group(
+    return ProblemAttempts(
         problem,
         correct=tuple(trace.score(i, scorer) for i in leaves),
         answers=tuple(read(t) for t in texts) if read is not None else None,
         scores={**scores, LOGPROB: tuple(mean_logprob(trace, i) for i in leaves)},
-        tokens=tuple(written(trace, i) for i in leaves),
+        tokens=tuple(sampled_token_count(trace, i) for i in leaves),
         texts=texts,
         chosen=None if trace.chosen is None else leaves.index(trace.chosen),
         cost=trace.cost,
         question=trace.problem.question,
         gold=trace.problem.answer,
-        missing=trace.failed,
-        silent=not leaves and not trace.failed,
+        error=trace.failed,
+        no_attempt_finished=not leaves and not trace.failed,
     )
 
 
-def given(trace: Trace) -> list[int]:
+def answer_steps(trace: Trace) -> list[int]:
     """Every answer; also the step that was chosen, where the model went on from it or was cut off there."""
     leaves = trace.answers()
     return leaves if trace.chosen is None or trace.chosen in leaves else [*leaves, trace.chosen]
 
 
-def written(trace: Trace, leaf: int) -> int:
+def sampled_token_count(trace: Trace, leaf: int) -> int:
     """Tokens that the policy wrote on the way to this answer."""
     return sum(len(trace.steps[i].token_ids) for i in trace.path(leaf) if trace.steps[i].sampled)
 

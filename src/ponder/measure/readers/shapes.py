@@ -21,41 +21,41 @@ from typing import Any
 
 from ponder.errors import UsageError
 
-Row = dict[str, Any]
+LogRow = dict[str, Any]
 
-ID, VALUES, SYSTEM = "id", "values", "system"  # names for what has none in the file
+ID_COLUMN, VALUES_COLUMN, SYSTEM_COLUMN = "id", "values", "system"  # names for what has none in the file
 
 _NUMBERED = re.compile(r"(.*?)[ _.\-\[(#]?(\d{1,6})[\])]?")
 ATTEMPT = ("attempt", "sample", "completion", "generation", "rollout", "trial", "repeat", "run")  # numbered, too
-FEW = 16  # lists that may be systems
-DEEP = 3  # levels of objects within objects that become columns
+MAX_SYSTEM_LISTS = 16  # lists that may be systems
+MAX_NESTING = 3  # levels of objects within objects that become columns
 
 
-def rows(data: Any, known: frozenset[str], asked: frozenset[str] = frozenset()) -> list[Row]:
+def to_rows(data: Any, known: frozenset[str], asked: frozenset[str] = frozenset()) -> list[LogRow]:
     """`known`: names that columns have, which tell a table of columns from problems by id. `asked`: columns that the
     user names, which stay as they are."""
     found = _rows(data, known, asked)
     if not found:
         raise UsageError("the log is empty: it has no rows")
-    return _joined([_flat(row) for row in found], asked)
+    return _joined([_flatten(row) for row in found], asked)
 
 
-def _rows(data: Any, known: frozenset[str], asked: frozenset[str]) -> list[Row]:
+def _rows(data: Any, known: frozenset[str], asked: frozenset[str]) -> list[LogRow]:
     if isinstance(data, list):
         if all(isinstance(row, Mapping) for row in data):
             return [dict(row) for row in data]
         if all(isinstance(row, list) for row in data):
-            return [{ID: str(i), VALUES: row} for i, row in enumerate(data)]
+            return [{ID_COLUMN: str(i), VALUES_COLUMN: row} for i, row in enumerate(data)]
         if all(_scalar(row) for row in data):
-            return [{ID: str(i), VALUES: row} for i, row in enumerate(data)]
+            return [{ID_COLUMN: str(i), VALUES_COLUMN: row} for i, row in enumerate(data)]
         raise UsageError("the log is a list of different kinds of things; give one with one kind of row")
     if not isinstance(data, Mapping) or not data:
         raise UsageError(f"the log holds {type(data).__name__}, which has no rows")
     return _of_object(dict(data), known, asked)
 
 
-def _of_object(data: dict[str, Any], known: frozenset[str], asked: frozenset[str]) -> list[Row]:
-    named = [k for k in data if name(k) in known or k in asked]
+def _of_object(data: dict[str, Any], known: frozenset[str], asked: frozenset[str]) -> list[LogRow]:
+    named = [k for k in data if normalized_name(k) in known or k in asked]
     lists = {k: v for k, v in data.items() if isinstance(v, list)}
     if named and len(lists) == len(data) and len({len(v) for v in lists.values()}) == 1:
         return [dict(zip(lists, cells, strict=True)) for cells in zip(*lists.values(), strict=True)]
@@ -63,21 +63,21 @@ def _of_object(data: dict[str, Any], known: frozenset[str], asked: frozenset[str
         if len(data) == 1 and not any(_scalar(v) for v in next(iter(lists.values()))):
             return _rows(next(iter(lists.values())), known, asked)  # a table under a name, rather than one problem
         if all(_tells_problems(v) for v in lists.values()):
-            return [{SYSTEM: k, **row} for k, v in lists.items() for row in v]
-        if ID not in asked:
+            return [{SYSTEM_COLUMN: k, **row} for k, v in lists.items() for row in v]
+        if ID_COLUMN not in asked:
             _refuse_systems(lists)
-        return [{ID: k, VALUES: v} for k, v in lists.items()]
+        return [{ID_COLUMN: k, VALUES_COLUMN: v} for k, v in lists.items()]
     inner = {k: v for k, v in data.items() if isinstance(v, Mapping) and v}
     if not named and len(inner) == len(data) and not _parallel(inner):
-        return [{ID: k, **v} for k, v in inner.items()]
+        return [{ID_COLUMN: k, **v} for k, v in inner.items()]
     if not named and all(_scalar(v) for v in data.values()):
-        return [{ID: k, VALUES: v} for k, v in data.items()]
+        return [{ID_COLUMN: k, VALUES_COLUMN: v} for k, v in data.items()]
     return _under_a_name(data, inner, known, asked)
 
 
 def _under_a_name(
     data: dict[str, Any], inner: dict[str, Any], known: frozenset[str], asked: frozenset[str]
-) -> list[Row]:
+) -> list[LogRow]:
     """Beside a summary: the one long thing, or several that speak of the same problems."""
     tables = {k: v for k, v in data.items() if isinstance(v, list) and v and all(isinstance(r, Mapping) for r in v)}
     if len(tables) == 1:
@@ -86,7 +86,7 @@ def _under_a_name(
         raise UsageError(f"the log has several tables ({', '.join(tables)}); give one of them as a file of its own")
     if together := _parallel(inner):
         problems = next(iter(together.values()))
-        return [{ID: p, **{k: v[p] for k, v in together.items()}} for p in problems]
+        return [{ID_COLUMN: p, **{k: v[p] for k, v in together.items()}} for p in problems]
     if len(inner) == 1:
         return _of_object(dict(next(iter(inner.values()))), known, asked)
     raise UsageError(
@@ -100,11 +100,11 @@ def _refuse_systems(lists: Mapping[str, Sequence[Any]]) -> None:
     sizes = {len(v) for v in lists.values()}
     alike = len({re.sub(r"\d+", "", str(k)) for k in lists}) == 1  # ids count: p1, p2; names differ otherwise, too
     plain = all(_scalar(x) for v in lists.values() for x in v)
-    if 1 < len(lists) <= FEW and len(sizes) == 1 and min(sizes) > 2 * len(lists) and plain and not alike:
+    if 1 < len(lists) <= MAX_SYSTEM_LISTS and len(sizes) == 1 and min(sizes) > 2 * len(lists) and plain and not alike:
         keys = ",".join(map(str, lists))
         raise UsageError(
             f"are {keys} systems, each with a verdict on every problem, or problems, each with its attempts? Say"
-            f" --column systems={keys}, or --column id={ID}"
+            f" --column systems={keys}, or --column id={ID_COLUMN}"
         )
 
 
@@ -113,7 +113,7 @@ def _tells_problems(rows: Sequence[Any]) -> bool:
     if len(rows) < 2 or not all(isinstance(row, Mapping) for row in rows):
         return False
     for key in rows[0]:
-        what, _, kind = name(key).rpartition("_")
+        what, _, kind = normalized_name(key).rpartition("_")
         told = {str(row.get(key)) for row in rows}
         counting = {str(i) for i in range(len(rows) + 1)}
         if kind in ("id", "idx", "index") and what not in ATTEMPT and len(told) > 1 and (what or not told <= counting):
@@ -135,20 +135,20 @@ def _scalar(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float | str)
 
 
-def _flat(row: Mapping[str, Any], prefix: str = "", deep: int = DEEP) -> Row:
+def _flatten(row: Mapping[str, Any], prefix: str = "", deep: int = MAX_NESTING) -> LogRow:
     if not any(isinstance(v, dict | list) for v in row.values()) and not prefix:
         return dict(row)
-    out: Row = {}
+    out: LogRow = {}
     for key, value in row.items():
         if isinstance(value, list) and value and all(_numbered(v) for v in value):
             value = [v[1] for v in value]
         if isinstance(value, Mapping) and value and deep:
-            out |= _flat(value, f"{prefix}{key}.", deep - 1)
+            out |= _flatten(value, f"{prefix}{key}.", deep - 1)
         elif _messages(value):
             out[f"{prefix}{key}"] = "\n".join(str(m["content"]) for m in value)
         elif isinstance(value, list) and value and all(isinstance(v, Mapping) for v in value) and deep:
             fields = dict.fromkeys(f for v in value for f in v)
-            out |= _flat({str(f): [v.get(f) for v in value] for f in fields}, f"{prefix}{key}.", deep - 1)
+            out |= _flatten({str(f): [v.get(f) for v in value] for f in fields}, f"{prefix}{key}.", deep - 1)
         else:
             out[f"{prefix}{key}"] = value
     return out
@@ -168,7 +168,7 @@ def _messages(value: Any) -> bool:
     )
 
 
-def _joined(found: list[Row], asked: frozenset[str]) -> list[Row]:
+def _joined(found: list[LogRow], asked: frozenset[str]) -> list[LogRow]:
     """Numbered columns as one column of lists, where the numbers begin at 0 or 1 and none is left out."""
     columns = columns_of(found)
     stems: dict[str, dict[int, str]] = defaultdict(dict)
@@ -176,7 +176,7 @@ def _joined(found: list[Row], asked: frozenset[str]) -> list[Row]:
         if (match := _NUMBERED.fullmatch(column)) and not match[1].endswith("@"):  # pass@1 and pass@2 are no attempts
             stems[match[1]][int(match[2])] = column
     series = {
-        stem: [by[i] for i in sorted(by)] for stem, by in stems.items() if _whole(by) and not asked & set(by.values())
+        stem: [by[i] for i in sorted(by)] for stem, by in stems.items() if _is_consecutive(by) and not asked & set(by.values())
     }
     taken = {c: stem for stem, members in series.items() for c in members}
     if not taken:
@@ -185,18 +185,18 @@ def _joined(found: list[Row], asked: frozenset[str]) -> list[Row]:
     for row in found:
         fresh = {c: v for c, v in row.items() if c not in taken}
         for stem, members in series.items():
-            label = stem.rstrip(" _.-") or VALUES
+            label = stem.rstrip(" _.-") or VALUES_COLUMN
             fresh[label if label not in columns else f"{label}*"] = [row.get(c) for c in members]
         out.append(fresh)
     return out
 
 
-def _whole(by: Mapping[int, str]) -> bool:
+def _is_consecutive(by: Mapping[int, str]) -> bool:
     first = min(by)
     return len(by) > 1 and first in (0, 1) and sorted(by) == list(range(first, first + len(by)))
 
 
-def columns_of(rows: Sequence[Row]) -> list[str]:
+def columns_of(rows: Sequence[LogRow]) -> list[str]:
     """All names, in the order in which they first come."""
     out: dict[str, None] = {}
     for row in rows:
@@ -205,7 +205,7 @@ def columns_of(rows: Sequence[Row]) -> list[str]:
     return list(out)
 
 
-def name(column: str) -> str:
+def normalized_name(column: str) -> str:
     """A column's name as rules compare it: isCorrect, is-correct and Is Correct are one."""
     parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", str(column))
     return re.sub(r"[^a-z0-9]+", "_", parted.lower()).strip("_")

@@ -10,26 +10,26 @@ from statistics import median
 from typing import Any
 
 from ponder.errors import UsageError
-from ponder.measure.readers.attempts import SCORE, UNJUDGED, Attempts, Group, listed, plain, short
-from ponder.measure.readers.columns import LOW, NAMES, Columns
-from ponder.measure.readers.judging import JUDGED, answer_in, gold_of, judged, only
-from ponder.measure.readers.roles import Found, find
-from ponder.measure.readers.shapes import Row, columns_of, name
-from ponder.measure.readers.verdicts import NoVerdict, all_are, count, number, text, unpacked, verdict
+from ponder.measure.readers.attempts import SCORE, UNJUDGED, Attempts, ProblemAttempts, list_problems, comparable_text, shorten_id
+from ponder.measure.readers.columns import FIRST_WEAK_VERDICT_ALIAS, COLUMN_ALIASES, ColumnMap
+from ponder.measure.readers.judging import JUDGED, answer_in, gold_of, grade_attempts, unwrap_single
+from ponder.measure.readers.roles import DetectedColumns, detect_columns
+from ponder.measure.readers.shapes import LogRow, columns_of, normalized_name
+from ponder.measure.readers.verdicts import NoVerdict, all_cells_parse, parse_cell_count, parse_cell_number, parse_cell_text, parse_text_list, parse_verdict
 
 
-def read_rows(label: str, rows: Sequence[Row], columns: Columns = Columns()) -> list[Attempts]:
+def read_rows(label: str, rows: Sequence[LogRow], columns: ColumnMap = ColumnMap()) -> list[Attempts]:
     """One table as the systems in it."""
     if columns.systems:
         return _systems(label, rows, columns)
     rows = _unpack(rows)
     prefixes = _nested(rows)
     if prefixes and not columns.correct:
-        return [a for p in prefixes for a in read_rows(f"{label}: {p}", _one(rows, p, prefixes), columns)]
-    return _Reading(label, rows, columns, find(rows, columns)).systems()
+        return [a for p in prefixes for a in read_rows(f"{label}: {p}", _rows_of_system(rows, p, prefixes), columns)]
+    return _Reading(label, rows, columns, detect_columns(rows, columns)).systems()
 
 
-def _systems(label: str, rows: Sequence[Row], columns: Columns) -> list[Attempts]:
+def _systems(label: str, rows: Sequence[LogRow], columns: ColumnMap) -> list[Attempts]:
     names = columns.systems.split(",")
     plain = replace(columns, systems="")
     out = []
@@ -40,18 +40,18 @@ def _systems(label: str, rows: Sequence[Row], columns: Columns) -> list[Attempts
     return out
 
 
-def _nested(rows: Sequence[Row]) -> list[str]:
+def _nested(rows: Sequence[LogRow]) -> list[str]:
     """Objects with a verdict of their own, as {"small": {"is_correct": ...}, "large": {"is_correct": ...}}."""
     columns = columns_of(rows)
-    for wanted in NAMES["correct"][:LOW]:
-        called = [c for c in columns if "." in c and name(c.rpartition(".")[2]) == wanted]
-        found = [c for c in called if all_are((row.get(c) for row in rows), verdict)]
+    for wanted in COLUMN_ALIASES["correct"][:FIRST_WEAK_VERDICT_ALIAS]:
+        called = [c for c in columns if "." in c and normalized_name(c.rpartition(".")[2]) == wanted]
+        found = [c for c in called if all_cells_parse((row.get(c) for row in rows), parse_verdict)]
         if len(found) > 1:
             return [c.rpartition(".")[0] for c in found]
     return []
 
 
-def _one(rows: Sequence[Row], prefix: str, prefixes: Sequence[str]) -> list[Row]:
+def _rows_of_system(rows: Sequence[LogRow], prefix: str, prefixes: Sequence[str]) -> list[LogRow]:
     """What is said of this system, and what is said of none."""
     ours, out = f"{prefix}.", []
     for row in rows:
@@ -60,24 +60,24 @@ def _one(rows: Sequence[Row], prefix: str, prefixes: Sequence[str]) -> list[Row]
     return out
 
 
-def _unpack(rows: Sequence[Row]) -> list[Row]:
+def _unpack(rows: Sequence[LogRow]) -> list[LogRow]:
     """Lists that a table without lists (CSV) holds as text; a text or an answer may look like one and stays."""
     columns = columns_of(rows)
-    texts = {n for role in ("text", "question", "gold", "id", "answer") for n in NAMES[role]} - {"samples", "sample"}
+    texts = {n for role in ("text", "question", "gold", "id", "answer") for n in COLUMN_ALIASES[role]} - {"samples", "sample"}
     changed = {}
     for column in columns:
         cells = [row.get(column) for row in rows]
-        if name(column) in texts or not any(isinstance(c, str) and c[:1] == "[" for c in cells):
+        if normalized_name(column) in texts or not any(isinstance(c, str) and c[:1] == "[" for c in cells):
             continue
         if not all(isinstance(c, str) or c is None for c in cells):
             continue
-        fresh = [unpacked(c) for c in cells]
+        fresh = [parse_text_list(c) for c in cells]
         if any(isinstance(c, list) for c in fresh) and all(isinstance(c, list) or c in (None, "") for c in fresh):
             changed[column] = fresh
     sizes = [[len(c) if isinstance(c, list) else 0 for c in fresh] for fresh in changed.values()]
     for column in columns:  # answers, where there are as many as verdicts
-        if sizes and name(column) in NAMES["answer"]:
-            fresh = [unpacked(row.get(column)) for row in rows]
+        if sizes and normalized_name(column) in COLUMN_ALIASES["answer"]:
+            fresh = [parse_text_list(row.get(column)) for row in rows]
             if [len(c) if isinstance(c, list) else -1 for c in fresh] in sizes:
                 changed[column] = fresh
     return [{**row, **{c: fresh[i] for c, fresh in changed.items()}} for i, row in enumerate(rows)]
@@ -86,31 +86,31 @@ def _unpack(rows: Sequence[Row]) -> list[Row]:
 @dataclass
 class _Reading:
     label: str
-    rows: Sequence[Row]
-    given: Columns
-    found: Found
+    rows: Sequence[LogRow]
+    given: ColumnMap
+    found: DetectedColumns
 
     def __post_init__(self) -> None:
         self.right = frozenset(r.strip().lower() for r in self.given.right.split(",") if r.strip())
-        self.said = list(self.found.said)
+        self.notes = list(self.found.notes)
         self.column = dict(self.found.by_role)
         self.version: str | None = None
         if not any(role in self.column for role in ("correct", "c", "rate")):
-            self._judge_later()
+            self._require_gradable()
 
-    def _judge_later(self) -> None:
+    def _require_gradable(self) -> None:
         if "gold" in self.column and ("answer" in self.column or "text" in self.column):
-            self.said.append(JUDGED)
+            self.notes.append(JUDGED)
             return
-        seen = "; ".join(f"{k}: {short(str(v), 30)}" for k, v in list(self.rows[0].items())[:8])
+        seen = "; ".join(f"{k}: {shorten_id(str(v), 30)}" for k, v in list(self.rows[0].items())[:8])
         raise UsageError(
             f"{self.label}: no column says which attempts are right; name one with --column correct=NAME, counts with"
             f" --column n=NAME --column c=NAME, or answers and gold ones with --column answer=NAME --column gold=NAME."
-            f" The first row has {seen}{''.join(f'. {s}' for s in self.said if 'passed over' in s)}"
+            f" The first row has {seen}{''.join(f'. {s}' for s in self.notes if 'passed over' in s)}"
         )
 
     def systems(self) -> list[Attempts]:
-        parts: dict[str, list[tuple[int, Row]]] = defaultdict(list)
+        parts: dict[str, list[tuple[int, LogRow]]] = defaultdict(list)
         for number_, row in enumerate(self.rows, 1):
             parts[str(row.get(self.column["system"])) if "system" in self.column else ""].append((number_, row))
         version = self.column.get("version")
@@ -124,34 +124,34 @@ class _Reading:
         self.version = f"{version} {told[0]}" if told else None
         return [self._system(f"{self.label}: {key}" if key else self.label, part) for key, part in parts.items()]
 
-    def _system(self, label: str, rows: Sequence[tuple[int, Row]]) -> Attempts:
-        said = list(self.said)
-        groups = self._counted(label, rows) if "n" in self.column else self._wide(label, rows)
+    def _system(self, label: str, rows: Sequence[tuple[int, LogRow]]) -> Attempts:
+        said = list(self.notes)
+        groups = self._read_counts(label, rows) if "n" in self.column else self._read_wide(label, rows)
         if groups is None:
-            groups = self._long(label, rows)
+            groups = self._read_long(label, rows)
         if undecided := sum(g.undecided for g in groups):
             said.append(f"{undecided} attempts {UNJUDGED}")
         sizes = [g.size for g in groups if g.size]
         if sizes and min(sizes) < max(sizes):
             least = min((g for g in groups if g.size), key=lambda g: g.size).problem
-            said.append(f"problems have {min(sizes)} to {max(sizes)} attempts, the fewest at {short(least)}")
+            said.append(f"problems have {min(sizes)} to {max(sizes)} attempts, the fewest at {shorten_id(least)}")
         if empty := [g.problem for g in groups if not g.size]:
-            said.append(f"{len(empty)} problems have no attempts: {listed(empty)}")
+            said.append(f"{len(empty)} problems have no attempts: {list_problems(empty)}")
         if holes := sum(s is None for g in groups for column in g.scores.values() for s in column):
             said.append(f"{holes} attempts have no score: they never win by score")
         return Attempts(label, tuple(groups), tuple(said), self.version)
 
     # one row per problem
 
-    def _counted(self, label: str, rows: Sequence[tuple[int, Row]]) -> list[Group]:
-        return [replace(g, counted=self._count(row, at)) for g, at, row in self._bare(label, rows)]
+    def _read_counts(self, label: str, rows: Sequence[tuple[int, LogRow]]) -> list[ProblemAttempts]:
+        return [replace(g, sample_counts=self._count(row, at)) for g, at, row in self._empty_groups(label, rows)]
 
-    def _count(self, row: Row, at: int) -> tuple[int, int]:
+    def _count(self, row: LogRow, at: int) -> tuple[int, int]:
         try:
-            n = int(self.column["n"]) if self.column["n"] not in row else count(row[self.column["n"]])
+            n = int(self.column["n"]) if self.column["n"] not in row else parse_cell_count(row[self.column["n"]])
             if "c" in self.column:
-                return n, count(row[self.column["c"]])
-            rate = verdict(row[self.column["rate"]])
+                return n, parse_cell_count(row[self.column["c"]])
+            rate = parse_verdict(row[self.column["rate"]])
             right = math.nan if rate is None else rate * n
             if not abs(right - round(right)) < 1e-6 * max(n, 1):
                 raise ValueError(f"a rate of {rate} is no whole number of {n} samples")
@@ -159,38 +159,38 @@ class _Reading:
         except (ValueError, TypeError, KeyError, UsageError) as why:
             raise UsageError(f"{self.label}, row {at}: {why}; counts are whole numbers") from None
 
-    def _wide(self, label: str, rows: Sequence[tuple[int, Row]]) -> list[Group] | None:
+    def _read_wide(self, label: str, rows: Sequence[tuple[int, LogRow]]) -> list[ProblemAttempts] | None:
         lists = [c for role in ("correct", "answer", "text", "score") if (c := self.column.get(role))]
         if not any("," in c or any(isinstance(row.get(c), list) for _, row in rows) for c in lists[:2]):
             return None
-        return [self._filled(group, [row], at, wide=True) for group, at, row in self._bare(label, rows)]
+        return [self._fill_attempts(group, [row], at, wide=True) for group, at, row in self._empty_groups(label, rows)]
 
-    def _bare(self, label: str, rows: Sequence[tuple[int, Row]]) -> Iterable[tuple[Group, int, Row]]:
+    def _empty_groups(self, label: str, rows: Sequence[tuple[int, LogRow]]) -> Iterable[tuple[ProblemAttempts, int, LogRow]]:
         """A group without its attempts for each row; a problem may stand in one row only."""
         seen: dict[str, int] = {}
         for at, row in rows:
             problem = self._problem(row, at)
             if seen.setdefault(problem, at) != at:
                 raise UsageError(
-                    f"{label}: the problem {short(problem)} stands in rows {seen[problem]} and {at}; name another id"
+                    f"{label}: the problem {shorten_id(problem)} stands in rows {seen[problem]} and {at}; name another id"
                     " with --column id=NAME, or what tells systems apart with --column system=NAME"
                 )
             yield self._about(problem, row), at, row
 
     # one row per attempt
 
-    def _long(self, label: str, rows: Sequence[tuple[int, Row]]) -> list[Group]:
-        parts: dict[str, list[tuple[int, Row]]] = defaultdict(list)
+    def _read_long(self, label: str, rows: Sequence[tuple[int, LogRow]]) -> list[ProblemAttempts]:
+        parts: dict[str, list[tuple[int, LogRow]]] = defaultdict(list)
         for at, row in rows:
             parts[self._problem(row, at)].append((at, row))
         self._distinct(label, parts)
         self._one_version(label, parts)
         return [
-            self._filled(self._about(problem, part[0][1]), [row for _, row in part], part[0][0], wide=False)
+            self._fill_attempts(self._about(problem, part[0][1]), [row for _, row in part], part[0][0], wide=False)
             for problem, part in parts.items()
         ]
 
-    def _distinct(self, label: str, parts: Mapping[str, Sequence[tuple[int, Row]]]) -> None:
+    def _distinct(self, label: str, parts: Mapping[str, Sequence[tuple[int, LogRow]]]) -> None:
         """Refuse a problem's row that stands twice."""
         if self.given.duplicates == "attempts":
             return
@@ -200,7 +200,7 @@ class _Reading:
                 for at, row in part:
                     if seen.setdefault(str(row.get(attempt)), at) != at:
                         raise UsageError(
-                            f"{label}: attempt {row.get(attempt)} at {short(problem)} stands in rows"
+                            f"{label}: attempt {row.get(attempt)} at {shorten_id(problem)} stands in rows"
                             f" {seen[str(row.get(attempt))]} and {at}; leave one out, or --column duplicates=attempts"
                         )
             return
@@ -208,41 +208,41 @@ class _Reading:
         if max(sizes) > 1 and median(sizes) == 1:
             twice = [p for p, part in parts.items() if len(part) > 1]
             raise UsageError(
-                f"{label}: most problems have one row, but {len(twice)} have more ({listed(twice)}): leave the doubles"
+                f"{label}: most problems have one row, but {len(twice)} have more ({list_problems(twice)}): leave the doubles"
                 " out, or say that they are attempts with --column duplicates=attempts"
             )
 
-    def _one_version(self, label: str, parts: Mapping[str, Sequence[tuple[int, Row]]]) -> None:
+    def _one_version(self, label: str, parts: Mapping[str, Sequence[tuple[int, LogRow]]]) -> None:
         gold = self.column.get("gold", "")
         for problem, part in parts.items() if gold else ():
-            first = plain(gold_of(part[0][1].get(gold)))
-            if other := [at for at, row in part if plain(gold_of(row.get(gold))) != first]:
+            first = comparable_text(gold_of(part[0][1].get(gold)))
+            if other := [at for at, row in part if comparable_text(gold_of(row.get(gold))) != first]:
                 raise UsageError(
-                    f"{label}: the problem {short(problem)} has one {gold} in row {part[0][0]} and another in row"
+                    f"{label}: the problem {shorten_id(problem)} has one {gold} in row {part[0][0]} and another in row"
                     f" {other[0]}: the log mixes versions, or the gold answer is another column (--column gold=NAME)"
                 )
 
     # both
 
-    def _problem(self, row: Row, at: int) -> str:
+    def _problem(self, row: LogRow, at: int) -> str:
         if "id" not in self.column:
             return str(at - 1)  # rows are problems, in order
-        problem = text(row[self.column["id"]]) or ""  # 7.0 is 7
+        problem = parse_cell_text(row[self.column["id"]]) or ""  # 7.0 is 7
         return f"{row.get(self.column['task'])}/{problem}" if "task" in self.column else problem
 
-    def _about(self, problem: str, row: Row) -> Group:
+    def _about(self, problem: str, row: LogRow) -> ProblemAttempts:
         question, gold = row.get(self.column.get("question", "")), row.get(self.column.get("gold", ""))
-        return Group(problem, question=str(question or ""), gold=gold_of(gold))
+        return ProblemAttempts(problem, question=str(question or ""), gold=gold_of(gold))
 
-    def _filled(self, group: Group, rows: Sequence[Row], at: int, wide: bool) -> Group:
+    def _fill_attempts(self, group: ProblemAttempts, rows: Sequence[LogRow], at: int, wide: bool) -> ProblemAttempts:
         verdicts = self._cells("correct", rows, wide)
         answers, texts = self._cells("answer", rows, wide), self._cells("text", rows, wide)
         written = None if texts is None else tuple(str(t) if t is not None else "" for t in texts)
         try:
             if verdicts is not None:
-                correct = [verdict(v, self.right) for v in verdicts]
+                correct = [parse_verdict(v, self.right) for v in verdicts]
             else:
-                correct = judged(answers, written, group.gold)
+                correct = grade_attempts(answers, written, group.gold)
                 answers = answers if answers is not None or written is None else [answer_in(t) for t in written]
         except NoVerdict as why:
             raise UsageError(
@@ -254,7 +254,7 @@ class _Reading:
             return replace(
                 group,
                 correct=tuple(correct),
-                answers=None if answers is None else tuple(text(only(a)) for a in answers),
+                answers=None if answers is None else tuple(parse_cell_text(unwrap_single(a)) for a in answers),
                 scores={} if scores is None else {SCORE: tuple(self._score(s) for s in scores)},
                 tokens=None if tokens is None else tuple(_whole(t) for t in tokens),
                 texts=written,
@@ -262,7 +262,7 @@ class _Reading:
         except UsageError as why:
             raise UsageError(f"{self.label}, row {at}: {why}; or name other columns with --column") from None
 
-    def _cells(self, role: str, rows: Sequence[Row], wide: bool) -> list[Any] | None:
+    def _cells(self, role: str, rows: Sequence[LogRow], wide: bool) -> list[Any] | None:
         column = self.column.get(role)
         if column is None:
             return None
@@ -275,17 +275,17 @@ class _Reading:
 
     def _score(self, cell: Any) -> float | None:
         if not isinstance(cell, list):
-            return number(cell)
-        steps = [number(s) for s in cell]
+            return parse_cell_number(cell)
+        steps = [parse_cell_number(s) for s in cell]
         known = [s for s in steps if s is not None]
         if not known or len(known) < len(steps):
             return None
         joined: dict[str, Callable[[list[float]], float]] = {
             "min": min, "last": lambda k: k[-1], "mean": lambda k: sum(k) / len(k), "product": math.prod,
         }  # fmt: skip
-        return joined[self.given.scoring](known)
+        return joined[self.given.step_score_reduction](known)
 
 
 def _whole(value: Any) -> int | None:
-    found = number(value)
+    found = parse_cell_number(value)
     return None if found is None else int(found)

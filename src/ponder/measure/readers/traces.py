@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import UsageError
-from ponder.measure.readers.attempts import LOGPROB, Attempts, Group
-from ponder.measure.readers.files import load
-from ponder.types import Problem, Score, Step, Trace, ids, user
+from ponder.measure.readers.attempts import LOGPROB, Attempts, ProblemAttempts
+from ponder.measure.readers.files import load_data
+from ponder.types import Problem, Score, Step, Trace, ids, user_messages
 
-VERDICT = "accuracy"  # the scorer's name under which a log's own verdict stands
+VERDICT_SCORE = "accuracy"  # the scorer's name under which a log's own verdict stands
 
 
 def to_traces(attempts: Attempts) -> list[Trace]:
@@ -20,15 +20,15 @@ def to_traces(attempts: Attempts) -> list[Trace]:
     return [_trace(g) for g in attempts.groups]
 
 
-def _trace(group: Group) -> Trace:
-    trace = Trace(Problem(group.problem, user(group.question), group.gold), [Step(None, group.question, ids([]))])
+def _trace(group: ProblemAttempts) -> Trace:
+    trace = Trace(Problem(group.problem, user_messages(group.question), group.gold), [Step(None, group.question, ids([]))])
     for i, said in enumerate(group.texts or ()):
         judged = group.correct[i]
         scores = {n: _score(c[i]) for n, c in group.scores.items() if n != LOGPROB}
-        scores[VERDICT] = _score(judged)
+        scores[VERDICT_SCORE] = _score(judged)
         trace.add(Step(0, said, ids([]), stop="eos", scores=scores, last=True))
     if group.cost:
-        trace.spend(group.cost)
+        trace.add_cost(group.cost)
     if group.chosen is not None:
         trace.chosen = group.chosen + 1
     return trace
@@ -38,10 +38,10 @@ def _score(value: float | None) -> Score:
     return Score(value, "" if value is not None else "the log has none")
 
 
-def tree_of_thoughts(path: str | Path) -> list[Trace]:
+def read_tree_of_thoughts_traces(path: str | Path) -> list[Trace]:
     """The whole breadth-first trees of Tree of Thoughts' log: each proposal a step with its value, the dropped ones
     pruned, the last kept ones answers with their verdicts."""
-    data = load(Path(path))
+    data = load_data(Path(path))
     if not (isinstance(data, list) and data and all(isinstance(r, dict) and r.get("steps") for r in data)):
         raise UsageError(f"{path} is no breadth-first log of Tree of Thoughts: its rows have no steps")
     return [_tree(row) for row in data]
@@ -49,7 +49,7 @@ def tree_of_thoughts(path: str | Path) -> list[Trace]:
 
 def _tree(row: dict[str, Any]) -> Trace:
     asked = str(row["steps"][0]["x"])
-    trace = Trace(Problem(str(row["idx"]), user(asked), {"numbers": [int(n) for n in asked.split()], "target": 24}))
+    trace = Trace(Problem(str(row["idx"]), user_messages(asked), {"numbers": [int(n) for n in asked.split()], "target": 24}))
     at = {"": trace.add(Step(None, asked, ids([])))}  # the step at which each text so far ends
     for level in row["steps"]:
         kept = set(level["select_new_ys"])
@@ -64,7 +64,7 @@ def _tree(row: dict[str, Any]) -> Trace:
         at = {said: i for said, i in fresh.items() if said in kept}
     for said, info in zip(row["ys"], row["infos"], strict=True):
         leaf = trace.steps[at[said]]
-        leaf.stop, leaf.last, leaf.scores[VERDICT] = "eos", True, Score(float(info["r"]))
+        leaf.stop, leaf.last, leaf.scores[VERDICT_SCORE] = "eos", True, Score(float(info["r"]))
     return trace
 
 

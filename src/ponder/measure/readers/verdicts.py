@@ -11,30 +11,30 @@ from typing import Any
 
 from ponder.errors import UsageError
 
-RIGHT = frozenset(
+RIGHT_WORDS = frozenset(
     ("true", "t", "yes", "1", "1.0", "correct", "right", "pass", "passed", "success", "succeeded", "solved", "accepted")
 )
-WRONG = frozenset(
+WRONG_WORDS = frozenset(
     ("false", "f", "no", "0", "0.0", "incorrect", "wrong", "fail", "failed", "failure", "unsolved", "rejected")
 )
-NOTHING = frozenset(("", "nan", "none", "null", "n/a", "na", "undecided", "unknown"))
+EMPTY_WORDS = frozenset(("", "nan", "none", "null", "n/a", "na", "undecided", "unknown"))
 
 
 class NoVerdict(UsageError):
     """A value that is neither right nor wrong."""
 
 
-def verdict(value: Any, right: frozenset[str] = frozenset()) -> float | None:
+def parse_verdict(value: Any, right: frozenset[str] = frozenset()) -> float | None:
     """1, 0, a grade between them, or None where the cell is empty. `right`: the values that mean right, if not the
     usual ones; all others then mean wrong."""
-    value = _plain(value)
+    value = _decimal_to_float(value)
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if right:
         said = str(value).strip().lower()
-        return None if said in NOTHING else float(said in right or _as_number(said) in {_as_number(r) for r in right})
+        return None if said in EMPTY_WORDS else float(said in right or _as_number(said) in {_as_number(r) for r in right})
     if isinstance(value, str):
-        return _said(value)
+        return _word_verdict(value)
     if isinstance(value, bool):
         return float(value)
     if isinstance(value, int | float) and 0 <= value <= 1:
@@ -42,13 +42,13 @@ def verdict(value: Any, right: frozenset[str] = frozenset()) -> float | None:
     raise NoVerdict(f"{value!r} is neither right nor wrong")
 
 
-def _said(text: str) -> float | None:
+def _word_verdict(text: str) -> float | None:
     said = text.strip().lower()
-    if said in NOTHING:
+    if said in EMPTY_WORDS:
         return None
-    if said in RIGHT:
+    if said in RIGHT_WORDS:
         return 1.0
-    if said in WRONG or said.startswith("failed:"):
+    if said in WRONG_WORDS or said.startswith("failed:"):
         return 0.0
     number = _as_number(said)
     if isinstance(number, float) and 0 <= number <= 1:
@@ -63,16 +63,16 @@ def _as_number(text: str) -> float | str:
         return text
 
 
-def _plain(value: Any) -> Any:
+def _decimal_to_float(value: Any) -> Any:
     """Tables of databases hold decimals."""
     return float(value) if isinstance(value, Decimal) else value
 
 
-def number(value: Any) -> float | None:
+def parse_cell_number(value: Any) -> float | None:
     """A finite number, or None where the cell is empty."""
-    value = _plain(value)
+    value = _decimal_to_float(value)
     if isinstance(value, str):
-        if value.strip().lower() in NOTHING:
+        if value.strip().lower() in EMPTY_WORDS:
             return None
         value = float(value)
     if value is None or isinstance(value, bool):
@@ -82,16 +82,16 @@ def number(value: Any) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def count(value: Any) -> int:
-    found = number(value)
+def parse_cell_count(value: Any) -> int:
+    found = parse_cell_number(value)
     if found is None or found != int(found) or found < 0:
         raise ValueError(f"{value!r} is no count")
     return int(found)
 
 
-def text(value: Any) -> str | None:
+def parse_cell_text(value: Any) -> str | None:
     """An answer as votes count it."""
-    value = _plain(value)
+    value = _decimal_to_float(value)
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if isinstance(value, str):
@@ -101,7 +101,7 @@ def text(value: Any) -> str | None:
     return json.dumps(value, sort_keys=True, default=str) if isinstance(value, list | dict) else str(value)
 
 
-def unpacked(value: Any) -> Any:
+def parse_text_list(value: Any) -> Any:
     """A list that was written as text: "[True, False]", "[1 0 1]". Anything else as it is."""
     if not (isinstance(value, str) and value[:1] == "[" and value[-1:] == "]"):
         return value
@@ -112,10 +112,10 @@ def unpacked(value: Any) -> Any:
             continue
         return list(found) if isinstance(found, list | tuple) else value
     parts = value[1:-1].split()
-    return parts if parts and all(p.strip("'\"").lower() in RIGHT | WRONG for p in parts) else value
+    return parts if parts and all(p.strip("'\"").lower() in RIGHT_WORDS | WRONG_WORDS for p in parts) else value
 
 
-def all_are(cells: Iterable[Any], read: Callable[[Any], Any]) -> bool:
+def all_cells_parse(cells: Iterable[Any], read: Callable[[Any], Any]) -> bool:
     """Can every cell be read so, and does at least one say something?"""
     said = False
     for cell in cells:

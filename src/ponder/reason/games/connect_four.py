@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from ponder.errors import UsageError
 
-State = tuple[int, int]
+Bitboards = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectFour:
+class ConnectFourGame:
     columns: int = 7
     rows: int = 6
     _tops: tuple[int, ...] = field(init=False, repr=False, compare=False, default=())
@@ -39,14 +39,14 @@ class ConnectFour:
     def players(self) -> int:
         return 2
 
-    def start(self) -> State:
+    def start(self) -> Bitboards:
         return 0, 0
 
-    def moves(self, state: State) -> Sequence[int]:
+    def moves(self, state: Bitboards) -> Sequence[int]:
         taken = state[0] | state[1]
         return [c for c, top in enumerate(self._tops) if not taken & top]
 
-    def play(self, state: State, move: int) -> State:
+    def play(self, state: Bitboards, move: int) -> Bitboards:
         mine, other = state
         taken = mine | other
         if not 0 <= move < self.columns or taken & self._tops[move]:
@@ -55,7 +55,7 @@ class ConnectFour:
         stone = (taken + (1 << foot)) & (((1 << self.rows) - 1) << foot)  # the carry stops at the first empty cell
         return other, mine | stone
 
-    def outcome(self, state: State) -> float | None:
+    def outcome(self, state: Bitboards) -> float | None:
         stones = state[1]
         for step in (1, self.rows, self.rows + 1, self.rows + 2):  # up, down right, right, up right
             pairs = stones & (stones >> step)
@@ -63,10 +63,10 @@ class ConnectFour:
                 return 1.0
         return 0.0 if (state[0] | stones) == self._full else None
 
-    def say(self, state: State, move: int) -> str:
+    def move_text(self, state: Bitboards, move: int) -> str:
         return f"{move + 1} "
 
-    def features(self, states: Sequence[State]) -> NDArray[np.float32]:
+    def features(self, states: Sequence[Bitboards]) -> NDArray[np.float32]:
         """For each line of four that is still open to one side only: has it 1, 2 or 3 stones there?"""
         lines = _lines(self.columns, self.rows)
         bits = np.array(states, dtype=np.uint64).view(np.uint8).reshape(len(states), 2, 8)

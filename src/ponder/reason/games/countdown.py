@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ponder.errors import UsageError
-from ponder.verify import Countdown, state
+from ponder.verify import CountdownVerifier, format_answer
 
-Part = tuple[Fraction, str]  # its value, and how it was made
-SIGNS = "+-*/"
+NumberWithExpression = tuple[Fraction, str]  # its value, and how it was made
+OPERATION_SIGNS = "+-*/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,14 @@ class CountdownGame:
     def players(self) -> int:
         return 1
 
-    def start(self) -> tuple[Part, ...]:
+    def start(self) -> tuple[NumberWithExpression, ...]:
         return tuple((Fraction(n), str(n)) for n in self.numbers)
 
-    def moves(self, state: tuple[Part, ...]) -> Sequence[int]:
+    def moves(self, state: tuple[NumberWithExpression, ...]) -> Sequence[int]:
         n = len(state)
         return [(4 * i + s) * n + j for i in range(n) for s in range(4) for j in range(n) if _legal(state, i, s, j)]
 
-    def play(self, state: tuple[Part, ...], move: int) -> tuple[Part, ...]:
+    def play(self, state: tuple[NumberWithExpression, ...], move: int) -> tuple[NumberWithExpression, ...]:
         first, j = divmod(move, len(state))
         i, s = divmod(first, 4)
         if not (0 <= i < len(state) and _legal(state, i, s, j)):
@@ -47,24 +47,24 @@ class CountdownGame:
         (a, said_a), (b, said_b) = state[i], state[j]
         value = a + b if s == 0 else a - b if s == 1 else a * b if s == 2 else a / b
         rest = tuple(part for k, part in enumerate(state) if k not in (i, j))
-        return (*rest, (value, f"({said_a} {SIGNS[s]} {said_b})"))
+        return (*rest, (value, f"({said_a} {OPERATION_SIGNS[s]} {said_b})"))
 
-    def outcome(self, state: tuple[Part, ...]) -> float | None:
+    def outcome(self, state: tuple[NumberWithExpression, ...]) -> float | None:
         if len(state) > 1:
             return None
         gold = {"numbers": list(self.numbers), "target": self.target}
-        return Countdown().judge(self.answer(state), gold).value
+        return CountdownVerifier().grade(self.answer(state), gold).value
 
-    def answer(self, reached: tuple[Part, ...]) -> str:
+    def answer(self, reached: tuple[NumberWithExpression, ...]) -> str:
         """The expression, as an answer that a verifier reads."""
-        return state(reached[0][1], "tag")
+        return format_answer(reached[0][1], "tag")
 
-    def say(self, state: tuple[Part, ...], move: int) -> str:
+    def move_text(self, state: tuple[NumberWithExpression, ...], move: int) -> str:
         value, made = self.play(state, move)[-1]
         return f"{made} = {value}\n"
 
 
-def _legal(state: tuple[Part, ...], i: int, sign: int, j: int) -> bool:
-    if SIGNS[sign] in "+*":
+def _legal(state: tuple[NumberWithExpression, ...], i: int, sign: int, j: int) -> bool:
+    if OPERATION_SIGNS[sign] in "+*":
         return i < j  # a + b and b + a are one
-    return i != j and (SIGNS[sign] == "-" or state[j][0] != 0)
+    return i != j and (OPERATION_SIGNS[sign] == "-" or state[j][0] != 0)

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from ponder.errors import UsageError
-from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, Stop, Trace, ids, user
+from ponder.types import Completion, Cost, Ids, Message, Problem, Sampling, Score, StopReason, Trace, ids, user_messages
 
 S = TypeVar("S")
 
@@ -43,29 +43,29 @@ class Game(Protocol[S]):
         """None while it goes on. Then, for who moved last: 1 won, 0 drawn, -1 lost; alone: 1 solved, 0 not."""
         ...
 
-    def say(self, state: S, move: int) -> str:
+    def move_text(self, state: S, move: int) -> str:
         """A move as text."""
         ...
 
 
-class Prior(Protocol):
+class MovePrior(Protocol):
     """How likely each move is, before any search; 0: not proposed. Also what it cost to find out."""
 
     async def __call__(self, game: Game[Any], state: Any, moves: Sequence[int]) -> tuple[Sequence[float], Cost]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Uniform:
+class UniformPrior:
     async def __call__(self, game: Game[Any], state: Any, moves: Sequence[int]) -> tuple[Sequence[float], Cost]:
         return [1 / len(moves)] * len(moves), Cost()
 
 
 def game_problem(game: Game[Any], played: Sequence[int] = ()) -> Problem:
     """Find the next move after these."""
-    return Problem(f"{game.name}/{'-'.join(map(str, played)) or 'start'}", user(" ".join(map(str, played))))
+    return Problem(f"{game.name}/{'-'.join(map(str, played)) or 'start'}", user_messages(" ".join(map(str, played))))
 
 
-def after(game: Game[S], played: Sequence[int]) -> S:
+def state_after(game: Game[S], played: Sequence[int]) -> S:
     """The position that moves lead to."""
     state = game.start()
     for move in played:
@@ -73,7 +73,7 @@ def after(game: Game[S], played: Sequence[int]) -> S:
     return state
 
 
-def playout(game: Game[S], state: S, rng: random.Random) -> float:
+def random_playout(game: Game[S], state: S, rng: random.Random) -> float:
     """Play at random to the end: what that brings to who moved last before."""
     sign = 1
     while (found := game.outcome(state)) is None:
@@ -83,12 +83,12 @@ def playout(game: Game[S], state: S, rng: random.Random) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
+class GamePolicy:
     """A `Policy` over a game. Asked for one token it gives the legal moves, each once, the likeliest first; asked for
     more it plays on at random, to the end."""
 
     game: Game[Any]
-    prior: Prior = Uniform()
+    prior: MovePrior = UniformPrior()
     seed: int = 0
 
     def encode(self, messages: Sequence[Message]) -> Ids:
@@ -105,7 +105,7 @@ class Moves:
 
     async def generate(self, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
         played: list[int] = prefix.tolist()
-        state = after(self.game, played)
+        state = state_after(self.game, played)
         if self.game.outcome(state) is not None:
             return []
         if sampling.max_tokens == 1:
@@ -120,7 +120,7 @@ class Moves:
         out = []
         for place, (weight, move) in enumerate(found):
             over = self.game.outcome(self.game.play(state, move)) is not None
-            out.append(_completion(self.game.say(state, move), [move], [math.log(weight)], "eos" if over else "stop"))
+            out.append(_completion(self.game.move_text(state, move), [move], [math.log(weight)], "eos" if over else "stop"))
             if not place and cost != Cost():
                 out[0] = Completion(out[0].text, out[0].token_ids, out[0].logprobs, out[0].stop, 0, cost)
         return out
@@ -133,14 +133,14 @@ class Moves:
             legal = self.game.moves(state)
             moves.append(rng.choice(legal))
             logprobs.append(-math.log(len(legal)))
-            said.append(self.game.say(state, moves[-1]))
+            said.append(self.game.move_text(state, moves[-1]))
             state = self.game.play(state, moves[-1])
         over = self.game.outcome(state) is not None
         return _completion("".join(said), moves, logprobs, "eos" if over else "length")
 
 
 @dataclass(frozen=True, slots=True)
-class Playouts:
+class RandomPlayoutScorer:
     """A guide: the outcome of a finished game, else the mean of n games played on at random."""
 
     game: Game[Any]
@@ -160,25 +160,25 @@ class Playouts:
         return [Score(_began(self.game, trace, i, self._value(trace.token_ids(i)))) for i in steps]
 
     def _value(self, played: Ids) -> float:
-        state = after(self.game, played.tolist())
+        state = state_after(self.game, played.tolist())
         if (over := self.game.outcome(state)) is not None:
             return over
         rng = random.Random(zlib.crc32(played.tobytes(), self.seed))
-        return sum(playout(self.game, state, rng) for _ in range(self.n)) / self.n
+        return sum(random_playout(self.game, state, rng) for _ in range(self.n)) / self.n
 
 
-class Value(Protocol):
+class PositionValue(Protocol):
     """What positions are worth to who is to move."""
 
     def __call__(self, states: Sequence[Any]) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Valued:
+class LearnedValueScorer:
     """A guide: the outcome of a finished game, else what a learned value says."""
 
     game: Game[Any]
-    value: Value
+    value: PositionValue
 
     @property
     def name(self) -> str:
@@ -190,7 +190,7 @@ class Valued:
         return self.game.players == 2
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        states = [after(self.game, trace.token_ids(i).tolist()) for i in steps]
+        states = [state_after(self.game, trace.token_ids(i).tolist()) for i in steps]
         ends = [self.game.outcome(s) for s in states]
         going = [s for s, end in zip(states, ends, strict=True) if end is None]
         sign = -1.0 if self.game.players == 2 else 1.0
@@ -205,6 +205,6 @@ def _began(game: Game[Any], trace: Trace, step: int, value: float) -> float:
     return -value if game.players == 2 and moves % 2 == 0 else value
 
 
-def _completion(text: str, moves: list[int], logprobs: list[float], stop: Stop) -> Completion:
+def _completion(text: str, moves: list[int], logprobs: list[float], stop: StopReason) -> Completion:
     cost = Cost(generated_tokens=len(moves))
     return Completion(text, ids(moves), np.array(logprobs, np.float32), stop, 0, cost)

@@ -9,16 +9,16 @@ from typing import Any, Protocol, cast
 
 from ponder.errors import UsageError
 from ponder.protocols import Policy
-from ponder.reason.games.game import Game, Prior, after
-from ponder.types import Cost, Sampling, user
+from ponder.reason.games.game import Game, MovePrior, state_after
+from ponder.types import Cost, Sampling, user_messages
 
 
-class Told(Game[Any], Protocol):
+class TextGame(Game[Any], Protocol):
     """A game that can be put into words."""
 
-    def ask(self, state: Any) -> str: ...
+    def question(self, state: Any) -> str: ...
 
-    def read(self, text: str) -> int | None:
+    def parse_move(self, text: str) -> int | None:
         """The move in an answer, legal or not; None where there is none."""
         ...
 
@@ -30,7 +30,7 @@ class LanguagePlayer:
     model: Policy
     samples: int = 8
     sampling: Sampling = Sampling(max_tokens=8)
-    tally: Counter[str] = field(default_factory=Counter, compare=False)  # answers that were legal, illegal, no move
+    answer_counts: Counter[str] = field(default_factory=Counter, compare=False)  # answers that were legal, illegal, no move
 
     def __post_init__(self) -> None:
         if self.samples < 1:
@@ -39,14 +39,14 @@ class LanguagePlayer:
     async def __call__(self, game: Game[Any], state: Any, moves: Sequence[int]) -> tuple[Sequence[float], Cost]:
         if not (hasattr(game, "ask") and hasattr(game, "read")):
             raise UsageError(f"{game.name} cannot be put into words: it has no ask(state) and read(text)")
-        told = cast(Told, game)
-        prompt = self.model.encode(user(told.ask(state)))
+        told = cast(TextGame, game)
+        prompt = self.model.encode(user_messages(told.question(state)))
         said = await self.model.generate(prompt, self.sampling, self.samples)
         votes: Counter[int] = Counter()
         for completion in said:
-            move = told.read(completion.text)
+            move = told.parse_move(completion.text)
             kind = "no move" if move is None else "legal" if move in moves else "illegal"
-            self.tally[kind] += 1
+            self.answer_counts[kind] += 1
             if move is not None and move in moves:
                 votes[move] += 1
         cost = sum((c.cost for c in said), Cost())
@@ -60,10 +60,10 @@ class Likeliest:
     """A player that does not search: the move of the highest prior, the first of equals."""
 
     game: Game[Any]
-    prior: Prior
+    prior: MovePrior
 
     async def __call__(self, played: Sequence[int]) -> int:
-        state = after(self.game, played)
+        state = state_after(self.game, played)
         moves = self.game.moves(state)
         weights, _ = await self.prior(self.game, state, moves)
         return max(zip(weights, moves, strict=True), key=lambda x: x[0])[1]

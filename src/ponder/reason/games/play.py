@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ponder.errors import PonderError
 from ponder.protocols import Policy, Scorer
-from ponder.reason.games.game import Game, after, game_problem
+from ponder.reason.games.game import Game, state_after, game_problem
 from ponder.reason.operators.cut import CUTS
 from ponder.reason.operators.tree_select import UCT
 from ponder.reason.strategies.mcts import MCTS
@@ -17,8 +17,8 @@ from ponder.types import Sampling, prompt_trace
 
 # One token is one move; every legal move is tried; the other side's loss is this side's gain.
 GAME_SEARCH = MCTS(
-    width=64, cut=CUTS["token"], sampling=Sampling(max_tokens=512), rule=UCT(1.0), two_player=True, virtual_loss=-1.0,
-    finish=False,
+    width=64, cut=CUTS["token"], sampling=Sampling(max_tokens=512), selection=UCT(1.0), two_player=True, virtual_loss=-1.0,
+    complete_answer=False,
 )  # fmt: skip
 
 
@@ -53,13 +53,13 @@ class RandomPlayer:
     rng: random.Random = field(default_factory=lambda: random.Random(0))
 
     async def __call__(self, played: Sequence[int]) -> int:
-        return self.rng.choice(self.game.moves(after(self.game, played)))
+        return self.rng.choice(self.game.moves(state_after(self.game, played)))
 
 
-async def match(game: Game[Any], first: Player, second: Player, opening: Sequence[int] = ()) -> tuple[float, list[int]]:
+async def play_match(game: Game[Any], first: Player, second: Player, opening: Sequence[int] = ()) -> tuple[float, list[int]]:
     """One game from after an opening: what it brings to the first player (1, 0 or -1), and its moves."""
     played = list(opening)
-    state = after(game, played)
+    state = state_after(game, played)
     while (end := game.outcome(state)) is None:
         player = first if len(played) % 2 == 0 else second
         move = await player(played)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ponder.errors import UsageError
-from ponder.verify.puzzles.tictactoe import LINES
+from ponder.verify.puzzles.tictactoe import WINNING_LINES
 
 
 @dataclass(frozen=True, slots=True)
-class TicTacToe:
+class TicTacToeGame:
     @property
     def name(self) -> str:
         return "tic-tac-toe"
@@ -29,32 +29,32 @@ class TicTacToe:
     def play(self, state: str, move: int) -> str:
         if not 0 <= move < 9 or state[move] != ".":
             raise UsageError(f"cell {move} of {state} cannot be played; the empty ones are {self.moves(state)}")
-        return state[:move] + turn(state) + state[move + 1 :]
+        return state[:move] + player_to_move(state) + state[move + 1 :]
 
     def outcome(self, state: str) -> float | None:
-        for a, b, c in LINES:
+        for a, b, c in WINNING_LINES:
             if state[a] == state[b] == state[c] != ".":
                 return 1.0  # only who moved last can have won
         return None if "." in state else 0.0
 
-    def say(self, state: str, move: int) -> str:
-        return f"{turn(state)}{move + 1} "
+    def move_text(self, state: str, move: int) -> str:
+        return f"{player_to_move(state)}{move + 1} "
 
-    def ask(self, state: str) -> str:
+    def question(self, state: str) -> str:
         """A position as a question to a language model."""
         cells = [sign if sign != "." else str(i + 1) for i, sign in enumerate(state)]
         rows = "\n".join(" ".join(cells[i : i + 3]) for i in (0, 3, 6))
         return (
-            f"You play {turn(state)} in a game of tic-tac-toe, and it is your turn. X and O stand in the cells that are"
+            f"You play {player_to_move(state)} in a game of tic-tac-toe, and it is your turn. X and O stand in the cells that are"
             f" taken, numbers in those that are empty.\n{rows}\nWhich cell do you take? Answer with its number only."
         )
 
-    def read(self, text: str) -> int | None:
+    def parse_move(self, text: str) -> int | None:
         """The first cell that an answer names, empty or not."""
         found = re.search(r"(?<![\d.])[1-9](?!\d|\.\d)", text)
         return int(found[0]) - 1 if found else None
 
 
-def turn(board: str) -> str:
+def player_to_move(board: str) -> str:
     """X begins."""
     return "X" if board.count(".") % 2 else "O"

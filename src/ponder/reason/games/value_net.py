@@ -34,7 +34,7 @@ class ValueNet:
     c: Floats
 
     @classmethod
-    def fresh(cls, game: Featured, hidden: int = 32, seed: int = 0) -> ValueNet:
+    def initialize(cls, game: Featured, hidden: int = 32, seed: int = 0) -> ValueNet:
         rng = np.random.default_rng(seed)
         features = game.features([game.start()]).shape[1]
         w_FH = rng.normal(0, 0.5 / np.sqrt(features), (features, hidden)).astype(np.float32)
@@ -70,7 +70,7 @@ class _Adam:
     first: list[Floats] | None = None
     second: list[Floats] | None = None
 
-    def take(self, gradient: Sequence[Floats]) -> None:
+    def apply_gradient(self, gradient: Sequence[Floats]) -> None:
         self.first = self.first or [np.zeros_like(g) for g in gradient]
         self.second = self.second or [np.zeros_like(g) for g in gradient]
         self.step += 1
@@ -80,23 +80,23 @@ class _Adam:
             p -= self.lr * (m / (1 - 0.9**self.step)) / (np.sqrt(v / (1 - 0.999**self.step)) + 1e-8)
 
 
-def trained(
-    game: Featured, games: int = 2000, hidden: int = 32, seed: int = 0, lr: float = 3e-3, explore: float = 0.1,
-    opening: int = 12, decay: float = 0.8, batch: int = 20, passes: int = 3,
+def train_value_net(
+    game: Featured, games: int = 2000, hidden: int = 32, seed: int = 0, lr: float = 3e-3, exploration_rate: float = 0.1,
+    max_random_opening: int = 12, td_lambda: float = 0.8, batch: int = 20, epochs: int = 3,
 ) -> ValueNet:  # fmt: skip
     """A net that has played so many games against itself, each after up to `opening` random moves, looking one move
     ahead; TD(lambda), lambda = `decay`, cut where a move was not its best (Watkins)."""
     rng = random.Random(seed)
-    net = ValueNet.fresh(game, hidden, seed)
+    net = ValueNet.initialize(game, hidden, seed)
     adam = _Adam(net, lr)
     for _ in range(0, games, batch):
-        seen = [_self_play(net, rng, explore, rng.randrange(opening + 1), decay) for _ in range(batch)]
+        seen = [_self_play(net, rng, exploration_rate, rng.randrange(max_random_opening + 1), td_lambda) for _ in range(batch)]
         x_NF = np.concatenate([x for x, _ in seen])
         target_N = np.concatenate([t for _, t in seen])
         shuffle = np.random.default_rng(rng.getrandbits(32))
-        for _ in range(passes):
+        for _ in range(epochs):
             for part in np.array_split(shuffle.permutation(len(x_NF)), 8):
-                adam.take(net.gradient(x_NF[part], target_N[part])[0])
+                adam.apply_gradient(net.gradient(x_NF[part], target_N[part])[0])
     return net
 
 

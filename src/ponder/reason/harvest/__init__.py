@@ -3,16 +3,16 @@
 Each gives what it found together with a row for a file; a `Funnel` counts what was left out, and why.
 """
 
-from ponder.reason.harvest.chains import chain, chains, right, tokens_of, usable
-from ponder.reason.harvest.found import Found, Origin, keep, key, pick, size
-from ponder.reason.harvest.journeys import as_trace, check_tokens, journeys, tell, wrong_turns
-from ponder.reason.harvest.operators import operators, supervision
-from ponder.reason.harvest.outcomes import Outcome, ends, outcomes
+from ponder.reason.harvest.chains import branch_trace, harvest_chains, right_answers, training_tokens, judged_answers
+from ponder.reason.harvest.found import HarvestedRow, Origin, deduplicate_and_limit, problem_key, pick_for_problem, answer_tokens
+from ponder.reason.harvest.journeys import journey_trace, check_step_tokens, harvest_journeys, compose_journey, wrong_turns
+from ponder.reason.harvest.operators import operator_events, operator_supervision
+from ponder.reason.harvest.outcomes import AnswerOutcomes, answer_steps, outcomes_by_step
 from ponder.reason.harvest.pairs import answer_pairs, sibling_pairs
-from ponder.reason.harvest.targets import labelled_tree, labels_on, merged, step_labels, told_once, values, woven
+from ponder.reason.harvest.targets import labelled_tree, labels_on, merge_estimates, step_labels, told_once, prefix_values, woven
 
 __all__ = [
-    "Found", "Origin", "Outcome", "answer_pairs", "as_trace", "chain", "chains", "check_tokens", "ends", "journeys",
-    "keep", "key", "labelled_tree", "labels_on", "merged", "operators", "outcomes", "pick", "right", "sibling_pairs",
-    "size", "step_labels", "supervision", "tell", "tokens_of", "told_once", "usable", "values", "woven", "wrong_turns",
+    "HarvestedRow", "Origin", "AnswerOutcomes", "answer_pairs", "journey_trace", "branch_trace", "harvest_chains", "check_step_tokens", "answer_steps", "harvest_journeys",
+    "deduplicate_and_limit", "problem_key", "labelled_tree", "labels_on", "merge_estimates", "operator_events", "outcomes_by_step", "pick_for_problem", "right_answers", "sibling_pairs",
+    "answer_tokens", "step_labels", "operator_supervision", "compose_journey", "training_tokens", "told_once", "judged_answers", "prefix_values", "woven", "wrong_turns",
 ]  # fmt: skip

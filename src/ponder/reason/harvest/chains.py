@@ -6,37 +6,37 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from ponder.funnel import Funnel
-from ponder.reason.harvest.found import Found, Origin, asked, key, size
-from ponder.reason.harvest.outcomes import direct, ends
+from ponder.reason.harvest.found import HarvestedRow, Origin, prompt_messages, problem_key, answer_tokens
+from ponder.reason.harvest.outcomes import follows_original_prompt, answer_steps
 from ponder.types import Trace
 
 
-def right(trace: Trace, scorer: str, funnel: Funnel, bar: float = 1.0, longest: int | None = None) -> Iterator[int]:
+def right_answers(trace: Trace, scorer: str, funnel: Funnel, min_score: float = 1.0, max_answer_tokens: int | None = None) -> Iterator[int]:
     """The answers to imitate: given to the question itself, ended by themselves, judged, and scored `bar` or more."""
-    for end in usable(trace, scorer, funnel, longest):
+    for end in judged_answers(trace, scorer, funnel, max_answer_tokens):
         score = trace.score(end, scorer)
-        if funnel.passes("right", score is not None and score >= bar, "wrong"):
+        if funnel.record("right", score is not None and score >= min_score, "wrong"):
             yield end
 
 
-def usable(trace: Trace, scorer: str, funnel: Funnel, longest: int | None = None) -> Iterator[int]:
+def judged_answers(trace: Trace, scorer: str, funnel: Funnel, max_answer_tokens: int | None = None) -> Iterator[int]:
     """Whole, judged answers to the question itself, right or wrong."""
-    found = ends(trace)
+    found = answer_steps(trace)
     funnel.add("answers", len(found))
     for end in found:
-        if not funnel.passes("to the question itself", direct(trace, end), "to a prompt that quotes other thoughts"):
+        if not funnel.record("to the question itself", follows_original_prompt(trace, end), "to a prompt that quotes other thoughts"):
             continue
-        if not funnel.passes("ended by themselves", trace.steps[end].stop != "length", "cut off at the budget"):
+        if not funnel.record("ended by themselves", trace.steps[end].stop != "length", "cut off at the budget"):
             continue
-        if longest is not None and not funnel.passes("short enough", size(trace, end) <= longest, "too long"):
+        if max_answer_tokens is not None and not funnel.record("short enough", answer_tokens(trace, end) <= max_answer_tokens, "too long"):
             continue
         score = trace.steps[end].scores.get(scorer)
         why = "never scored" if score is None else f"undecided: {score.reason}"
-        if funnel.passes("judged", score is not None and score.value is not None, why):
+        if funnel.record("judged", score is not None and score.value is not None, why):
             yield end
 
 
-def chain(trace: Trace, end: int) -> Trace:
+def branch_trace(trace: Trace, end: int) -> Trace:
     """One branch as a trace of its own, after the problem's own prompt: the very tokens, in the same steps.
 
     So what was said after a prompt with examples or a hint is learned without them.
@@ -47,21 +47,21 @@ def chain(trace: Trace, end: int) -> Trace:
     return alone
 
 
-def chains(
-    trace: Trace, scorer: str, funnel: Funnel, origin: Origin, bar: float = 1.0, longest: int | None = None
-) -> Iterator[Found]:
-    for end in right(trace, scorer, funnel, bar, longest):
+def harvest_chains(
+    trace: Trace, scorer: str, funnel: Funnel, origin: Origin, min_score: float = 1.0, max_answer_tokens: int | None = None
+) -> Iterator[HarvestedRow]:
+    for end in right_answers(trace, scorer, funnel, min_score, max_answer_tokens):
         text = trace.text(end)
         row = {
-            "messages": [*asked(trace.problem), {"role": "assistant", "content": text}],
+            "messages": [*prompt_messages(trace.problem), {"role": "assistant", "content": text}],
             "score": trace.score(end, scorer),
-            "tokens": size(trace, end),
-            "from": origin.of(trace, steps=trace.path(end)),
+            "tokens": answer_tokens(trace, end),
+            "from": origin.record(trace, steps=trace.path(end)),
         }
-        yield Found(key(trace.problem), text, size(trace, end), row)
+        yield HarvestedRow(problem_key(trace.problem), text, answer_tokens(trace, end), row)
 
 
-def tokens_of(alone: Trace, words: Collection[int] = ()) -> dict[str, list[int]]:
+def training_tokens(alone: Trace, words: Collection[int] = ()) -> dict[str, list[int]]:
     """A one-branch trace as ids: the prompt's, the answer's, which of those a policy wrote, and which are to learn.
 
     What a policy did not write is a tool's, which will write it again; but `words` are steps that connect its thoughts.

@@ -17,9 +17,9 @@ from typing import Protocol
 
 from ponder.errors import TaskError
 from ponder.funnel import Funnel
-from ponder.reason.harvest.chains import right
-from ponder.reason.harvest.found import Found, Origin, asked, key, size
-from ponder.reason.harvest.outcomes import Outcome, direct, ends, outcomes
+from ponder.reason.harvest.chains import right_answers
+from ponder.reason.harvest.found import HarvestedRow, Origin, prompt_messages, problem_key, answer_tokens
+from ponder.reason.harvest.outcomes import AnswerOutcomes, follows_original_prompt, answer_steps, outcomes_by_step
 from ponder.types import Ids, Step, Trace
 
 # How a return is said. At the start of an answer there is nothing to go back to but the start.
@@ -42,7 +42,7 @@ _CONNECTING = (*RETURNS, *RESTARTS, *AWAYS, OPEN + "\n", CLOSE + "\n")
 _TAG = re.compile(r"</?think>", re.IGNORECASE)
 
 
-class Reads(Protocol):
+class TextCodec(Protocol):
     """What knows a model's tokens: any `Policy` does."""
 
     def tokens(self, text: str) -> Ids: ...
@@ -51,7 +51,7 @@ class Reads(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class JourneyPart:
     """A piece of a journey. `step`: whose text it is, to the letter; None: connecting words, or what had to be cut."""
 
     text: str
@@ -59,7 +59,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class WrongTurn:
     """A branch beside the right path: the step where it leaves that, and how far it is followed."""
 
     fork: int
@@ -68,22 +68,22 @@ class Turn:
 
 
 def wrong_turns(
-    trace: Trace, end: int, found: Sequence[Outcome], bar: float, depth: int, rng: random.Random
-) -> list[Turn]:
+    trace: Trace, end: int, found: Sequence[AnswerOutcomes], min_score: float, depth: int, rng: random.Random
+) -> list[WrongTurn]:
     """Every wrong or given-up branch beside the way to an answer, in that order; at a fork in random order."""
     path = trace.path(end)
     turns = []
     for fork, onward in pairwise(path):
         beside = [
-            c for c in trace.children(fork) if c != onward and trace.steps[c].sampled and not trace.steps[c].aside
+            c for c in trace.children(fork) if c != onward and trace.steps[c].sampled and not trace.steps[c].meta
         ]
         rng.shuffle(beside)
         for child in beside:
             best = found[child].best
-            if best is not None and best < bar:
-                turns.append(Turn(fork, _walk(trace, child, depth)))
+            if best is not None and best < min_score:
+                turns.append(WrongTurn(fork, _walk(trace, child, depth)))
             elif best is None and _given_up(trace, child, onward):
-                turns.append(Turn(fork, _walk(trace, child, depth), wrong=False))
+                turns.append(WrongTurn(fork, _walk(trace, child, depth), wrong=False))
     return turns
 
 
@@ -98,12 +98,12 @@ def _given_up(trace: Trace, step: int, onward: int) -> bool:
 def _walk(trace: Trace, step: int, depth: int) -> tuple[int, ...]:
     """Down the most visited way, but not as far as an answer where something was thought before it."""
     walk = [step]
-    while len(walk) < depth and (below := [c for c in trace.children(walk[-1]) if not trace.steps[c].aside]):
+    while len(walk) < depth and (below := [c for c in trace.children(walk[-1]) if not trace.steps[c].meta]):
         walk.append(max(below, key=lambda c: trace.steps[c].visits))
     return tuple(walk[:-1] if len(walk) > 1 and trace.steps[walk[-1]].done else walk)
 
 
-def tell(trace: Trace, end: int, turns: Sequence[Turn], rng: random.Random) -> list[Part] | None:
+def compose_journey(trace: Trace, end: int, turns: Sequence[WrongTurn], rng: random.Random) -> list[JourneyPart] | None:
     """The journey in pieces. Whole wrong answers stand inside the thinking, so that one answer is given.
 
     None where that cannot be: the thinking is over before the turn.
@@ -111,97 +111,97 @@ def tell(trace: Trace, end: int, turns: Sequence[Turn], rng: random.Random) -> l
     path = trace.path(end)[1:]
     thinks = _TAG.search(trace.text(end))
     whole = any(trace.steps[i].done for turn in turns for i in turn.steps)
-    parts: list[Part] = []
+    parts: list[JourneyPart] = []
     forks = [turn for turn in turns if turn.fork == trace.path(end)[0]]
     wrap = whole and thinks is None
     opened = thinks is not None and thinks[0].lower() == OPEN
     if wrap:
-        parts.append(Part(OPEN + "\n"))
+        parts.append(JourneyPart(OPEN + "\n"))
     for place, i in enumerate(path):
         before = "".join(part.text for part in parts)
         for turn in forks:
             if thinks is not None and place and CLOSE in before.lower():
                 return None
             if opened and not place and not before:
-                parts.append(Part(OPEN + "\n"))
+                parts.append(JourneyPart(OPEN + "\n"))
             parts += [_thought(trace, j) for j in turn.steps]
             words = AWAYS if not turn.wrong else RETURNS if place else RESTARTS
-            parts.append(Part(rng.choice(words)))
+            parts.append(JourneyPart(rng.choice(words)))
         if wrap and i == path[-1]:
-            parts.append(Part(CLOSE + "\n"))
+            parts.append(JourneyPart(CLOSE + "\n"))
         text = trace.steps[i].text
         cut = _TAG.sub("", text, count=1) if opened and not place and forks else text
-        parts.append(Part(text, i) if cut == text else Part(cut))
+        parts.append(JourneyPart(text, i) if cut == text else JourneyPart(cut))
         forks = [turn for turn in turns if turn.fork == i]
     return parts
 
 
-def _thought(trace: Trace, step: int) -> Part:
+def _thought(trace: Trace, step: int) -> JourneyPart:
     """A wrong step as a thought: without its tags, and without what it said after its thinking."""
     text = trace.steps[step].text
     thinking = text[: text.lower().rfind(CLOSE)] if CLOSE in text.lower() else text
     cut = _TAG.sub("", thinking)
-    return Part(text, step) if cut == text else Part(cut)
+    return JourneyPart(text, step) if cut == text else JourneyPart(cut)
 
 
-def journeys(
+def harvest_journeys(
     trace: Trace,
     scorer: str,
     funnel: Funnel,
     origin: Origin,
-    bar: float = 1.0,
+    min_score: float = 1.0,
     turns: int = 2,
     depth: int = 4,
-    longest: int | None = None,
-) -> Iterator[tuple[Found, list[Part]]]:
+    max_answer_tokens: int | None = None,
+) -> Iterator[tuple[HarvestedRow, list[JourneyPart]]]:
     """One for each right answer that has a wrong branch beside its way, with at most so many turns; and one for each
     that corrects a wrong answer which its prompt quotes."""
-    found = outcomes(trace, scorer)
-    for end in right(trace, scorer, funnel, bar, longest):
-        rng = random.Random(f"{key(trace.problem)} {end}")
-        wrong = wrong_turns(trace, end, found, bar, depth, rng)
-        if funnel.passes("with a wrong turn", bool(wrong), "nothing wrong beside them"):
+    found = outcomes_by_step(trace, scorer)
+    for end in right_answers(trace, scorer, funnel, min_score, max_answer_tokens):
+        rng = random.Random(f"{problem_key(trace.problem)} {end}")
+        wrong = wrong_turns(trace, end, found, min_score, depth, rng)
+        if funnel.record("with a wrong turn", bool(wrong), "nothing wrong beside them"):
             places = sorted(rng.sample(range(len(wrong)), min(turns, len(wrong))))
             yield from _told(trace, end, [wrong[place] for place in places], scorer, funnel, origin, rng)
-    for end, wrong_end in corrections(trace, scorer, bar):
-        if longest is None or size(trace, end) <= longest:
-            turn = Turn(trace.path(end)[0], tuple(trace.path(wrong_end)[1:]))
-            rng = random.Random(f"{key(trace.problem)} {end}")
+    for end, wrong_end in corrections(trace, scorer, min_score):
+        if max_answer_tokens is None or answer_tokens(trace, end) <= max_answer_tokens:
+            turn = WrongTurn(trace.path(end)[0], tuple(trace.path(wrong_end)[1:]))
+            rng = random.Random(f"{problem_key(trace.problem)} {end}")
             funnel.add("corrections", 1)
             yield from _told(trace, end, [turn], scorer, funnel, origin, rng)
 
 
-def corrections(trace: Trace, scorer: str, bar: float) -> Iterator[tuple[int, int]]:
+def corrections(trace: Trace, scorer: str, min_score: float) -> Iterator[tuple[int, int]]:
     """Right answers to a prompt that quotes one wrong answer, and that answer."""
-    for end in ends(trace):
+    for end in answer_steps(trace):
         cited = trace.steps[trace.path(end)[0]].cites
-        if len(cited) != 1 or trace.steps[end].stop == "length" or not direct(trace, cited[0]):
+        if len(cited) != 1 or trace.steps[end].stop == "length" or not follows_original_prompt(trace, cited[0]):
             continue
         now, before = trace.score(end, scorer), trace.score(cited[0], scorer)
-        if now is not None and before is not None and before < bar <= now:
+        if now is not None and before is not None and before < min_score <= now:
             yield end, cited[0]
 
 
 def _told(
-    trace: Trace, end: int, turns: Sequence[Turn], scorer: str, funnel: Funnel, origin: Origin, rng: random.Random
-) -> Iterator[tuple[Found, list[Part]]]:
-    parts = tell(trace, end, turns, rng)
-    if not funnel.passes("told as one", parts is not None, "the thinking was over before the turn"):
+    trace: Trace, end: int, turns: Sequence[WrongTurn], scorer: str, funnel: Funnel, origin: Origin, rng: random.Random
+) -> Iterator[tuple[HarvestedRow, list[JourneyPart]]]:
+    parts = compose_journey(trace, end, turns, rng)
+    if not funnel.record("told as one", parts is not None, "the thinking was over before the turn"):
         return
     assert parts is not None
     text = "".join(part.text for part in parts)
     wrong = [step for turn in turns for step in turn.steps]
     row = {
-        "messages": [*asked(trace.problem), {"role": "assistant", "content": text}],
+        "messages": [*prompt_messages(trace.problem), {"role": "assistant", "content": text}],
         "score": trace.score(end, scorer),
         "turns": len(turns),
-        "from": origin.of(trace, steps=trace.path(end), wrong=wrong),
+        "from": origin.record(trace, steps=trace.path(end), wrong=wrong),
     }
-    tokens = size(trace, end) + sum(len(trace.steps[i].token_ids) for i in wrong)
-    yield Found(key(trace.problem), text, tokens, row), parts
+    tokens = answer_tokens(trace, end) + sum(len(trace.steps[i].token_ids) for i in wrong)
+    yield HarvestedRow(problem_key(trace.problem), text, tokens, row), parts
 
 
-def as_trace(trace: Trace, parts: Sequence[Part], reads: Reads) -> Trace | None:
+def journey_trace(trace: Trace, parts: Sequence[JourneyPart], reads: TextCodec) -> Trace | None:
     """A journey as a trace of one branch: thoughts with the tokens they were sampled as, connecting words as tokens
     that nobody sampled. None where a thought had to be cut: its tokens would no longer be those that were sampled."""
     if not all(part.step is not None or part.text in _CONNECTING for part in parts):
@@ -213,13 +213,13 @@ def as_trace(trace: Trace, parts: Sequence[Part], reads: Reads) -> Trace | None:
             told.add(Step(place, part.text, reads.tokens(part.text)))
             continue
         step = trace.steps[part.step]
-        check_tokens(step, reads)
+        check_step_tokens(step, reads)
         fresh = replace(step, parent=place, cites=(), advantages=None, last=place == last)
         told.add(fresh if place == last else _unended(fresh, reads))
     return told
 
 
-def _unended(step: Step, reads: Reads) -> Step:
+def _unended(step: Step, reads: TextCodec) -> Step:
     """Without its end-of-sequence token: the text goes on."""
     if step.stop == "eos" and reads.text(step.token_ids[:-1]) == step.text:
         cut = slice(0, -1)
@@ -229,7 +229,7 @@ def _unended(step: Step, reads: Reads) -> Step:
     return replace(step, stop=None, scores={})
 
 
-def check_tokens(step: Step, reads: Reads) -> None:
+def check_step_tokens(step: Step, reads: TextCodec) -> None:
     """Refuse tokens that this policy would read as another text. An end-of-sequence token has none."""
     try:
         read = reads.text(step.token_ids)

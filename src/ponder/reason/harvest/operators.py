@@ -21,17 +21,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from ponder.funnel import Funnel
-from ponder.reason.harvest.found import Found, Origin, asked, key
-from ponder.reason.harvest.outcomes import outcomes
-from ponder.reason.operators.auto_cut import shows
+from ponder.reason.harvest.found import HarvestedRow, Origin, prompt_messages, problem_key
+from ponder.reason.harvest.outcomes import outcomes_by_step
+from ponder.reason.operators.auto_cut import is_cut_probe
 from ponder.types import Trace
 
 
-def operators(trace: Trace) -> list[dict[str, Any]]:
+def operator_events(trace: Trace) -> list[dict[str, Any]]:
     """In order: `operator`, the steps it was applied `at`, and the steps it `made` or the one it went `to`."""
     out: list[dict[str, Any]] = []
     newest = [0]  # made by the last operator that thought
-    looks = {place for i, s in enumerate(trace.steps) if shows(s) for place in (i, s.parent)}  # to choose a cut
+    looks = {place for i, s in enumerate(trace.steps) if is_cut_probe(s) for place in (i, s.parent)}  # to choose a cut
     for i, step in enumerate(trace.steps[1:], 1):
         if i in looks:
             continue
@@ -57,20 +57,20 @@ def operators(trace: Trace) -> list[dict[str, Any]]:
 
 def _name(trace: Trace, i: int) -> str:
     step = trace.steps[i]
-    if step.aside:
+    if step.meta:
         return "evaluate"
     if step.parent is None:
         return ("prompt", "refine")[len(step.cites)] if len(step.cites) < 2 else "aggregate"
     return "generate" if step.sampled else "insert"
 
 
-def supervision(trace: Trace, scorer: str, funnel: Funnel, origin: Origin) -> Iterator[Found]:
+def operator_supervision(trace: Trace, scorer: str, funnel: Funnel, origin: Origin) -> Iterator[HarvestedRow]:
     """The operators of a trace, with the thoughts they worked on; each that made thoughts with what it gained: the
     mean outcome below those, less the mean outcome below where it was applied. None: not judged."""
-    events = operators(trace)
-    if not funnel.passes("with an operator", bool(events), "nothing was thought"):
+    events = operator_events(trace)
+    if not funnel.record("with an operator", bool(events), "nothing was thought"):
         return
-    mean = [outcome.mean for outcome in outcomes(trace, scorer)]
+    mean = [outcome.mean for outcome in outcomes_by_step(trace, scorer)]
     for event in events:
         if event["operator"] == "generate":
             made = [m for i in event["made"] if (m := mean[i]) is not None]
@@ -80,10 +80,10 @@ def supervision(trace: Trace, scorer: str, funnel: Funnel, origin: Origin) -> It
         {"parent": s.parent, "text": s.text, **({"cites": list(s.cites)} if s.cites else {})} for s in trace.steps
     ]
     row = {
-        "prompt": asked(trace.problem),
+        "prompt": prompt_messages(trace.problem),
         "thoughts": thoughts,
         "operators": events,
-        "from": origin.of(trace, steps=list(range(len(trace.steps)))),
+        "from": origin.record(trace, steps=list(range(len(trace.steps)))),
     }
     said = "\0".join(f"{s.parent} {s.text}" for s in trace.steps)
-    yield Found(key(trace.problem), said, sum(len(s.token_ids) for s in trace.steps if s.sampled), row)
+    yield HarvestedRow(problem_key(trace.problem), said, sum(len(s.token_ids) for s in trace.steps if s.sampled), row)

@@ -9,7 +9,7 @@ from ponder.types import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AnswerOutcomes:
     """Of the judged answers below a step, by weight. No answer judged: nothing is known."""
 
     total: float = 0.0
@@ -20,24 +20,24 @@ class Outcome:
     def mean(self) -> float | None:
         return self.total / self.weight if self.weight else None
 
-    def plus(self, score: float, weight: float) -> Outcome:
+    def add(self, score: float, weight: float) -> AnswerOutcomes:
         best = score if self.best is None else max(self.best, score)
-        return Outcome(self.total + weight * score, self.weight + weight, best)
+        return AnswerOutcomes(self.total + weight * score, self.weight + weight, best)
 
 
-def ends(trace: Trace) -> list[int]:
+def answer_steps(trace: Trace) -> list[int]:
     """Steps in which thinking came to an end, pruned or not. A question about such a step leaves it one."""
     return [
         i
         for i, step in enumerate(trace.steps)
         if step.done
         and step.parent is not None
-        and all(trace.steps[child].aside for child in trace.children(i))
-        and not any(trace.steps[j].aside for j in trace.path(i))
+        and all(trace.steps[child].meta for child in trace.children(i))
+        and not any(trace.steps[j].meta for j in trace.path(i))
     ]
 
 
-def direct(trace: Trace, step: int) -> bool:
+def follows_original_prompt(trace: Trace, step: int) -> bool:
     """It answers the question, however that was put, and not a prompt that quotes other thoughts."""
     return not trace.steps[trace.path(step)[0]].cites
 
@@ -46,21 +46,21 @@ def _rollout(trace: Trace, end: int) -> bool:
     return trace.steps[end].last and not trace.steps[end].visits
 
 
-def outcomes(trace: Trace, scorer: str, visits: bool = False) -> list[Outcome]:
+def outcomes_by_step(trace: Trace, scorer: str, visits: bool = False) -> list[AnswerOutcomes]:
     """One per step, from the answers below it in the tree; an answer is below itself.
 
     With `visits`, an answer counts as often as a search came to it, and those that were only written to try a step
     (rollouts) count together as the one visit that they were written for. Where there was no search each counts once.
     """
-    judged = {end: score for end in ends(trace) if (score := trace.score(end, scorer)) is not None}
+    judged = {end: score for end in answer_steps(trace) if (score := trace.score(end, scorer)) is not None}
     searched = visits and any(step.visits for step in trace.steps)
     tries = Counter(trace.steps[end].parent for end in judged if _rollout(trace, end))
-    found = [Outcome()] * len(trace.steps)
+    found = [AnswerOutcomes()] * len(trace.steps)
     for end, score in judged.items():
         step, weight = trace.steps[end], 1.0
         if searched:
             weight = 1 / tries[step.parent] if _rollout(trace, end) else float(step.visits)
         if weight:
             for i in trace.path(end):
-                found[i] = found[i].plus(score, weight)
+                found[i] = found[i].add(score, weight)
     return found

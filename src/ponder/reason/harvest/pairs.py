@@ -6,41 +6,41 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from ponder.funnel import Funnel
-from ponder.reason.harvest.chains import usable
-from ponder.reason.harvest.found import Found, Origin, asked, key, size
-from ponder.reason.harvest.outcomes import outcomes
+from ponder.reason.harvest.chains import judged_answers
+from ponder.reason.harvest.found import HarvestedRow, Origin, prompt_messages, problem_key, answer_tokens
+from ponder.reason.harvest.outcomes import outcomes_by_step
 from ponder.types import Trace
 
 
 def answer_pairs(
-    trace: Trace, scorer: str, funnel: Funnel, origin: Origin, margin: float = 0.5, longest: int | None = None
-) -> Iterator[Found]:
+    trace: Trace, scorer: str, funnel: Funnel, origin: Origin, margin: float = 0.5, max_answer_tokens: int | None = None
+) -> Iterator[HarvestedRow]:
     """Whole answers whose scores differ by `margin` or more: each better one with the worse one nearest in length,
     so that length teaches as little as it can. No answer is rejected twice while others were never."""
-    judged = list(usable(trace, scorer, funnel, longest))
+    judged = list(judged_answers(trace, scorer, funnel, max_answer_tokens))
     score = {end: _score(trace, end, scorer) for end in judged}
-    if not funnel.passes("groups that differ", _differ(list(score.values()), margin), "all answers alike"):
+    if not funnel.record("groups that differ", _differ(list(score.values()), margin), "all answers alike"):
         return
     used = dict.fromkeys(judged, 0)
-    for better in sorted(judged, key=lambda end: (-score[end], size(trace, end))):
+    for better in sorted(judged, key=lambda end: (-score[end], answer_tokens(trace, end))):
         worse = [end for end in judged if score[better] - score[end] >= margin]
         if worse:
-            near = min(worse, key=lambda end: (used[end], abs(size(trace, end) - size(trace, better))))
+            near = min(worse, key=lambda end: (used[end], abs(answer_tokens(trace, end) - answer_tokens(trace, better))))
             used[near] += 1
-            if funnel.passes("pairs", trace.text(better) != trace.text(near), "of equal text"):
+            if funnel.record("pairs", trace.text(better) != trace.text(near), "of equal text"):
                 yield _pair(trace, better, near, scorer, origin)
 
 
 def sibling_pairs(
-    trace: Trace, scorer: str, funnel: Funnel, origin: Origin, margin: float = 0.5, longest: int | None = None
-) -> Iterator[Found]:
+    trace: Trace, scorer: str, funnel: Funnel, origin: Origin, margin: float = 0.5, max_answer_tokens: int | None = None
+) -> Iterator[HarvestedRow]:
     """Steps after the same thought whose mean outcomes differ by `margin` or more.
 
     Both are told to an end, the better to its best answer, the worse to its worst: so a row is also a pair of whole
     answers, in which all before the fork is shared (and cancels in DPO's difference).
     """
-    judged = list(usable(trace, scorer, funnel, longest))
-    mean = [outcome.mean for outcome in outcomes(trace, scorer)]
+    judged = list(judged_answers(trace, scorer, funnel, max_answer_tokens))
+    mean = [outcome.mean for outcome in outcomes_by_step(trace, scorer)]
     below: dict[int, list[int]] = {}
     for end in judged:
         for i in trace.path(end):
@@ -50,16 +50,16 @@ def sibling_pairs(
         for a, b in combinations(options, 2):
             first, second = mean[a], mean[b]
             assert first is not None and second is not None  # a judged answer lies below
-            if not funnel.passes("siblings that differ", abs(first - second) >= margin, "alike in outcome"):
+            if not funnel.record("siblings that differ", abs(first - second) >= margin, "alike in outcome"):
                 continue
             better, worse = (a, b) if first > second else (b, a)
             best = max(below[better], key=lambda end: _score(trace, end, scorer))
             worst = min(below[worse], key=lambda end: _score(trace, end, scorer))
             apart = _score(trace, best, scorer) - _score(trace, worst, scorer)
-            if not funnel.passes("told to answers that differ", apart >= margin, "the better one's were cut off"):
+            if not funnel.record("told to answers that differ", apart >= margin, "the better one's were cut off"):
                 continue
             steps = trace.steps[better].text, trace.steps[worse].text
-            if funnel.passes("pairs", trace.text(best) != trace.text(worst) and steps[0] != steps[1], "of equal text"):
+            if funnel.record("pairs", trace.text(best) != trace.text(worst) and steps[0] != steps[1], "of equal text"):
                 one = _pair(trace, best, worst, scorer, origin)
                 one.row["shared"] = trace.text(fork)
                 one.row["chosen_step"], one.row["rejected_step"] = steps
@@ -67,16 +67,16 @@ def sibling_pairs(
                 yield one
 
 
-def _pair(trace: Trace, better: int, worse: int, scorer: str, origin: Origin) -> Found:
+def _pair(trace: Trace, better: int, worse: int, scorer: str, origin: Origin) -> HarvestedRow:
     chosen, rejected = trace.text(better), trace.text(worse)
     row = {
-        "prompt": asked(trace.problem),
+        "prompt": prompt_messages(trace.problem),
         "chosen": chosen,
         "rejected": rejected,
         "scores": [trace.score(better, scorer), trace.score(worse, scorer)],
-        "from": origin.of(trace, chosen=trace.path(better), rejected=trace.path(worse)),
+        "from": origin.record(trace, chosen=trace.path(better), rejected=trace.path(worse)),
     }
-    return Found(key(trace.problem), f"{chosen}\0{rejected}", size(trace, better) + size(trace, worse), row)
+    return HarvestedRow(problem_key(trace.problem), f"{chosen}\0{rejected}", answer_tokens(trace, better) + answer_tokens(trace, worse), row)
 
 
 def _score(trace: Trace, end: int, scorer: str) -> float:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from ponder.funnel import Funnel
-from ponder.reason.harvest.found import Found, Origin, asked, key, size
-from ponder.reason.harvest.outcomes import Outcome, direct, outcomes
+from ponder.reason.harvest.found import HarvestedRow, Origin, prompt_messages, problem_key, answer_tokens
+from ponder.reason.harvest.outcomes import AnswerOutcomes, follows_original_prompt, outcomes_by_step
 from ponder.types import Score, Step, Trace, ids
 
 _NONE = "no answer below them was judged"
@@ -18,34 +18,34 @@ TOLD = {"labels": "value", "hard": "hard", **{name: name for name in COUNTS}, "q
 
 
 def step_labels(
-    trace: Trace, scorer: str, funnel: Funnel, origin: Origin, bar: float = 1.0, own: bool = False
-) -> Iterator[Found]:
+    trace: Trace, scorer: str, funnel: Funnel, origin: Origin, min_score: float = 1.0, own: bool = False
+) -> Iterator[HarvestedRow]:
     """Every prefix that ends in a thought, labelled by what came of it (Math-Shepherd, Wang et al. 2023).
 
     A label is soft: the mean outcome of the answers below a step. `hard`: is any of them right? `own`: the scorer
     labelled the steps themselves, each as the share of right answers from there.
     """
-    found = labels_on(trace, scorer) if own else outcomes(trace, scorer)
+    found = labels_on(trace, scorer) if own else outcomes_by_step(trace, scorer)
     for i in _known(trace, found, funnel, "undecided or not labelled" if own else _NONE):
         steps, marks = _steps(trace, trace.path(i)[1:])
         row = {
-            "prompt": asked(trace.problem),
+            "prompt": prompt_messages(trace.problem),
             "completions": steps,
             "value": found[i].mean,
-            "hard": bool((found[i].best or 0.0) >= bar),
+            "hard": bool((found[i].best or 0.0) >= min_score),
             "labelled" if own else "answers": int(found[i].weight),
-            "from": origin.of(trace, steps=marks),
+            "from": origin.record(trace, steps=marks),
         }
-        yield Found(key(trace.problem), _prefix(steps), size(trace, i), row)
+        yield HarvestedRow(problem_key(trace.problem), _prefix(steps), answer_tokens(trace, i), row)
 
 
-def labels_on(trace: Trace, scorer: str) -> list[Outcome]:
+def labels_on(trace: Trace, scorer: str) -> list[AnswerOutcomes]:
     """Labels that stand on the steps themselves, as outcomes: above 0, some answer was right."""
     given = (trace.score(i, scorer) for i in range(len(trace.steps)))
-    return [Outcome() if label is None else Outcome(label, 1.0, float(label > 0)) for label in given]
+    return [AnswerOutcomes() if label is None else AnswerOutcomes(label, 1.0, float(label > 0)) for label in given]
 
 
-def labelled_tree(trace: Trace, found: Sequence[Outcome], name: str) -> Trace:
+def labelled_tree(trace: Trace, found: Sequence[AnswerOutcomes], name: str) -> Trace:
     """The thoughts with labels, under `name`, and those on the way to them: a tree of texts to write in any format.
 
     What no policy wrote, and a thought without a text, stands at the beginning of the thought after it.
@@ -59,9 +59,9 @@ def labelled_tree(trace: Trace, found: Sequence[Outcome], name: str) -> Trace:
     place: dict[int, tuple[int, str]] = {}  # where it stands, and what is said there before the next thought
     for i, step in enumerate(trace.steps):
         if step.parent is None:
-            if direct(trace, i):
+            if follows_original_prompt(trace, i):
                 place[i] = (0, "")
-        elif step.parent in place and wanted[i] and not step.aside:
+        elif step.parent in place and wanted[i] and not step.meta:
             at, before = place[step.parent]
             if _written(trace, i) and step.text.strip():
                 made = Step(at, before + step.text, ids([]), scores=_label(found[i], name), last=step.done)
@@ -72,37 +72,37 @@ def labelled_tree(trace: Trace, found: Sequence[Outcome], name: str) -> Trace:
     return out
 
 
-def _label(found: Outcome, name: str) -> dict[str, Score]:
+def _label(found: AnswerOutcomes, name: str) -> dict[str, Score]:
     return {} if found.mean is None else {name: Score(found.mean)}
 
 
-def values(trace: Trace, scorer: str, funnel: Funnel, origin: Origin, least: int = 1) -> Iterator[Found]:
+def prefix_values(trace: Trace, scorer: str, funnel: Funnel, origin: Origin, min_visits: int = 1) -> Iterator[HarvestedRow]:
     """The value of every prefix that ends in a thought: the visit-weighted mean of the outcomes below it, from so many
     visits on. An answer's value is its own verdict. `q` is what the search itself backed up, by its guide."""
-    found = outcomes(trace, scorer, visits=True)
+    found = outcomes_by_step(trace, scorer, visits=True)
     for i in _known(trace, found, funnel, _NONE):
         step = trace.steps[i]
         visits = step.visits or max(1, round(found[i].weight))
-        if not funnel.passes("visited enough", visits >= least, f"fewer than {least} visits"):
+        if not funnel.record("visited enough", visits >= min_visits, f"fewer than {min_visits} visits"):
             continue
         steps, _ = _steps(trace, trace.path(i)[1:])
         row = {
-            "prompt": asked(trace.problem),
+            "prompt": prompt_messages(trace.problem),
             "completions": steps,
             "value": found[i].mean,
             "visits": visits,
             **({"q": step.value} if step.visits else {}),
-            "from": origin.of(trace, steps=trace.path(i)),
+            "from": origin.record(trace, steps=trace.path(i)),
         }
-        yield Found(key(trace.problem), _prefix(steps), size(trace, i), row)
+        yield HarvestedRow(problem_key(trace.problem), _prefix(steps), answer_tokens(trace, i), row)
 
 
-def merged(found: Iterable[Found], funnel: Funnel) -> list[Found]:
+def merge_estimates(found: Iterable[HarvestedRow], funnel: Funnel) -> list[HarvestedRow]:
     """Estimates of one prefix, from several traces, as one: their mean by how much they were made of."""
-    by_prefix: dict[tuple[str, str], Found] = {}
+    by_prefix: dict[tuple[str, str], HarvestedRow] = {}
     for one in found:
         first = by_prefix.setdefault((one.problem, one.text), one)
-        if funnel.passes("distinct prefixes", first is one, "joined with an earlier estimate"):
+        if funnel.record("distinct prefixes", first is one, "joined with an earlier estimate"):
             continue
         a, b = first.row, one.row
         count, other = (next(name for name in COUNTS if name in row) for row in (a, b))
@@ -116,7 +116,7 @@ def merged(found: Iterable[Found], funnel: Funnel) -> list[Found]:
     return list(by_prefix.values())
 
 
-def woven(found: Sequence[Found]) -> list[Found]:
+def woven(found: Sequence[HarvestedRow]) -> list[HarvestedRow]:
     """Prefixes as ways through the tree: a row for each longest one, with what is known of all that it begins with."""
     table = {(one.problem, one.text): one.row for one in found}
     shorter: set[tuple[str, str]] = set()
@@ -124,7 +124,7 @@ def woven(found: Sequence[Found]) -> list[Found]:
         steps = one.row["completions"]
         begun = ((one.problem, _prefix(steps[:n])) for n in reversed(range(1, len(steps))))
         shorter.update(next(([prefix] for prefix in begun if prefix in table), []))
-    out: list[Found] = []
+    out: list[HarvestedRow] = []
     for one in found:
         if (one.problem, one.text) in shorter:
             continue
@@ -137,11 +137,11 @@ def woven(found: Sequence[Found]) -> list[Found]:
             **{name: [row.get(of, _nothing(name)) for row in rows] for name, of in told.items()},
             "from": one.row["from"],
         }
-        out.append(Found(one.problem, one.text, one.size, row))
+        out.append(HarvestedRow(one.problem, one.text, one.size, row))
     return out
 
 
-def told_once(ways: Sequence[Found]) -> list[Found]:
+def told_once(ways: Sequence[HarvestedRow]) -> list[HarvestedRow]:
     """What is known of a prefix stands in the first row that begins with it: in later ones it is None, as nobody knew.
     Else what many ways share would count many times."""
     seen: set[tuple[str, str]] = set()
@@ -154,7 +154,7 @@ def told_once(ways: Sequence[Found]) -> list[Found]:
             if name in TOLD
         }
         seen.update(begun)
-        out.append(Found(way.problem, way.text, way.size, way.row | columns))
+        out.append(HarvestedRow(way.problem, way.text, way.size, way.row | columns))
     return out
 
 
@@ -162,13 +162,13 @@ def _nothing(column: str) -> int | None:
     return 0 if column in COUNTS else None
 
 
-def _known(trace: Trace, found: Sequence[Outcome], funnel: Funnel, unknown: str) -> Iterator[int]:
+def _known(trace: Trace, found: Sequence[AnswerOutcomes], funnel: Funnel, unknown: str) -> Iterator[int]:
     """The thoughts of which something is known. One without a text ends no prefix of its own."""
     for i, step in enumerate(trace.steps):
-        if step.aside or not _written(trace, i) or not direct(trace, i):
+        if step.meta or not _written(trace, i) or not follows_original_prompt(trace, i):
             continue
         why = unknown if found[i].mean is None else "" if step.text.strip() else "nothing was written"
-        if funnel.passes("prefixes with an outcome", not why, why):
+        if funnel.record("prefixes with an outcome", not why, why):
             yield i
 
 

@@ -4,26 +4,26 @@ journey. Traverse: best, majority, backtrack. Evaluate: a scorer, or the policy 
 from ponder.reason.operators.aggregate import aggregate
 from ponder.reason.operators.backtrack import backtrack
 from ponder.reason.operators.evaluate import evaluate
-from ponder.reason.operators.generate import ask, expand, generate, write
+from ponder.reason.operators.generate import add_prompt, expand, generate, insert_text
 from ponder.reason.operators.prune import prune, prune_undecided
 from ponder.reason.operators.refine import refine
 from ponder.reason.operators.restructure import journey, told
-from ponder.reason.operators.select import best, give, majority
+from ponder.reason.operators.select import best_step, set_answer, majority_step
 
 __all__ = [
     "aggregate",
-    "ask",
+    "add_prompt",
     "backtrack",
-    "best",
+    "best_step",
     "evaluate",
     "expand",
     "generate",
-    "give",
+    "set_answer",
     "journey",
-    "majority",
+    "majority_step",
     "prune",
     "prune_undecided",
     "refine",
     "told",
-    "write",
+    "insert_text",
 ]

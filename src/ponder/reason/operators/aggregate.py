@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ponder.errors import UsageError
-from ponder.reason.operators.inquire import Inquiries, Question
-from ponder.reason.operators.wording import reworded, said
+from ponder.reason.operators.inquire import Inquiries, FollowUpQuestion
+from ponder.reason.operators.wording import reworded, text_after_thinking
 from ponder.types import Sampling, Trace
 
 AGGREGATE = """{question}
@@ -18,20 +18,20 @@ Several attempts at this question:
 Use what is right in them, leave out what is wrong, and give one complete answer."""
 
 
-def merging(trace: Trace, steps: Sequence[int], template: str = AGGREGATE) -> Question:
+def aggregate_question(trace: Trace, steps: Sequence[int], template: str = AGGREGATE) -> FollowUpQuestion:
     """The question that asks for one thought out of these."""
     if not steps:
         raise UsageError("there is nothing to aggregate: give at least one step")
-    thoughts = listed([said(trace, i) for i in steps])
-    return Question(reworded(trace.problem, template, answers=True, thoughts=thoughts), tuple(steps))
+    thoughts = numbered_texts([text_after_thinking(trace, i) for i in steps])
+    return FollowUpQuestion(reworded(trace.problem, template, answers=True, thoughts=thoughts), tuple(steps))
 
 
 async def aggregate(
     inquiries: Inquiries, steps: Sequence[int], sampling: Sampling, n: int = 1, template: str = AGGREGATE
 ) -> list[int]:
     """n answers, each made of all of these, to a prompt that cites them."""
-    return await inquiries.answer(merging(inquiries.trace, steps, template), sampling, n)
+    return await inquiries.ask(aggregate_question(inquiries.trace, steps, template), sampling, n)
 
 
-def listed(texts: Sequence[str], name: str = "Attempt") -> str:
+def numbered_texts(texts: Sequence[str], name: str = "Attempt") -> str:
     return "\n\n".join(f"{name} {i}:\n{text}" for i, text in enumerate(texts, 1))

@@ -10,17 +10,17 @@ from typing import Literal
 Rounding = Literal["paper", "code"]
 
 
-def highest(scores: Sequence[float], count: int) -> list[int]:
+def top_indices(scores: Sequence[float], count: int) -> list[int]:
     """The places of the `count` highest scores, best first; the first of equals comes first."""
     return sorted(range(len(scores)), key=lambda i: -scores[i])[:count]
 
 
-def evenly(width: int, count: int) -> list[int]:
+def split_evenly(width: int, count: int) -> list[int]:
     """`width` shared out among `count`, the first ones getting what does not divide."""
     return [width // count + (i < width % count) for i in range(count)] if count else []
 
 
-def rebase(scores: Sequence[float], width: int, temperature: float = 0.2, rounding: Rounding = "paper") -> list[int]:
+def rebase_counts(scores: Sequence[float], width: int, temperature: float = 0.2, rounding: Rounding = "paper") -> list[int]:
     """REBASE (Wu et al. 2024): softmax of the scores at a temperature shares out the width.
 
     "paper": W_j = Round(B exp(R_j/T) / sum_k exp(R_k/T)), halves up; the sum may then miss the width, and where all
@@ -31,7 +31,7 @@ def rebase(scores: Sequence[float], width: int, temperature: float = 0.2, roundi
         return [0] * len(scores)
     top = max(scores)
     share = [math.exp((s - top) / temperature) for s in scores]
-    order = highest(scores, len(scores))
+    order = top_indices(scores, len(scores))
     if rounding == "paper":
         total = sum(share)
         counts = [math.floor(width * s / total + 0.5) for s in share]

@@ -15,10 +15,10 @@ from typing import Any
 from ponder.errors import UsageError
 from ponder.protocols import Policy
 from ponder.reason.operators.cut import CUTS, Cut
-from ponder.reason.operators.generate import add, continued
+from ponder.reason.operators.generate import add_completion, call_policy
 from ponder.types import Sampling, Step, Trace
 
-SHOWN = "written to see where steps end: "  # and the name of the cut
+CUT_PROBE_PREFIX = "written to see where steps end: "  # and the name of the cut
 COARSE_TO_FINE = ("paragraph", "line", "sentence")
 UNCLEAR = "line"  # where the text is a single step by any of them
 UNCUT = (
@@ -33,33 +33,33 @@ class AutoCut:
     """The coarsest of blank lines, lines and sentences that parts what the model writes into `least` steps; where none
     does, the one with the most steps."""
 
-    least: int = 3
-    look: int = 512  # tokens of the text that is looked at, at most
+    min_steps: int = 3
+    max_probe_tokens: int = 512  # tokens of the text that is looked at, at most
 
     def __post_init__(self) -> None:
-        if self.least < 2 or self.look < 1:
+        if self.min_steps < 2 or self.max_probe_tokens < 1:
             raise UsageError("a text is cut into 2 steps at least, and looked at for 1 token or more")
 
     def choose(self, text: str) -> str:
         """The name of the cut for a model that writes like this."""
-        counts = {name: len(pieces(text, CUTS[name])) for name in COARSE_TO_FINE}
+        counts = {name: len(split_into_steps(text, CUTS[name])) for name in COARSE_TO_FINE}
         most = max(counts.values())
         if most < 2:
             return UNCLEAR
-        return next(name for name, count in counts.items() if count >= min(self.least, most))
+        return next(name for name, count in counts.items() if count >= min(self.min_steps, most))
 
 
 AUTO = AutoCut()
 AnyCut = Cut | AutoCut
 
 
-def pieces(text: str, cut: Cut) -> list[str]:
+def split_into_steps(text: str, cut: Cut) -> list[str]:
     """The steps that a cut by stop strings makes of a text, without blank ones."""
     out, begin, at = list[str](), 0, 0
     while stops := [(place, len(s)) for s in cut.stop if (place := text.find(s, at)) >= 0]:
         place, size = min(stops)
         at = place + size
-        if cut.whole(text[begin:at]):
+        if cut.is_complete(text[begin:at]):
             out.append(text[begin:at])
             begin = at
     return [piece for piece in (*out, text[begin:]) if any(map(str.isalnum, piece))]
@@ -69,31 +69,31 @@ async def settled_cut(cut: AnyCut, trace: Trace, root: int, policy: Policy, samp
     """The cut itself; or the one that was chosen for this trace before, or is chosen now."""
     if not isinstance(cut, AutoCut):
         return cut
-    if (name := chosen(trace, root)) is None:
-        most = min(sampling.max_tokens, cut.look)
+    if (name := chosen_cut(trace, root)) is None:
+        most = min(sampling.max_tokens, cut.max_probe_tokens)
         greedy = replace(
-            sampling, temperature=0.0, max_tokens=most, min_tokens=min(sampling.min_tokens, most), alternatives=0,
-            measures=(),
+            sampling, temperature=0.0, max_tokens=most, min_tokens=min(sampling.min_tokens, most), logprobs=0,
+            token_stats=(),
         )  # fmt: skip
-        written = (await continued(policy, trace.token_ids(root), greedy))[0]
+        written = (await call_policy(policy, trace.token_ids(root), greedy))[0]
         name = cut.choose(written.text)
         prompt = trace.steps[root]
         again = trace.add(Step(None, prompt.text, prompt.token_ids, cites=(root,)))  # no branch of the search
-        trace.steps[add(trace, again, written, aside=True)].pruned = SHOWN + name
+        trace.steps[add_completion(trace, again, written, aside=True)].pruned = CUT_PROBE_PREFIX + name
     return CUTS[name]
 
 
-def chosen(trace: Trace, root: int = 0) -> str | None:
+def chosen_cut(trace: Trace, root: int = 0) -> str | None:
     """The name of the cut that was chosen for a search from this prompt; None where none was."""
     for step in trace.steps:
-        if shows(step) and step.parent is not None and trace.steps[step.parent].cites == (root,):
-            return step.pruned.removeprefix(SHOWN)
+        if is_cut_probe(step) and step.parent is not None and trace.steps[step.parent].cites == (root,):
+            return step.pruned.removeprefix(CUT_PROBE_PREFIX)
     return None
 
 
-def shows(step: Step) -> bool:
+def is_cut_probe(step: Step) -> bool:
     """Was this written only to choose a cut?"""
-    return step.pruned.startswith(SHOWN)
+    return step.pruned.startswith(CUT_PROBE_PREFIX)
 
 
 def cuts_steps(strategy: Any) -> bool:
@@ -103,16 +103,16 @@ def cuts_steps(strategy: Any) -> bool:
     return own or any(one is not None and cuts_steps(one) for one in inner)
 
 
-def uncut(traces: Sequence[Trace]) -> int:
+def count_without_steps(traces: Sequence[Trace]) -> int:
     """How many searches came to answers and cut no step on the way; those that a budget ended do not count."""
-    return sum(bool(t.answers()) and not t.spent and not any(map(_ends_at_a_cut, t.steps)) for t in traces)
+    return sum(bool(t.answers()) and not t.budget_exhausted and not any(map(_ends_at_a_cut, t.steps)) for t in traces)
 
 
 def warn_if_uncut(trace: Trace) -> None:
     """Once in a process, as Python's warnings are by default."""
-    if uncut([trace]):
+    if count_without_steps([trace]):
         warnings.warn(UNCUT, stacklevel=2)
 
 
 def _ends_at_a_cut(step: Step) -> bool:
-    return step.sampled and step.stop == "stop" and not step.last and not step.aside
+    return step.sampled and step.stop == "stop" and not step.last and not step.meta

@@ -11,22 +11,22 @@ from ponder.types import Cost, Trace
 
 
 @dataclass(slots=True)
-class Branch:
+class DetachedBranch:
     trace: Trace  # a copy of the way to a step, and of its children; what grows here is new
     tip: int  # where that step is in the copy
     origin: list[int]  # where each copied step is in the whole trace
 
     @classmethod
-    def at(cls, whole: Trace, step: int) -> Branch:
+    def at(cls, whole: Trace, step: int) -> DetachedBranch:
         path = whole.path(step)
         origin = [*path, *whole.children(step)]
-        copy = Trace(whole.problem, oracle=whole.oracle, read=whole.read)
+        copy = Trace(whole.problem, oracle=whole.oracle, extract_answer=whole.extract_answer)
         for place, i in enumerate(origin):
             parent = None if not place else min(place, len(path)) - 1
             copy.add(replace(whole.steps[i], parent=parent, scores=dict(whole.steps[i].scores)))
         return cls(copy, len(path) - 1, origin)
 
-    def put_back(self, whole: Trace) -> list[int]:
+    def merge_into(self, whole: Trace) -> list[int]:
         """What grew, and what was found about the copied steps, into the whole; gives each step's place there."""
         places = list(self.origin)
         for i, place in enumerate(places):
@@ -38,6 +38,6 @@ class Branch:
         for step in self.trace.steps[len(places) :]:
             assert step.parent is not None
             places.append(whole.add(replace(step, parent=places[step.parent])))
-        whole.spend(self.trace.cost)
+        whole.add_cost(self.trace.cost)
         self.trace.cost = Cost()
         return places

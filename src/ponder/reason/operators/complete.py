@@ -6,33 +6,33 @@ from collections.abc import Sequence
 
 from ponder.errors import Interrupted, PonderError, Spent
 from ponder.protocols import Policy
-from ponder.reason.operators.generate import add, draw
+from ponder.reason.operators.generate import add_completion, sample_continuations
 from ponder.reason.operators.worth import TO_THE_END
-from ponder.reason.together import together
+from ponder.reason.together import gather_within_budget
 from ponder.types import Completion, Sampling, Trace
 
 
-async def complete(trace: Trace, answers: Sequence[int], policy: Policy, sampling: Sampling) -> None:
+async def resume_truncated(trace: Trace, answers: Sequence[int], policy: Policy, sampling: Sampling) -> None:
     """Go on with the answers that ended before their `max_tokens` and not by themselves. Where that is impossible (the
     context is full), they stay as they are."""
 
     async def more(step: int) -> list[Completion]:
         try:
-            return await draw(trace, step, policy, sampling, 1, TO_THE_END)
+            return await sample_continuations(trace, step, policy, sampling, 1, TO_THE_END)
         except (Interrupted, Spent):
             raise
         except PonderError:
             return []
 
     short = [i for i in answers if _cut_off(trace, i, sampling)]
-    found, spent = await together(*(more(i) for i in short))
+    found, spent = await gather_within_budget(*(more(i) for i in short))
     for step, drawn in zip(short, found, strict=True):
         for c in drawn or ():
             if len(c.token_ids):
                 trace.steps[step].last = False
-                add(trace, step, c, last=True)
+                add_completion(trace, step, c, last=True)
             else:
-                trace.spend(c.cost)
+                trace.add_cost(c.cost)
     if spent is not None:
         raise spent
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ponder.types import Trace
 
-Confidence = Literal["likelihood", "entropy", "gini"]
+ConfidenceMeasure = Literal["likelihood", "entropy", "gini"]
 
 
 def mean_logprob(trace: Trace, step: int) -> float | None:
@@ -17,7 +17,7 @@ def mean_logprob(trace: Trace, step: int) -> float | None:
     return _mean([lp for i in trace.path(step) if (lp := trace.steps[i].logprobs) is not None])
 
 
-def confidence(trace: Trace, step: int, how: Confidence = "likelihood") -> float | None:
+def answer_confidence(trace: Trace, step: int, how: ConfidenceMeasure = "likelihood") -> float | None:
     """In [0, 1]. `likelihood`: exp of the mean log-probability (the normalised weight of Wang et al. 2023). `entropy`:
     exp(-H) of the mean entropy H in nats. `gini`: 1 - the mean of Gini's measure. The last two take what
     `Sampling.measures` asks for."""

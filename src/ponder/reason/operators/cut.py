@@ -20,40 +20,40 @@ class Cut:
     """A step ends where one of these is written, or after so many tokens; and never inside a character."""
 
     stop: tuple[str, ...] = ()
-    stop_tokens: tuple[int, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
     tokens: int = 0  # 0: as many as it takes
-    longest: int = 512  # tokens in which a step must end; one that does not is pruned
-    sentence: bool = False  # a stop after an abbreviation or a list's number does not count
+    max_step_tokens: int = 512  # tokens in which a step must end; one that does not is pruned
+    ignore_abbreviations: bool = False  # a stop after an abbreviation or a list's number does not count
     fence: str = ""  # a step must have an even number of these, so that it holds whole blocks
 
     def __post_init__(self) -> None:
-        if not (self.stop or self.stop_tokens or self.tokens):
+        if not (self.stop or self.stop_token_ids or self.tokens):
             raise UsageError("a cut needs a stop string, a stop token or a number of tokens: it would never fire")
-        if self.tokens < 0 or self.longest < 1:
+        if self.tokens < 0 or self.max_step_tokens < 1:
             raise UsageError("tokens must be 0 or positive, and longest at least 1")
 
-    def bound(self, sampling: Sampling, room: int) -> Sampling:
+    def limit_sampling(self, sampling: Sampling, room: int) -> Sampling:
         """How to draw one step, where so many tokens are left for the whole answer."""
-        most = min(room, self.tokens or self.longest)
+        most = min(room, self.tokens or self.max_step_tokens)
         return replace(
             sampling,
             max_tokens=most,
             min_tokens=min(sampling.min_tokens, most),
             stop=(*sampling.stop, *self.stop),
-            stop_tokens=(*sampling.stop_tokens, *self.stop_tokens),
+            stop_token_ids=(*sampling.stop_token_ids, *self.stop_token_ids),
         )
 
-    def whole(self, text: str) -> bool:
+    def is_complete(self, text: str) -> bool:
         """May a step that was stopped end like this?"""
         if text.endswith("\ufffd") or (self.fence and text.count(self.fence) % 2):
             return False
-        return not (self.sentence and _NO_SENTENCE.search(text))
+        return not (self.ignore_abbreviations and _NO_SENTENCE.search(text))
 
 
 CUTS: dict[str, Cut] = {
     "token": Cut(tokens=1),
     "tokens": Cut(tokens=64),
-    "sentence": Cut(stop=(". ", "? ", "! ", ".\n", "?\n", "!\n", "\n\n"), sentence=True),
+    "sentence": Cut(stop=(". ", "? ", "! ", ".\n", "?\n", "!\n", "\n\n"), ignore_abbreviations=True),
     "line": Cut(stop=("\n",)),
     "paragraph": Cut(stop=("\n\n",)),
     "code": Cut(stop=("```",), fence="```"),

@@ -25,13 +25,13 @@ async def evaluate(trace: Trace, steps: Sequence[int], scorer: Scorer) -> list[f
             spent += score.cost
     if spent != Cost():
         judging = spent.scorer_tokens or spent.prompt_tokens + spent.generated_tokens
-        trace.spend(Cost(flops=spent.flops, seconds=spent.seconds, dollars=spent.dollars, scorer_tokens=judging))
+        trace.add_cost(Cost(flops=spent.flops, seconds=spent.seconds, dollars=spent.dollars, scorer_tokens=judging))
     return [s.value for s in scores]
 
 
 async def _asked(trace: Trace, steps: Sequence[int], scorer: Scorer) -> list[Score]:
     try:
-        with foreign.call(f"the scorer {scorer.name}"):
+        with foreign.track(f"the scorer {scorer.name}"):
             scores = list(await scorer(trace, steps))
     except (Interrupted, Spent):
         raise

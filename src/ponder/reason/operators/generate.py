@@ -11,7 +11,7 @@ import numpy as np
 from ponder.errors import Interrupted, ModelError, PonderError, Spent, UsageError
 from ponder.protocols import Policy
 from ponder.reason.operators.cut import Cut
-from ponder.reason.together import together
+from ponder.reason.together import gather_within_budget
 from ponder.types import Completion, Floats, Ids, Message, Sampling, Step, Trace, ids
 
 
@@ -23,8 +23,8 @@ async def generate(
 
     `last`: they are answers. `cut`: they are steps, and `sampling.max_tokens` is for the whole answer.
     """
-    drawn = await draw(trace, parent, policy, sampling, n, cut)
-    return [add(trace, parent, c, cut, last, aside) for c in drawn]
+    drawn = await sample_continuations(trace, parent, policy, sampling, n, cut)
+    return [add_completion(trace, parent, c, cut, last, aside) for c in drawn]
 
 
 async def expand(
@@ -39,18 +39,18 @@ async def expand(
 
     async def one(parent: int, count: int) -> list[Completion] | PonderError:
         try:
-            return await draw(trace, parent, policy, sampling, count, cut)
+            return await sample_continuations(trace, parent, policy, sampling, count, cut)
         except (Interrupted, Spent):
             raise
         except PonderError as error:
             return error
 
-    found, spent = await together(*(one(p, c) for p, c in zip(parents, counts, strict=True)))
+    found, spent = await gather_within_budget(*(one(p, c) for p, c in zip(parents, counts, strict=True)))
     out: list[list[int]] = []
     for parent, drawn in zip(parents, found, strict=True):
         if isinstance(drawn, PonderError):
             trace.steps[parent].pruned = str(drawn)
-        out.append([add(trace, parent, c, cut, last, aside) for c in drawn] if isinstance(drawn, list) else [])
+        out.append([add_completion(trace, parent, c, cut, last, aside) for c in drawn] if isinstance(drawn, list) else [])
     errors = [d for d in found if isinstance(d, PonderError)]
     if errors and len(errors) == len(parents):
         raise errors[0]
@@ -59,7 +59,7 @@ async def expand(
     return out
 
 
-async def draw(
+async def sample_continuations(
     trace: Trace, parent: int, policy: Policy, sampling: Sampling, n: int = 1, cut: Cut | None = None
 ) -> list[Completion]:
     """What `generate` would add, without adding it."""
@@ -67,18 +67,18 @@ async def draw(
     if sampling.seed is not None and (had := len(trace.children(parent))):  # else it would write the same again
         sampling = replace(sampling, seed=_child(sampling.seed, had))
     if cut is None:
-        return await continued(policy, prefix, sampling, n)
+        return await call_policy(policy, prefix, sampling, n)
     room = sampling.max_tokens - sum(len(trace.steps[i].token_ids) for i in trace.path(parent)[1:])
     if room < 1:
         raise UsageError(f"the answer has reached its {sampling.max_tokens} tokens (max_tokens)")
-    drawn = await continued(policy, prefix, cut.bound(sampling, room), n)
+    drawn = await call_policy(policy, prefix, cut.limit_sampling(sampling, room), n)
     if all(_ended(c, cut, room) for c in drawn):
         return drawn
-    ended, _ = await together(*(_to_its_end(c, prefix, policy, sampling, cut, room) for c in drawn))
+    ended, _ = await gather_within_budget(*(_to_its_end(c, prefix, policy, sampling, cut, room) for c in drawn))
     return [c for c in ended if c is not None]
 
 
-async def continued(policy: Policy, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
+async def call_policy(policy: Policy, prefix: Ids, sampling: Sampling, n: int = 1) -> list[Completion]:
     """What the policy gives: at least one continuation, and at times fewer than were asked for."""
     drawn = await policy.generate(prefix, sampling, n)
     if not drawn:
@@ -86,36 +86,36 @@ async def continued(policy: Policy, prefix: Ids, sampling: Sampling, n: int = 1)
     return drawn
 
 
-def add(
+def add_completion(
     trace: Trace, parent: int, c: Completion, cut: Cut | None = None, last: bool = False, aside: bool = False
 ) -> int:
     """A completion as a step; one that says nothing, or does not end, is pruned."""
-    trace.spend(c.cost)
-    step = Step(parent, c.text, c.token_ids, c.logprobs, c.stop, c.version, notes=dict(c.notes), last=last, aside=aside)
-    if c.alternatives is not None:
+    trace.add_cost(c.cost)
+    step = Step(parent, c.text, c.token_ids, c.logprobs, c.stop, c.version, notes=dict(c.notes), last=last, meta=aside)
+    if c.top_logprobs is not None:
         step.notes["share"] = _share(c)
     if not len(c.token_ids):
         step.pruned = "nothing was written"
-    elif cut is not None and c.stop == "length" and len(c.token_ids) >= cut.longest:
-        step.pruned = f"no step ended within {cut.longest} tokens"
+    elif cut is not None and c.stop == "length" and len(c.token_ids) >= cut.max_step_tokens:
+        step.pruned = f"no step ended within {cut.max_step_tokens} tokens"
     return trace.add(step)
 
 
 def _share(c: Completion) -> Floats:
     """Of each token among the likeliest at its place: p / (p of all of these), at most 1."""
-    assert c.alternatives is not None
-    likeliest = c.alternatives[1].astype(np.float64)
+    assert c.top_logprobs is not None
+    likeliest = c.top_logprobs[1].astype(np.float64)
     top = likeliest.max(axis=1, keepdims=True)
     total = top[:, 0] + np.log(np.exp(likeliest - top).sum(axis=1))
     return np.minimum(1.0, np.exp(c.logprobs - total)).astype(np.float32)
 
 
-def write(trace: Trace, parent: int, text: str, policy: Policy, *, cites: tuple[int, ...] = ()) -> int:
+def insert_text(trace: Trace, parent: int, text: str, policy: Policy, *, cites: tuple[int, ...] = ()) -> int:
     """Text that no policy drew, and that is not trained: a tool's result, a word to go on with."""
     return trace.add(Step(parent, text, policy.tokens(text), cites=cites))
 
 
-def ask(trace: Trace, messages: Sequence[Message], policy: Policy, *, cites: tuple[int, ...] = ()) -> int:
+def add_prompt(trace: Trace, messages: Sequence[Message], policy: Policy, *, cites: tuple[int, ...] = ()) -> int:
     """A further prompt, which quotes the steps it cites."""
     return trace.add(Step(None, str(messages[-1]["content"]), policy.encode(messages), cites=cites))
 
@@ -123,37 +123,37 @@ def ask(trace: Trace, messages: Sequence[Message], policy: Policy, *, cites: tup
 def _ended(c: Completion, cut: Cut, room: int) -> bool:
     """Nothing is to be written on: `_to_its_end` would give it back as it is."""
     written = len(c.token_ids)
-    return c.stop == "eos" or not written or (c.stop == "stop" and written < room and cut.whole(c.text))
+    return c.stop == "eos" or not written or (c.stop == "stop" and written < room and cut.is_complete(c.text))
 
 
 async def _to_its_end(
     c: Completion, prefix: Ids, policy: Policy, sampling: Sampling, cut: Cut, room: int
 ) -> Completion:
     """Go on while a cut that fired did not count, or stands inside a character."""
-    how = replace(sampling, forced=(), min_tokens=0)
-    most = min(room, cut.longest)
+    how = replace(sampling, forced_token_ids=(), min_tokens=0)
+    most = min(room, cut.max_step_tokens)
     while c.stop != "eos" and (written := len(c.token_ids)):
         counted = c.stop == "length" and bool(cut.tokens) and written >= cut.tokens
-        if (c.stop == "stop" or counted) and cut.whole(c.text):
+        if (c.stop == "stop" or counted) and cut.is_complete(c.text):
             return replace(c, stop="stop" if written < room else "length")
         if written >= most or (c.stop == "length" and not counted):  # nothing but the budget ended it
             return replace(c, stop="length")
-        bound = replace(cut.bound(how, room), max_tokens=1 if counted else most - written)
+        bound = replace(cut.limit_sampling(how, room), max_tokens=1 if counted else most - written)
         if bound.seed is not None:
             bound = replace(bound, seed=_child(bound.seed, written))
         try:
-            (more,) = await continued(policy, np.concatenate([prefix, c.token_ids]), bound)
+            (more,) = await call_policy(policy, np.concatenate([prefix, c.token_ids]), bound)
         except Interrupted:
             raise
         except PonderError:  # no budget or no room for more: what was written is paid for, and is kept
             return replace(c, stop="length")
         if not len(more.token_ids):
             return replace(c, cost=c.cost + more.cost)
-        c = joined(c, more, policy)
+        c = join_completions(c, more, policy)
     return c
 
 
-def joined(a: Completion, b: Completion, policy: Policy) -> Completion:
+def join_completions(a: Completion, b: Completion, policy: Policy) -> Completion:
     """One completion of two, the second having gone on from the first."""
     tokens = ids(np.concatenate([a.token_ids, b.token_ids]))
     text = a.text + b.text
@@ -161,10 +161,10 @@ def joined(a: Completion, b: Completion, policy: Policy) -> Completion:
         text = policy.text(tokens[:-1] if b.stop == "eos" else tokens)
     notes: dict[str, Floats] = {k: np.concatenate([v, b.notes[k]]) for k, v in a.notes.items() if k in b.notes}
     both = None
-    if a.alternatives is not None and b.alternatives is not None:
+    if a.top_logprobs is not None and b.top_logprobs is not None:
         both = (
-            np.concatenate([a.alternatives[0], b.alternatives[0]]),
-            np.concatenate([a.alternatives[1], b.alternatives[1]]),
+            np.concatenate([a.top_logprobs[0], b.top_logprobs[0]]),
+            np.concatenate([a.top_logprobs[1], b.top_logprobs[1]]),
         )
     return Completion(
         text, tokens, np.concatenate([a.logprobs, b.logprobs]), b.stop, a.version, a.cost + b.cost, notes, both,

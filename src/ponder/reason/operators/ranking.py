@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Wins = NDArray[np.float64]  # [i, j]: the chance that i is better than j; NaN where nobody compared
+WinProbabilities = NDArray[np.float64]  # [i, j]: the chance that i is better than j; NaN where nobody compared
 
 
-def borda(wins: Wins) -> list[float]:
+def enhanced_borda_count(wins: WinProbabilities) -> list[float]:
     """Enhanced Borda count (LLaMA-Berry, Zhang et al. 2024), from 0 for the last to 1 for the first.
 
     i beats j where it is likelier the better one, or beats one that beats j (Floyd and Warshall's closure). Who beats

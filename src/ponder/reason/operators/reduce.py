@@ -24,7 +24,7 @@ REDUCTIONS: dict[Reduction, Callable[[Sequence[float]], float]] = {
 }
 
 
-def reduced(steps: Sequence[float], how: Reduction) -> float:
+def reduce_scores(steps: Sequence[float], how: Reduction) -> float:
     """A path's score from those of its steps."""
     if how not in REDUCTIONS:
         raise UnknownName("reduction of step scores", how, REDUCTIONS)
@@ -38,7 +38,7 @@ def path_score(trace: Trace, step: int, scorer: str, how: Reduction) -> float | 
     found = trace.steps[step].scores.get(scorer)
     if found is None or found.value is None:
         return None
-    return reduced(found.steps, how) if found.steps else found.value
+    return reduce_scores(found.steps, how) if found.steps else found.value
 
 
 def rates_steps(scorer: Scorer) -> bool:

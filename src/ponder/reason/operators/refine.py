@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ponder.reason.operators.inquire import Inquiries, Question
-from ponder.reason.operators.wording import reworded, said
+from ponder.reason.operators.inquire import Inquiries, FollowUpQuestion
+from ponder.reason.operators.wording import reworded, text_after_thinking
 from ponder.types import Sampling
 
 REFINE = """{question}
@@ -17,11 +17,11 @@ FAULTS = "What was found about this attempt:\n{found}\n\n"
 
 async def refine(
     inquiries: Inquiries, step: int, sampling: Sampling, feedback: str = "", template: str = REFINE,
-    *, aside: bool = False, another: bool = False,
+    *, aside: bool = False, resample: bool = False,
 ) -> int:  # fmt: skip
     """A better answer than this step's, to a prompt that cites it: the one that there is, or `another`."""
     trace = inquiries.trace
     told = FAULTS.replace("{found}", feedback.strip()) if feedback.strip() else ""
-    messages = reworded(trace.problem, template, answers=not aside, answer=said(trace, step), feedback=told)
-    asked = Question(messages, (step,))
-    return (await inquiries.answer(asked, sampling, 1 + inquiries.had(asked) * another, aside=aside))[-1]
+    messages = reworded(trace.problem, template, answers=not aside, answer=text_after_thinking(trace, step), feedback=told)
+    asked = FollowUpQuestion(messages, (step,))
+    return (await inquiries.ask(asked, sampling, 1 + inquiries.count_replies(asked) * resample, aside=aside))[-1]

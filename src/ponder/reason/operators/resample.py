@@ -15,7 +15,7 @@ Weighing = Literal["odds", "softmax", "share"]
 EDGE = 1e-7  # scores this near to 0 and 1 count as this far from them
 
 
-def normalised(scores: Sequence[float], how: Weighing = "odds") -> NDArray[np.float64]:
+def particle_weights(scores: Sequence[float], how: Weighing = "odds") -> NDArray[np.float64]:
     """Weights that sum to 1. "softmax": exp(r). "odds": r / (1 - r), the softmax of log-odds. "share": r itself."""
     r = np.asarray(scores, dtype=np.float64)
     if how == "softmax":
@@ -32,12 +32,12 @@ def normalised(scores: Sequence[float], how: Weighing = "odds") -> NDArray[np.fl
     return out
 
 
-def multinomial(weights: NDArray[np.float64], n: int, rng: np.random.Generator) -> list[int]:
+def multinomial_counts(weights: NDArray[np.float64], n: int, rng: np.random.Generator) -> list[int]:
     """How often each is drawn in n independent draws."""
     return [int(c) for c in rng.multinomial(n, weights)]
 
 
-def systematic(weights: NDArray[np.float64], n: int, rng: np.random.Generator) -> list[int]:
+def systematic_counts(weights: NDArray[np.float64], n: int, rng: np.random.Generator) -> list[int]:
     """How often each is drawn where one random number places n equal strides: n w, rounded down or up."""
     places = (rng.random() + np.arange(n)) / n
     bounds = np.cumsum(weights)

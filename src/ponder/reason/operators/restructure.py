@@ -37,7 +37,7 @@ def journey(trace: Trace, to: int, wrong: Callable[[int], bool] | None = None, d
     moves: list[Move] = []
     for fork, onward in pairwise(trace.path(to)):
         for child in trace.children(fork):
-            if child != onward and tells(child) and not trace.steps[child].aside:
+            if child != onward and tells(child) and not trace.steps[child].meta:
                 moves += _branch(trace, child, tells, depth)
                 moves.append(Move(fork, back=True))
         moves.append(Move(onward))
@@ -47,7 +47,7 @@ def journey(trace: Trace, to: int, wrong: Callable[[int], bool] | None = None, d
 def _branch(trace: Trace, top: int, tells: Callable[[int], bool], depth: int | None) -> list[Move]:
     """All below a step, depth first, with the returns inside it; ends at its last leaf."""
     moves = [Move(top)]
-    ways = [c for c in trace.children(top) if tells(c) and not trace.steps[c].aside]
+    ways = [c for c in trace.children(top) if tells(c) and not trace.steps[c].meta]
     stack = [(top, iter(ways))] if depth is None or depth > 1 else []
     at = top
     while stack:
@@ -60,7 +60,7 @@ def _branch(trace: Trace, top: int, tells: Callable[[int], bool], depth: int | N
             moves.append(Move(fork, back=True))
         moves.append(Move(child))
         at = child
-        below = [c for c in trace.children(child) if tells(c) and not trace.steps[c].aside]
+        below = [c for c in trace.children(child) if tells(c) and not trace.steps[c].meta]
         if depth is None or len(stack) + 1 < depth:
             stack.append((child, iter(below)))
     return moves
@@ -72,7 +72,7 @@ def told(trace: Trace, moves: list[Move], policy: Policy, word: str = RETURN) ->
     if not moves:
         raise UsageError("there is nothing to tell: the way has no moves")
     root = trace.path(moves[0].step)[0]
-    out = Trace(trace.problem, [replace(trace.steps[root])], oracle=trace.oracle, read=trace.read)
+    out = Trace(trace.problem, [replace(trace.steps[root])], oracle=trace.oracle, extract_answer=trace.extract_answer)
     for place, move in enumerate(moves):
         if move.back:
             out.add(Step(place, word, policy.tokens(word)))

@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 
 from ponder.errors import Interrupted, PonderError, UsageError
 from ponder.protocols import Policy
-from ponder.reason.operators.aggregate import listed
-from ponder.reason.operators.inquire import Inquiries, Question
-from ponder.reason.operators.wording import needs, reworded, said
+from ponder.reason.operators.aggregate import numbered_texts
+from ponder.reason.operators.inquire import Inquiries, FollowUpQuestion
+from ponder.reason.operators.wording import require_slots, reworded, text_after_thinking
 from ponder.types import Completion, Message, Sampling, Score, Trace, ids
 from ponder.verify import after_thinking
 
-Scale = tuple[tuple[str, float], ...]  # a word that a reply may end with, and what it is worth
-TREE_OF_THOUGHTS: Scale = (("impossible", 0.001), ("likely", 1.0), ("sure", 20.0))  # Yao et al. 2023
+RatingScale = tuple[tuple[str, float], ...]  # a word that a reply may end with, and what it is worth
+TREE_OF_THOUGHTS: RatingScale = (("impossible", 0.001), ("likely", 1.0), ("sure", 20.0))  # Yao et al. 2023
 
 
-def valued(replies: Sequence[str], scale: Scale) -> Score:
+def score_from_replies(replies: Sequence[str], scale: RatingScale) -> Score:
     """The sum of what the replies' last words are worth: sum over words of worth times count (Yao et al. 2023).
 
     A reply that ends with no word of the scale adds nothing; where none does, nothing is known.
@@ -45,13 +45,13 @@ def _last_word(reply: str, words: dict[str, int]) -> str | None:
     return word if word in words else None
 
 
-async def value(
-    inquiries: Inquiries, questions: Sequence[Question], sampling: Sampling, n: int, scale: Scale
+async def value_thoughts(
+    inquiries: Inquiries, questions: Sequence[FollowUpQuestion], sampling: Sampling, n: int, scale: RatingScale
 ) -> list[Score]:
     """A score for what each question is about, from n replies to it. The same question is asked once."""
-    found = await inquiries.answers([q._replace(shared=True) for q in questions], sampling, n, aside=True)
+    found = await inquiries.ask_all([q._replace(shared=True) for q in questions], sampling, n, aside=True)
     return [
-        Score(None, str(r)) if isinstance(r, PonderError) else valued([inquiries.trace.steps[i].text for i in r], scale)
+        Score(None, str(r)) if isinstance(r, PonderError) else score_from_replies([inquiries.trace.steps[i].text for i in r], scale)
         for r in found
     ]
 
@@ -66,14 +66,14 @@ Compare them, say which is the most promising, and end with one line: "The best 
 _BEST = re.compile(r"best choice is\W*(\d{1,6})", re.IGNORECASE)
 
 
-async def votes(
+async def vote_on_thoughts(
     inquiries: Inquiries, steps: Sequence[int], sampling: Sampling, n: int, template: str = VOTE
 ) -> list[Score]:
     """How many of n replies find each of these thoughts the best (Yao et al. 2023)."""
     trace = inquiries.trace
-    choices = listed([trace.text(i).strip() for i in steps], "Choice")
-    question = Question(reworded(trace.problem, template, choices=choices), tuple(steps))
-    replies = await inquiries.answer(question, sampling, n, aside=True)
+    choices = numbered_texts([trace.text(i).strip() for i in steps], "Choice")
+    question = FollowUpQuestion(reworded(trace.problem, template, choices=choices), tuple(steps))
+    replies = await inquiries.ask(question, sampling, n, aside=True)
     chosen = [_voted(trace.steps[i].text) for i in replies]
     if not any(c is not None and 1 <= c <= len(steps) for c in chosen):
         return [Score(None, f"none of {n} replies names a choice")] * len(steps)
@@ -103,25 +103,25 @@ class PTrue:
 
     policy: Policy
     template: str = P_TRUE
-    yes: str = "True"
-    no: str = "False"
-    alternatives: int = 20  # likeliest tokens that are looked at
+    true_word: str = "True"
+    false_word: str = "False"
+    logprobs: int = 20  # likeliest tokens that are looked at
 
     def __post_init__(self) -> None:
-        needs("P(True)", self.template, "question", "answer")
-        if self.alternatives < 2:
-            raise UsageError(f"alternatives is {self.alternatives}; both words must have room among them")
+        require_slots("P(True)", self.template, "question", "answer")
+        if self.logprobs < 2:
+            raise UsageError(f"alternatives is {self.logprobs}; both words must have room among them")
 
     @property
     def name(self) -> str:
         return "p_true"
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        asked = [reworded(trace.problem, self.template, answer=said(trace, i)) for i in steps]
+        asked = [reworded(trace.problem, self.template, answer=text_after_thinking(trace, i)) for i in steps]
         return list(await asyncio.gather(*map(self._score, asked)))
 
     async def _score(self, messages: Sequence[Message]) -> Score:
-        how = Sampling(temperature=0.0, max_tokens=1, alternatives=self.alternatives)
+        how = Sampling(temperature=0.0, max_tokens=1, logprobs=self.logprobs)
         try:
             (c,) = await self.policy.generate(self.policy.encode(messages), how, 1)
         except Interrupted:
@@ -129,19 +129,19 @@ class PTrue:
         except PonderError as error:
             return Score(None, str(error))
         cost = replace(c.cost, scorer_tokens=c.cost.prompt_tokens + c.cost.generated_tokens)
-        return replace(self.read(c), cost=cost)
+        return replace(self.score_completion(c), cost=cost)
 
-    def read(self, c: Completion) -> Score:
+    def score_completion(self, c: Completion) -> Score:
         """P(yes) / (P(yes) + P(no)), each over all tokens that begin that word."""
-        if c.alternatives is None or not len(c.alternatives[0]):
+        if c.top_logprobs is None or not len(c.top_logprobs[0]):
             return Score(None, "the policy does not tell the probabilities of its next token")
-        mass = {self.yes: 0.0, self.no: 0.0}
-        for token, logprob in zip(c.alternatives[0][0], c.alternatives[1][0], strict=True):
+        mass = {self.true_word: 0.0, self.false_word: 0.0}
+        for token, logprob in zip(c.top_logprobs[0][0], c.top_logprobs[1][0], strict=True):
             text = self.policy.text(ids([int(token)])).strip().lower()
             begun = [w for w in mass if text and w.lower().startswith(text)]
             if len(begun) == 1 and math.isfinite(float(logprob)):
                 mass[begun[0]] += math.exp(float(logprob))
         total = sum(mass.values())
         if not total:
-            return Score(None, f"neither {self.yes} nor {self.no} is among the {self.alternatives} likeliest tokens")
-        return Score(mass[self.yes] / total, f"P({self.yes}) {mass[self.yes]:.3g}, P({self.no}) {mass[self.no]:.3g}")
+            return Score(None, f"neither {self.true_word} nor {self.false_word} is among the {self.logprobs} likeliest tokens")
+        return Score(mass[self.true_word] / total, f"P({self.true_word}) {mass[self.true_word]:.3g}, P({self.false_word}) {mass[self.false_word]:.3g}")

@@ -26,7 +26,7 @@ def unbeatable(answers: Sequence[A | None], weights: Sequence[float | None], lef
     return all(r < ahead or (r == ahead and seen[leader] < seen[a]) for a, r in reach.items())
 
 
-def leads(first: int, second: int) -> float:
+def leader_probability(first: int, second: int) -> float:
     """The probability that the answer with `first` votes is the likelier one of two, given those of the runner-up.
 
     P(p > 1/2) of p ~ Beta(first + 1, second + 1): the stopping rule of Adaptive-Consistency (Aggarwal et al. 2023).

@@ -87,18 +87,18 @@ class X1:
         return [(y - self.low) / span + weight / (1 + x) for x, y in zip(n, q, strict=True)]
 
 
-Rule = UCT | PUCT | X1
+SelectionRule = UCT | PUCT | X1
 
 
-def thoughts(trace: Trace, parent: int) -> list[int]:
+def open_children(trace: Trace, parent: int) -> list[int]:
     """The children that a search may go on to: not the rollouts (`last`), and nothing pruned."""
     steps = trace.steps
-    return [k for k in trace.children(parent) if not ((s := steps[k]).last or s.pruned or s.aside)]
+    return [k for k in trace.children(parent) if not ((s := steps[k]).last or s.pruned or s.meta)]
 
 
-def choose(
-    trace: Trace, parent: int, children: Sequence[int], rule: Rule, flying: Mapping[int, int] | None = None,
-    loss: float | None = None, two_player: bool = False,
+def select_child(
+    trace: Trace, parent: int, children: Sequence[int], rule: SelectionRule, in_flight: Mapping[int, int] | None = None,
+    virtual_loss: float | None = None, two_player: bool = False,
 ) -> int:  # fmt: skip
     """The child with the highest score, the first of equals.
 
@@ -110,12 +110,12 @@ def choose(
     n = [steps[k].visits for k in children]
     q = [steps[k].value for k in children]
     visits = here.visits
-    if flying:
-        visits += flying.get(parent, 0)
+    if in_flight:
+        visits += in_flight.get(parent, 0)
         for place, k in enumerate(children):
-            if more := flying.get(k, 0):
-                if loss is not None:
-                    q[place] = (q[place] * n[place] + loss * more) / (n[place] + more)
+            if more := in_flight.get(k, 0):
+                if virtual_loss is not None:
+                    q[place] = (q[place] * n[place] + virtual_loss * more) / (n[place] + more)
                 n[place] += more
     value = -here.value if two_player else here.value
     scores = rule.scores(visits, value, n, q, [steps[k].prior for k in children])

@@ -27,7 +27,7 @@ SMALL_IS_UNCERTAIN = ("variance", "margin")
 UNCERTAINTIES = ("entropy", "varentropy", "gini", *SMALL_IS_UNCERTAIN)
 
 
-def measures(logits: NDArray[Any]) -> dict[str, float]:
+def uncertainty_measures(logits: NDArray[Any]) -> dict[str, float]:
     """All of them, of one distribution; log-probabilities are logits too."""
     z = np.asarray(logits, np.float64)
     log_p = z - (z.max() + np.log(np.exp(z - z.max()).sum()))
@@ -45,12 +45,12 @@ def measures(logits: NDArray[Any]) -> dict[str, float]:
     }
 
 
-def measured(c: Completion, name: str, vocabulary: int = 0) -> Floats:
+def token_uncertainty(c: Completion, name: str, vocabulary: int = 0) -> Floats:
     """One measure for each token that was drawn, from what the policy tells of its distributions."""
     if name == "margin":
-        if c.alternatives is None or c.alternatives[1].shape[-1] < 2:
+        if c.top_logprobs is None or c.top_logprobs[1].shape[-1] < 2:
             raise UsageError("the margin needs the two likeliest tokens, and this policy does not tell them")
-        p = np.exp(c.alternatives[1][:, :2].astype(np.float64))
+        p = np.exp(c.top_logprobs[1][:, :2].astype(np.float64))
         return (p[:, 0] - p[:, 1]).astype(np.float32)
     told = "gini" if name == "variance" else name
     if told not in c.notes:
@@ -68,36 +68,36 @@ class Trigger:
 
     threshold: float | None = None
     quantile: float | None = None
-    least: int = 32
+    min_seen_tokens: int = 32
 
     def __post_init__(self) -> None:
         if (self.threshold is None) == (self.quantile is None):
             raise UsageError("a trigger has a threshold or a quantile: give one of the two")
         if self.quantile is not None and not 0 < self.quantile < 1:
             raise UsageError(f"quantile is {self.quantile}; it must lie between 0 and 1")
-        if self.least < 1:
-            raise UsageError(f"least is {self.least}; a quantile needs at least one token before it")
+        if self.min_seen_tokens < 1:
+            raise UsageError(f"least is {self.min_seen_tokens}; a quantile needs at least one token before it")
 
-    def bar(self, seen: Sequence[float], small: bool = False) -> float | None:
+    def cutoff(self, seen: Sequence[float], small: bool = False) -> float | None:
         """The value beyond which a token fires, given the sorted ones seen before; None: none does yet.
 
         `small`: small values are the uncertain ones.
         """
         if self.quantile is None:
             return self.threshold
-        if len(seen) < self.least:
+        if len(seen) < self.min_seen_tokens:
             return None
         place = (1 - self.quantile if small else self.quantile) * (len(seen) - 1)
         low = min(int(place), len(seen) - 2) if len(seen) > 1 else 0
         return seen[low] + (place - low) * (seen[min(low + 1, len(seen) - 1)] - seen[low])
 
 
-def beyond(value: float, bar: float | None, small: bool = False) -> bool:
+def is_beyond_cutoff(value: float, bar: float | None, small: bool = False) -> bool:
     """Is this value on the uncertain side of the bar?"""
     return bar is not None and (value < bar if small else value > bar)
 
 
-def note(seen: list[float], values: Floats) -> None:
+def insert_sorted(seen: list[float], values: Floats) -> None:
     """Keep what was seen in order."""
     for value in values.tolist():
         if value == value:  # not told

@@ -15,4 +15,4 @@ def until_spent(trace: Trace) -> Iterator[None]:
     try:
         yield
     except Spent:
-        trace.spent = True
+        trace.budget_exhausted = True

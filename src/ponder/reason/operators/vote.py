@@ -15,12 +15,12 @@ from ponder.errors import UsageError
 A = TypeVar("A", bound=Hashable)
 
 
-def majority(answers: Sequence[A | None]) -> A | None:
+def majority_answer(answers: Sequence[A | None]) -> A | None:
     """The most frequent answer."""
-    return weighted(answers, [1.0] * len(answers))
+    return weighted_answer(answers, [1.0] * len(answers))
 
 
-def weighted(answers: Sequence[A | None], scores: Sequence[float | None]) -> A | None:
+def weighted_answer(answers: Sequence[A | None], scores: Sequence[float | None]) -> A | None:
     """The answer with the largest sum of scores. An unscored attempt adds nothing to its answer."""
     sums: dict[A, float] = {}
     for answer, score in _votes(answers, scores):
@@ -28,7 +28,7 @@ def weighted(answers: Sequence[A | None], scores: Sequence[float | None]) -> A |
     return max(sums, key=lambda a: sums[a], default=None)  # dicts keep order and max the first of equals
 
 
-def best(answers: Sequence[A | None], scores: Sequence[float | None]) -> A | None:
+def best_answer(answers: Sequence[A | None], scores: Sequence[float | None]) -> A | None:
     """The answer of the attempt with the highest score: best-of-n."""
     return max(_votes(answers, scores), key=lambda vote: vote[1], default=(None, 0.0))[0]
 

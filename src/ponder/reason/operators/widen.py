@@ -19,5 +19,5 @@ class Widening:
         if not (self.k > 0 and 0 <= self.alpha <= 1):
             raise UsageError(f"widening has k {self.k} and alpha {self.alpha}: k > 0, alpha within 0 to 1")
 
-    def allowed(self, visits: int) -> int:
+    def max_children(self, visits: int) -> int:
         return math.ceil(round(self.k * max(1, visits) ** self.alpha, 9))

@@ -11,12 +11,12 @@ from ponder.verify import after_thinking
 _SLOT = re.compile(r"\{(\w+)\}")
 
 
-def fill(template: str, **slots: str) -> str:
+def fill_template(template: str, **slots: str) -> str:
     """Each {slot} by its text. Braces that are no slot stay (\\frac{a}{b}), and what is filled in is not looked at."""
     return _SLOT.sub(lambda m: slots.get(m[1], m[0]), template)
 
 
-def needs(what: str, template: str, *slots: str) -> None:
+def require_slots(what: str, template: str, *slots: str) -> None:
     """Refuse a template that would not show what the question is about."""
     if lacking := [s for s in slots if f"{{{s}}}" not in template]:
         raise UsageError(f"the {what} prompt does not say where {{{lacking[0]}}} goes; write that into it")
@@ -28,13 +28,13 @@ def reworded(problem: Problem, template: str, *, answers: bool = False, **slots:
     How to answer the problem is said only where the reply `answers` it, and at the end.
     """
     given = [dict(m) for m in problem.messages] or [{"role": "user", "content": ""}]
-    question = str(given[-1]["content"]).removesuffix(problem.told)
-    how = f"\n{problem.told.strip()}" if answers and problem.told else ""
-    given[-1]["content"] = fill(template, question=question, **slots) + how
+    question = str(given[-1]["content"]).removesuffix(problem.answer_instruction)
+    how = f"\n{problem.answer_instruction.strip()}" if answers and problem.answer_instruction else ""
+    given[-1]["content"] = fill_template(template, question=question, **slots) + how
     return list(given)
 
 
-def said(trace: Trace, step: int) -> str:
+def text_after_thinking(trace: Trace, step: int) -> str:
     """What a step says to others: without its thinking, unless that is all there is."""
     text = trace.text(step)
     return (after_thinking(text) or text).strip()

@@ -13,10 +13,10 @@ from ponder.reason.operators.generate import expand
 from ponder.reason.operators.prune import prune, prune_undecided
 from ponder.types import Sampling, Trace
 
-TO_THE_END = Cut(tokens=1 << 30, longest=1 << 30)  # a rollout has all that is left of the answer's tokens
+TO_THE_END = Cut(tokens=1 << 30, max_step_tokens=1 << 30)  # a rollout has all that is left of the answer's tokens
 
 
-def rollouts(trace: Trace, step: int) -> list[int]:
+def rollout_answers(trace: Trace, step: int) -> list[int]:
     """The answers that were written from a step to try it."""
     return [k for k in trace.children(step) if trace.steps[k].last and not trace.steps[k].pruned]
 
@@ -29,26 +29,26 @@ class Worth:
     `two_player`: a score is in the eyes of who began the step, and the other side begins a rollout.
     """
 
-    n: int = 0
-    mix: float = 1.0
+    rollouts: int = 0
+    rollout_weight: float = 1.0
     two_player: bool = False
 
-    def of(self, trace: Trace, step: int, guide: str) -> float | None:
+    def value(self, trace: Trace, step: int, guide: str) -> float | None:
         """None where it is not known."""
         v = trace.score(step, guide)
-        if not self.n or trace.steps[step].done:
+        if not self.rollouts or trace.steps[step].done:
             return v
-        ends = [s for k in rollouts(trace, step) if (s := trace.score(k, guide)) is not None]
-        if not ends or (v is None and self.mix < 1):
+        ends = [s for k in rollout_answers(trace, step) if (s := trace.score(k, guide)) is not None]
+        if not ends or (v is None and self.rollout_weight < 1):
             return None
         z = sum(ends) / len(ends) * (-1 if self.two_player else 1)
-        return z if v is None or self.mix == 1 else (1 - self.mix) * v + self.mix * z
+        return z if v is None or self.rollout_weight == 1 else (1 - self.rollout_weight) * v + self.rollout_weight * z
 
-    async def find(self, trace: Trace, steps: Sequence[int], policy: Policy, guide: Scorer, how: Sampling) -> None:
+    async def evaluate(self, trace: Trace, steps: Sequence[int], policy: Policy, guide: Scorer, how: Sampling) -> None:
         """Write what rollouts are lacking and have all judged; a step whose worth stays unknown is closed."""
-        onward = [i for i in steps if self.n and not trace.steps[i].done]
-        asked = [i for i in steps if not self.n or self.mix < 1 or trace.steps[i].done]
-        lacking = {i: n for i in onward if (n := self.n - sum(trace.steps[k].last for k in trace.children(i))) > 0}
+        onward = [i for i in steps if self.rollouts and not trace.steps[i].done]
+        asked = [i for i in steps if not self.rollouts or self.rollout_weight < 1 or trace.steps[i].done]
+        lacking = {i: n for i in onward if (n := self.rollouts - sum(trace.steps[k].last for k in trace.children(i))) > 0}
         if lacking:
             try:
                 await expand(trace, [*lacking], policy, how, [*lacking.values()], cut=TO_THE_END, last=True)
@@ -56,10 +56,10 @@ class Worth:
                 raise
             except PonderError:  # each failed, and is closed with its reason
                 pass
-        ends = [k for i in onward for k in rollouts(trace, i)]
+        ends = [k for i in onward for k in rollout_answers(trace, i)]
         await evaluate(trace, [i for i in (*asked, *ends) if trace.score(i, guide.name) is None], guide)
         prune_undecided(trace, [i for i in asked if not trace.steps[i].pruned], guide.name)
         for i in onward:
-            if self.of(trace, i, guide.name) is None:
-                why = [trace.steps[k].scores[guide.name].reason for k in rollouts(trace, i)]
+            if self.value(trace, i, guide.name) is None:
+                why = [trace.steps[k].scores[guide.name].reason for k in rollout_answers(trace, i)]
                 prune(trace, [i], f"no rollout was judged: {why[0] if why else 'none was written'}")

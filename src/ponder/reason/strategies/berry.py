@@ -13,15 +13,15 @@ from ponder.errors import Interrupted, PonderError, Spent, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators import evaluate, generate
 from ponder.reason.operators.inquire import Inquiries
-from ponder.reason.operators.ranking import Wins, borda
+from ponder.reason.operators.ranking import WinProbabilities, enhanced_borda_count
 from ponder.reason.operators.refine import REFINE, refine
-from ponder.reason.operators.self_evaluate import votes
+from ponder.reason.operators.self_evaluate import vote_on_thoughts
 from ponder.reason.operators.until import until_spent
 from ponder.types import Sampling, Trace
 
 
 @dataclass(frozen=True, slots=True)
-class Berry:
+class LlamaBerry:
     """SR-MCTS (Zhang et al. 2024, arXiv 2410.02884): select an answer by UCT, refine it, compare the new one with all
     others, and back up q <- (1 - gamma) q + gamma (value of the new one).
 
@@ -35,11 +35,11 @@ class Berry:
     c: float = 1.4
     alpha: float = 0.5
     gamma: float = 0.5
-    ask: int = 1
+    comparisons_per_pair: int = 1
     template: str = REFINE
 
     def __post_init__(self) -> None:
-        if min(self.n, self.width, self.ask) < 1:
+        if min(self.n, self.width, self.comparisons_per_pair) < 1:
             raise UsageError("n, width and ask must each be at least 1")
         if not (0 <= self.alpha <= 1 and 0 < self.gamma <= 1 and self.c >= 0):
             raise UsageError("alpha lies in [0, 1], gamma in (0, 1], and c is 0 or more")
@@ -79,7 +79,7 @@ class Berry:
     async def _refined(self, inquiries: Inquiries, at: int) -> str:
         """Write one more refinement of an answer; gives why it cannot be had, where it cannot."""
         try:
-            new = await refine(inquiries, at, self.sampling, template=self.template, another=True)
+            new = await refine(inquiries, at, self.sampling, template=self.template, resample=True)
         except (Interrupted, Spent):
             raise
         except PonderError as error:  # it does not fit, say: the others go on, and this one stays an answer
@@ -96,12 +96,12 @@ class Berry:
             for b in answers:
                 if a < b and (a, b) not in wins:
                     wins[a, b] = await self._better(inquiries, a, b, scorer)
-        table: Wins = np.full((len(answers), len(answers)), math.nan)
+        table: WinProbabilities = np.full((len(answers), len(answers)), math.nan)
         for (a, b), chance in wins.items():
             if a in answers and b in answers:
                 i, j = answers.index(a), answers.index(b)
                 table[i, j], table[j, i] = chance, 1 - chance
-        for i, rank in zip(answers, borda(table), strict=True):
+        for i, rank in zip(answers, enhanced_borda_count(table), strict=True):
             above = _above(trace, i)
             here = 0.5 if above is None or above not in answers else table[answers.index(i), answers.index(above)]
             step = trace.steps[i]
@@ -117,7 +117,7 @@ class Berry:
             one, two = trace.score(a, scorer.name), trace.score(b, scorer.name)
             return math.nan if one is None or two is None else 0.5 + 0.5 * float(np.sign(one - two))
         try:
-            first, second = await votes(inquiries, [a, b], self.sampling, self.ask)
+            first, second = await vote_on_thoughts(inquiries, [a, b], self.sampling, self.comparisons_per_pair)
         except (Interrupted, Spent):
             raise
         except PonderError:

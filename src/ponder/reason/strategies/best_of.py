@@ -13,10 +13,10 @@ from ponder.reason.operators import prune
 from ponder.reason.operators.auto_cut import AnyCut
 from ponder.reason.operators.confidence import mean_logprob
 from ponder.reason.operators.reduce import Reduction
-from ponder.reason.strategies.stepwise import Choice, Level, Stepwise
+from ponder.reason.strategies.stepwise import AnswerChoice, SearchLevel, Stepwise
 from ponder.types import Sampling, Trace
 
-By = Literal["score", "logprob"]
+RankBy = Literal["score", "logprob"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,45 +30,45 @@ class BestOf(Stepwise):
     """
 
     n: int = 8
-    by: By = "score"
+    rank_by: RankBy = "score"
     sampling: Sampling = field(default=Sampling(), kw_only=True)
     cut: AnyCut | None = field(default=None, kw_only=True)
-    choose: Choice = field(default="best", kw_only=True)
-    by_default: ClassVar[Reduction] = "min"
+    choose: AnswerChoice = field(default="best", kw_only=True)
+    default_reduce: ClassVar[Reduction] = "min"
 
     def __post_init__(self) -> None:
         Stepwise.__post_init__(self)
         if self.n < 1:
             raise UsageError(f"n is {self.n}; the best of how many? at least 1")
-        if self.by not in get_args(By):
-            raise UnknownName("score to choose by", self.by, get_args(By))
-        if self.by == "logprob" and self.reduce is not None:
+        if self.rank_by not in get_args(RankBy):
+            raise UnknownName("score to choose by", self.rank_by, get_args(RankBy))
+        if self.rank_by == "logprob" and self.reduce is not None:
             raise UsageError("a log-probability is of the whole answer: leave out reduce, or choose by score")
 
     def unused(self) -> dict[str, str]:
         out = Stepwise.unused(self)
-        if self.by == "logprob":
+        if self.rank_by == "logprob":
             out |= dict.fromkeys(("guide", "reduce"), "the choice is by=logprob: give by=score")
         return out
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
-        def rule(level: Level) -> dict[int, int]:
+        def rule(level: SearchLevel) -> dict[int, int]:
             return dict.fromkeys([*level.live, *level.ended], 1)
 
-        if self.by == "score":
-            self.needed(scorer)
-        await self.grow(trace, policy, scorer, self.n, rule)
+        if self.rank_by == "score":
+            self.require_guide(scorer)
+        await self.run_search(trace, policy, scorer, self.n, rule)
 
     async def rate(self, trace: Trace, steps: Sequence[int], policy: Policy, guide: Scorer | None) -> None:
-        if self.by == "score":
+        if self.rank_by == "score":
             await Stepwise.rate(self, trace, steps, policy, guide)
             return
         silent = [i for i in steps if mean_logprob(trace, i) is None]
         prune(trace, silent, "no score: the policy does not tell its log-probabilities; choose by score")
 
-    def weights(self, ranks: Sequence[float]) -> Sequence[float]:
+    def vote_weights(self, ranks: Sequence[float]) -> Sequence[float]:
         """Of log-probabilities the probabilities: a vote must not count against its answer."""
-        return [math.exp(r) for r in ranks] if self.by == "logprob" else ranks
+        return [math.exp(r) for r in ranks] if self.rank_by == "logprob" else ranks
 
     def rank(self, trace: Trace, step: int, guide: Scorer | None) -> float | None:
-        return mean_logprob(trace, step) if self.by == "logprob" else Stepwise.rank(self, trace, step, guide)
+        return mean_logprob(trace, step) if self.rank_by == "logprob" else Stepwise.rank(self, trace, step, guide)

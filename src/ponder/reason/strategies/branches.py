@@ -13,7 +13,7 @@ from ponder.types import Sampling, Trace
 
 
 @dataclass(frozen=True, slots=True)
-class Branches:
+class SampleTree:
     """Each step has so many continuations, level by level; those of the last level go on to the end.
 
     `(4, 2)` are 4 first steps with 2 answers each. What ends earlier stays as it is.

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ponder.protocols import Policy, Scorer
-from ponder.reason.operators import generate, give
-from ponder.reason.operators.chained import tip
-from ponder.reason.operators.complete import complete
+from ponder.reason.operators import generate, set_answer
+from ponder.reason.operators.chained import chain_end
+from ponder.reason.operators.complete import resume_truncated
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Trace
 
@@ -23,9 +23,9 @@ class Chain:
         return {"guide": "a chain is written once, and nobody judges it: best-of chooses by a guide"}
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
-        root = self.prompt.root(trace, policy)
+        root = self.prompt.root_step(trace, policy)
         if not trace.children(root):
             await generate(trace, root, policy, self.sampling, last=True)
         else:
-            await complete(trace, [tip(trace, root)], policy, self.sampling)
-        give(trace, tip(trace, root))
+            await resume_truncated(trace, [chain_end(trace, root)], policy, self.sampling)
+        set_answer(trace, chain_end(trace, root))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ponder.protocols import Policy, Scorer
-from ponder.reason.strategies.beam import divided
-from ponder.reason.strategies.stepwise import Level, Stepwise, branches
+from ponder.reason.strategies.beam import check_beam_width
+from ponder.reason.strategies.stepwise import SearchLevel, Stepwise, search_children
 from ponder.types import Trace
 
 
@@ -20,24 +20,24 @@ class DVTS(Stepwise):
     """
 
     n: int = 16
-    m: int = 4
+    beam_width: int = 4
 
     def __post_init__(self) -> None:
         Stepwise.__post_init__(self)
-        divided(self.n, self.m, "each subtree")
+        check_beam_width(self.n, self.beam_width, "each subtree")
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
-        def rule(level: Level) -> dict[int, int]:
+        def rule(level: SearchLevel) -> dict[int, int]:
             groups, given = level.groups, dict[int, int]()
             if level.depth == 1:  # all subtrees begin at the prompt
-                first = branches(trace, level.parents[0])
-                groups = [[i for i in first[a : a + self.m] if i in level.rank] for a in range(0, len(first), self.m)]
+                first = search_children(trace, level.parents[0])
+                groups = [[i for i in first[a : a + self.beam_width] if i in level.rank] for a in range(0, len(first), self.beam_width)]
             for group in groups:
                 best = max(group, key=lambda i: level.rank[i], default=None)
                 if best in level.ended:
                     given |= {i: 1 for i in group if i in level.ended}
                 elif best is not None:
-                    given[best] = self.m
+                    given[best] = self.beam_width
             return given
 
-        await self.grow(trace, policy, self.needed(scorer), self.n, rule)
+        await self.run_search(trace, policy, self.require_guide(scorer), self.n, rule)

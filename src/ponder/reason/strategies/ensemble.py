@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from ponder.errors import UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators import generate
-from ponder.reason.operators.chained import tip
-from ponder.reason.operators.complete import complete
+from ponder.reason.operators.chained import chain_end
+from ponder.reason.operators.complete import resume_truncated
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Trace
 
@@ -27,8 +27,8 @@ class Ensemble:
         return {"guide": "an ensemble chooses nothing: best-of chooses by a guide, a vote may weigh by one"}
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
-        root = self.prompt.root(trace, policy)
-        await complete(trace, [tip(trace, i) for i in trace.children(root)], policy, self.sampling)
+        root = self.prompt.root_step(trace, policy)
+        await resume_truncated(trace, [chain_end(trace, i) for i in trace.children(root)], policy, self.sampling)
         lacking = self.n - len(trace.children(root))
         if lacking > 0:
             await generate(trace, root, policy, self.sampling, lacking, last=True)

@@ -7,9 +7,9 @@ from typing import Literal
 
 from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
-from ponder.reason.operators.chained import added, spoken, tip
-from ponder.reason.operators.generate import add, draw, generate, write
-from ponder.reason.operators.select import give
+from ponder.reason.operators.chained import add_unless_empty, end_if_sampled, chain_end
+from ponder.reason.operators.generate import add_completion, sample_continuations, generate, insert_text
+from ponder.reason.operators.select import set_answer
 from ponder.reason.operators.strip import without_end, without_half
 from ponder.reason.operators.until import until_spent
 from ponder.reason.prompts import PLAIN, Prompt
@@ -29,83 +29,83 @@ class BudgetForcing:
     or (1 + waits) times as many ("full"). What the strategy writes itself is not sampled, so training passes it by.
     """
 
-    thinking: int = 1024
-    minimum: int = 0
+    max_thinking_tokens: int = 1024
+    min_thinking_tokens: int = 0
     waits: int = 1
-    word: str = "Wait"
-    rounds: Literal["left", "full"] = "left"
-    begin: str = ""  # written first, where the model's template does not open the thought: "<think>\n"
-    end: str = "</think>"
-    ask: str = "\n\nFinal Answer:"
+    wait_word: str = "Wait"
+    round_budget: Literal["left", "full"] = "left"
+    think_start: str = ""  # written first, where the model's template does not open the thought: "<think>\n"
+    think_end: str = "</think>"
+    answer_prefix: str = "\n\nFinal Answer:"
     sampling: Sampling = Sampling(temperature=0.0)  # its max_tokens are for the answer
     prompt: Prompt = PLAIN
 
     def __post_init__(self) -> None:
-        if self.rounds not in ("left", "full"):
-            raise UnknownName("way to share a budget over rounds", self.rounds, ("left", "full"))
-        if self.thinking < 1 or self.waits < 0:
-            raise UsageError(f"thinking is {self.thinking} and waits {self.waits}; they must be at least 1 and 0")
-        if not 0 <= self.minimum <= self.most:
+        if self.round_budget not in ("left", "full"):
+            raise UnknownName("way to share a budget over rounds", self.round_budget, ("left", "full"))
+        if self.max_thinking_tokens < 1 or self.waits < 0:
+            raise UsageError(f"thinking is {self.max_thinking_tokens} and waits {self.waits}; they must be at least 1 and 0")
+        if not 0 <= self.min_thinking_tokens <= self.total_thinking_tokens:
             raise UsageError(
-                f"minimum is {self.minimum}; it must lie between 0 and the {self.most} tokens of a thought"
+                f"minimum is {self.min_thinking_tokens}; it must lie between 0 and the {self.total_thinking_tokens} tokens of a thought"
             )
-        if not self.end or ((self.waits or self.minimum) and not self.word):
+        if not self.think_end or ((self.waits or self.min_thinking_tokens) and not self.wait_word):
             raise UsageError(
                 "budget forcing needs the text that ends a thought (end), and the word to go on with (word)"
             )
 
     @property
-    def most(self) -> int:
+    def total_thinking_tokens(self) -> int:
         """Tokens that a thought may have."""
-        return self.thinking * (1 + self.waits if self.rounds == "full" else 1)
+        return self.max_thinking_tokens * (1 + self.waits if self.round_budget == "full" else 1)
 
     def unused(self) -> dict[str, str]:
         out = {"guide": "one chain is written, and nobody judges it"}
-        if not (self.waits or self.minimum):
+        if not (self.waits or self.min_thinking_tokens):
             out |= dict.fromkeys(("word", "rounds"), "a thought is made to go on only by waits or minimum: give one")
         return out
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
-        root = self.prompt.root(trace, policy)
-        if self.begin and not trace.children(root):
-            write(trace, root, self.begin, policy)
-        end = tip(trace, root)
+        root = self.prompt.root_step(trace, policy)
+        if self.think_start and not trace.children(root):
+            insert_text(trace, root, self.think_start, policy)
+        end = chain_end(trace, root)
         with until_spent(trace):
             while not trace.steps[end].last:
                 await self._go_on(trace, root, end, policy)
-                end = tip(trace, end)
-        give(trace, spoken(trace, end))
+                end = chain_end(trace, end)
+        set_answer(trace, end_if_sampled(trace, end))
 
     async def _go_on(self, trace: Trace, root: int, at: int, policy: Policy) -> None:
         """The next part of the chain, decided by the parts there are."""
-        if at != root and self.end in trace.steps[at].text:  # the thought is closed
+        if at != root and self.think_end in trace.steps[at].text:  # the thought is closed
             await generate(trace, at, policy, self.sampling, last=True)
             return
         used, waited = self._so_far(trace, root, at)
-        room = min(self.thinking, self.most - used)
-        stop = (*self.sampling.stop, self.end)
+        room = min(self.max_thinking_tokens, self.total_thinking_tokens - used)
+        stop = (*self.sampling.stop, self.think_end)
         # After a word at least one token comes before the next end, or nothing would be thought.
         how = replace(self.sampling, max_tokens=room, min_tokens=int(waited > 0), stop=stop)
-        (c,) = await draw(trace, at, policy, how)
+        (c,) = await sample_continuations(trace, at, policy, how)
         if c.stop == "length" and 0 < len(c.token_ids) < room:  # somebody else's budget: the thought is not over
-            add(trace, at, without_half(c, self.end, policy))
+            add_completion(trace, at, without_half(c, self.think_end, policy))
             return
-        kept, rest = (c, "") if c.stop == "length" else without_end(c, self.end, policy)
+        kept, rest = (c, "") if c.stop == "length" else without_end(c, self.think_end, policy)
         used += len(kept.token_ids)
-        word = rest + self.word
-        again = c.stop != "length" and (waited < self.waits or used < self.minimum)
+        word = rest + self.wait_word
+        again = c.stop != "length" and (waited < self.waits or used < self.min_thinking_tokens)
         thought = len(kept.token_ids) > 0 or trace.steps[at].sampled  # since the last word, or it would never end
-        if again and thought and used + len(policy.tokens(word)) < self.most:
-            write(trace, added(trace, at, kept), word, policy)
-        elif c.stop == "stop" and self.end in c.text:
-            add(trace, at, c)  # it ended the thought by itself
+        if again and thought and used + len(policy.tokens(word)) < self.total_thinking_tokens:
+            insert_text(trace, add_unless_empty(trace, at, kept), word, policy)
+        elif c.stop == "stop" and self.think_end in c.text:
+            add_completion(trace, at, c)  # it ended the thought by itself
         else:
-            write(trace, added(trace, at, kept), rest + self.end + self.ask, policy)
+            insert_text(trace, add_unless_empty(trace, at, kept), rest + self.think_end + self.answer_prefix, policy)
 
     def _so_far(self, trace: Trace, root: int, at: int) -> tuple[int, int]:
         """Tokens of the thought, and how often it was made to go on."""
         parts = trace.path(at)[len(trace.path(root)) :]
-        if self.begin:
+        if self.think_start:
             parts = parts[1:]
         waited = sum(not trace.steps[i].sampled for i in parts)
         return sum(len(trace.steps[i].token_ids) for i in parts), waited

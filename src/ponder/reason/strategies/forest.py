@@ -9,15 +9,15 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from ponder.errors import Interrupted, PonderError, Spent, UnknownName, UsageError
-from ponder.protocols import Policy, Scorer, Strategy, Through
+from ponder.protocols import Policy, Scorer, Strategy, PolicyWrapper
 from ponder.reason import reading
-from ponder.reason.operators import evaluate, majority, vote
+from ponder.reason.operators import evaluate, majority_step, vote
 from ponder.reason.operators.auto_cut import AutoCut, settled_cut
-from ponder.reason.strategies.beam import Beam
-from ponder.reason.together import together
+from ponder.reason.strategies.beam import BeamSearch
+from ponder.reason.together import gather_within_budget
 from ponder.types import Completion, Cost, Ids, Sampling, Step, Trace
 
-Weight = Literal["count", "score"]
+TreeVoteWeight = Literal["count", "score"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,40 +29,40 @@ class Forest:
     no vote.
     """
 
-    of: Any = Beam(n=4, m=2)  # a strategy
+    strategy: Any = BeamSearch(n=4, beam_width=2)  # a strategy
     trees: int = 4
-    weight: Weight = "count"  # of a tree's vote: 1, or what the guide scores its answer
+    weight: TreeVoteWeight = "count"  # of a tree's vote: 1, or what the guide scores its answer
 
     def __post_init__(self) -> None:
         if self.trees < 1:
             raise UsageError(f"trees is {self.trees}; a forest needs at least one")
-        if isinstance(self.of, Forest) or not isinstance(self.of, Strategy):
-            raise UsageError(f"a forest is of a strategy, such as Beam(), and not of {self.of!r}")
-        if self.weight not in get_args(Weight):
-            raise UnknownName("weight", self.weight, get_args(Weight))
+        if isinstance(self.strategy, Forest) or not isinstance(self.strategy, Strategy):
+            raise UsageError(f"a forest is of a strategy, such as Beam(), and not of {self.strategy!r}")
+        if self.weight not in get_args(TreeVoteWeight):
+            raise UnknownName("weight", self.weight, get_args(TreeVoteWeight))
 
     def unused(self) -> dict[str, str]:
-        within = getattr(self.of, "unused", dict[str, str])()
+        within = getattr(self.strategy, "unused", dict[str, str])()
         return {k: v for k, v in within.items() if k == "guide" and self.weight != "score"}
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         if self.weight == "score" and scorer is None:
             raise UsageError("a forest weighted by score needs a guide: give a scorer, or weight by count")
-        trees = split(trace)
+        trees = split_forest(trace)
         trees += [_seedling(trace) for _ in range(len(trees), self.trees)]
-        of = await _settled(self.of, trees[0], policy)
+        of = await _settled(self.strategy, trees[0], policy)
         try:
-            failures, spent = await together(*(self._grow(of, t, policy, scorer, k) for k, t in enumerate(trees)))
+            failures, spent = await gather_within_budget(*(self._grow(of, t, policy, scorer, k) for k, t in enumerate(trees)))
         finally:  # what was thought is kept, whatever stopped it
-            firsts = merge(trace, trees)
+            firsts = merge_forest(trace, trees)
         given = [first + t.chosen for t, first in zip(trees, firsts, strict=True) if t.chosen is not None]
         errors = [error for failed in failures for error in failed or ()]
         if len(errors) == len(trees):
             raise errors[0]
         self._decide(trace, given, scorer)
-        trace.spent = spent is not None or any(t.spent for t in trees)
+        trace.budget_exhausted = spent is not None or any(t.budget_exhausted for t in trees)
         why = next((t.failed for t in trees if t.failed), "no tree came to an answer")
-        trace.failed = "" if given or trace.spent else why
+        trace.failed = "" if given or trace.budget_exhausted else why
 
     async def _grow(
         self, of: Strategy, tree: Trace, policy: Policy, scorer: Scorer | None, number: int
@@ -76,7 +76,7 @@ class Forest:
             tree.steps[0].pruned = tree.failed = str(error)
             return [error]
         if tree.chosen is None:
-            tree.chosen = majority(tree, tree.answers(), tree.read or reading.read)
+            tree.chosen = majority_step(tree, tree.answers(), tree.extract_answer or reading.extract_answer)
         if self.weight == "score" and scorer is not None and tree.chosen is not None:
             await evaluate(tree, [i for i in [tree.chosen] if scorer.name not in tree.steps[i].scores], scorer)
         return []
@@ -84,10 +84,10 @@ class Forest:
     def _decide(self, trace: Trace, given: Sequence[int], scorer: Scorer | None) -> None:
         name = scorer.name if scorer is not None and self.weight == "score" else ""
         weight = {i: trace.score(i, name) if name else 1.0 for i in given}
-        said = {i: reading.answer(trace, i) for i in given}
-        won = vote.weighted([said[i] for i in given], [weight[i] for i in given])
+        said = {i: reading.answer_of_step(trace, i) for i in given}
+        won = vote.weighted_answer([said[i] for i in given], [weight[i] for i in given])
         givers = [i for i in given if won is not None and said[i] == won]
-        trace.chosen = vote.best(givers, [weight[i] for i in givers])
+        trace.chosen = vote.best_answer(givers, [weight[i] for i in givers])
 
 
 async def _settled(of: Any, first: Trace, policy: Policy) -> Any:
@@ -98,27 +98,27 @@ async def _settled(of: Any, first: Trace, policy: Policy) -> Any:
     return replace(of, cut=await settled_cut(cut, first, root, policy, of.sampling))
 
 
-def split(trace: Trace) -> list[Trace]:
+def split_forest(trace: Trace) -> list[Trace]:
     """The trees of a trace, each as one of its own: a further prompt that says what the first does begins another."""
     prompt = trace.steps[0].token_ids
     begins = [i for i, s in enumerate(trace.steps) if not i or _again(s, prompt)]
     trees = []
     for first, end in zip(begins, [*begins[1:], len(trace.steps)], strict=True):
         tree = Trace(trace.problem, [_moved(s, -first) for s in trace.steps[first:end]], Cost(), oracle=trace.oracle)
-        tree.read = trace.read
+        tree.extract_answer = trace.extract_answer
         if trace.chosen is not None and first <= trace.chosen < end:
             tree.chosen = trace.chosen - first
         trees.append(tree)
     return trees
 
 
-def merge(trace: Trace, trees: Sequence[Trace]) -> list[int]:
+def merge_forest(trace: Trace, trees: Sequence[Trace]) -> list[int]:
     """Put the trees into the trace, one after another, in place of its steps; returns where each begins."""
     firsts, steps = [], list[Step]()
     for tree in trees:
         firsts.append(len(steps))
         steps += [_moved(s, firsts[-1]) for s in tree.steps]
-        trace.spend(tree.cost)
+        trace.add_cost(tree.cost)
     trace.steps = steps
     trace.__post_init__()  # who is whose child
     return firsts
@@ -127,7 +127,7 @@ def merge(trace: Trace, trees: Sequence[Trace]) -> list[int]:
 def _seedling(trace: Trace) -> Trace:
     prompt = trace.steps[0]
     tree = Trace(trace.problem, [Step(None, prompt.text, prompt.token_ids)], oracle=trace.oracle)
-    tree.read = trace.read
+    tree.extract_answer = trace.extract_answer
     return tree
 
 
@@ -141,7 +141,7 @@ def _moved(step: Step, by: int) -> Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Reseeded(Through):
+class Reseeded(PolicyWrapper):
     """A policy for one tree of several: where draws are seeded, each tree has draws of its own."""
 
     policy: Policy

@@ -9,19 +9,19 @@ from dataclasses import dataclass, field, replace
 from ponder.errors import Interrupted, PonderError, Spent, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason import reading
-from ponder.reason.operators import best, evaluate, prune, vote
+from ponder.reason.operators import best_step, evaluate, prune, vote
 from ponder.reason.operators.cut import Cut
-from ponder.reason.operators.generate import add, continued, draw
+from ponder.reason.operators.generate import add_completion, call_policy, sample_continuations
 from ponder.reason.operators.strip import first_tokens
-from ponder.reason.operators.uncertainty import SMALL_IS_UNCERTAIN, UNCERTAINTIES, Trigger, beyond, measured, note
+from ponder.reason.operators.uncertainty import SMALL_IS_UNCERTAIN, UNCERTAINTIES, Trigger, is_beyond_cutoff, token_uncertainty, insert_sorted
 from ponder.reason.operators.until import until_spent
 from ponder.reason.prompts import PLAIN, Prompt
-from ponder.reason.together import together
+from ponder.reason.together import gather_within_budget
 from ponder.types import MEASURES, Completion, Sampling, Trace
 
 
 @dataclass(frozen=True, slots=True)
-class Fork:
+class EntropyFork:
     """A chain is drawn piece by piece. At the first token that `branch` finds uncertain it is cut, and goes on with
     each of the `ways` likeliest tokens; where `back` finds one too uncertain, the branch is given up for another that
     is open. What was drawn beyond such a token is wasted.
@@ -32,29 +32,29 @@ class Fork:
     """
 
     measure: str = "entropy"
-    branch: Trigger = Trigger(quantile=0.95)
-    back: Trigger | None = None
-    ways: int = 2
-    forks: int = 4  # in all; then it goes on greedily
+    fork_trigger: Trigger = Trigger(quantile=0.95)
+    backtrack_trigger: Trigger | None = None
+    branches: int = 2
+    max_forks: int = 4  # in all; then it goes on greedily
     answers: int = 4
-    piece: int = 32  # tokens that are drawn at once
-    vocabulary: int = 0  # tokens of the model; for the variance
+    chunk_tokens: int = 32  # tokens that are drawn at once
+    vocab_size: int = 0  # tokens of the model; for the variance
     sampling: Sampling = Sampling(temperature=0.0, max_tokens=1024)
     prompt: Prompt = PLAIN
 
     def __post_init__(self) -> None:
         if self.measure not in UNCERTAINTIES:
             raise UnknownName("measure of uncertainty", self.measure, UNCERTAINTIES)
-        if self.measure == "variance" and self.vocabulary < 2:
+        if self.measure == "variance" and self.vocab_size < 2:
             raise UsageError("the variance is that of all tokens' probabilities: give the size of the vocabulary")
-        if self.ways < 2 or self.forks < 0 or self.answers < 1 or self.piece < 1:
+        if self.branches < 2 or self.max_forks < 0 or self.answers < 1 or self.chunk_tokens < 1:
             raise UsageError("a fork needs 2 or more ways, 0 or more forks, and at least 1 answer and 1 token a piece")
 
     def unused(self) -> dict[str, str]:
         return {} if self.measure == "variance" else {"vocabulary": "only measure=variance needs it"}
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
-        search = _Search(self, trace, self.prompt.root(trace, policy), policy)
+        search = _Search(self, trace, self.prompt.root_step(trace, policy), policy)
         with until_spent(trace):
             while len(search.ended) < self.answers and (leaves := search.next(self.answers - len(search.ended))):
                 await search.go_on(leaves)
@@ -64,11 +64,11 @@ class Fork:
 
     def _chosen(self, trace: Trace, search: _Search, guide: Scorer | None) -> int | None:
         ended = search.ended
-        rated = best(trace, ended, guide.name) if guide is not None else None
+        rated = best_step(trace, ended, guide.name) if guide is not None else None
         if rated is not None:
             return rated
-        answers = [reading.answer(trace, i) for i in ended]
-        winner = vote.majority(answers)
+        answers = [reading.answer_of_step(trace, i) for i in ended]
+        winner = vote.majority_answer(answers)
         if winner is not None:
             return ended[answers.index(winner)]
         begun = [i for i in search.next(1) if i != search.root]
@@ -79,7 +79,7 @@ class Fork:
 class _Search:
     """One call: the open leaves, the answers, and what was seen of the measure, all read from the trace."""
 
-    how: Fork
+    how: EntropyFork
     trace: Trace
     root: int
     policy: Policy
@@ -106,7 +106,7 @@ class _Search:
 
     async def go_on(self, leaves: Sequence[int]) -> None:
         """One piece more for each of these; then a fork, a way back, or nothing but the piece."""
-        drawn, spent = await together(*(self._draw(i) for i in leaves))
+        drawn, spent = await gather_within_budget(*(self._draw(i) for i in leaves))
         errors: list[PonderError] = []
         for leaf, c in zip(leaves, drawn, strict=True):
             if isinstance(c, PonderError):
@@ -124,29 +124,29 @@ class _Search:
 
     async def _draw(self, leaf: int) -> Completion | PonderError:
         how = self.how
-        sampling = replace(how.sampling, alternatives=max(how.ways, how.sampling.alternatives), measures=self._asked())
-        cut = Cut(tokens=how.piece, longest=how.piece + 16)  # a character may need a few tokens more
+        sampling = replace(how.sampling, logprobs=max(how.branches, how.sampling.logprobs), token_stats=self._asked())
+        cut = Cut(tokens=how.chunk_tokens, max_step_tokens=how.chunk_tokens + 16)  # a character may need a few tokens more
         try:
-            (c,) = await draw(self.trace, leaf, self.policy, sampling, 1, cut)
+            (c,) = await sample_continuations(self.trace, leaf, self.policy, sampling, 1, cut)
         except (Interrupted, Spent):
             raise
         except PonderError as error:
             return error
-        return replace(c, notes={**c.notes, how.measure: measured(c, how.measure, how.vocabulary)})
+        return replace(c, notes={**c.notes, how.measure: token_uncertainty(c, how.measure, how.vocab_size)})
 
     def _asked(self) -> tuple[str, ...]:
         told = "gini" if self.how.measure == "variance" else self.how.measure
-        own = self.how.sampling.measures
+        own = self.how.sampling.token_stats
         return own if told not in MEASURES or told in own else (*own, told)
 
     async def _take(self, leaf: int, c: Completion) -> None:
         values = c.notes[self.how.measure].tolist()
         if not values:  # nothing was written: `add` prunes it
             self.open.discard(leaf)
-            add(self.trace, leaf, c)
+            add_completion(self.trace, leaf, c)
             return
-        back = self._first(values, self.how.back) if len(self.open) > 1 else None
-        fork = self._first(values, self.how.branch) if self.forks < self.how.forks else None
+        back = self._first(values, self.how.backtrack_trigger) if len(self.open) > 1 else None
+        fork = self._first(values, self.how.fork_trigger) if self.forks < self.how.max_forks else None
         if back is not None and (fork is None or back <= fork):
             end = self._grow(leaf, first_tokens(c, back, self.policy))
             self._give_up(end, f"too uncertain: {self.how.measure} {values[back]:.3g}")
@@ -160,33 +160,33 @@ class _Search:
         if trigger is None:
             return None
         small = self.how.measure in SMALL_IS_UNCERTAIN
-        bar = trigger.bar(self.seen, small)
-        return next((i for i, value in enumerate(values) if beyond(value, bar, small)), None)
+        bar = trigger.cutoff(self.seen, small)
+        return next((i for i, value in enumerate(values) if is_beyond_cutoff(value, bar, small)), None)
 
     def _whole(self, c: Completion, place: int) -> bool:
         """No character is cut in two there, and there are other tokens to go on with."""
-        options = c.alternatives is not None and c.alternatives[0].shape[-1] >= 2
+        options = c.top_logprobs is not None and c.top_logprobs[0].shape[-1] >= 2
         return options and not self.policy.text(c.token_ids[:place]).endswith("\ufffd")
 
     async def _branch(self, fork: int, c: Completion, place: int) -> None:
         """One child for each of the likeliest tokens. Where a budget does not reach for all, there is no fork yet."""
-        assert c.alternatives is not None
-        tokens, logprobs = c.alternatives[0][place], c.alternatives[1][place]
+        assert c.top_logprobs is not None
+        tokens, logprobs = c.top_logprobs[0][place], c.top_logprobs[1][place]
         prefix = self.trace.token_ids(fork)
         sampling = replace(
-            self.how.sampling, max_tokens=1, min_tokens=0, measures=self._asked(), alternatives=self.how.ways
+            self.how.sampling, max_tokens=1, min_tokens=0, token_stats=self._asked(), logprobs=self.how.branches
         )
-        drawn, spent = await together(
-            *(continued(self.policy, prefix, replace(sampling, forced=(int(t),))) for t in tokens[: self.how.ways])
+        drawn, spent = await gather_within_budget(
+            *(call_policy(self.policy, prefix, replace(sampling, forced_token_ids=(int(t),))) for t in tokens[: self.how.branches])
         )
         if spent is not None:
             for (one,) in (d for d in drawn if d is not None):
-                self.trace.spend(replace(one.cost, wasted_tokens=one.cost.wasted_tokens + len(one.token_ids)))
+                self.trace.add_cost(replace(one.cost, wasted_tokens=one.cost.wasted_tokens + len(one.token_ids)))
             raise spent
         for found, logprob in zip(drawn, logprobs.tolist(), strict=False):
             assert found is not None
             one = found[0] if found[0].stop == "eos" else replace(found[0], stop="stop")
-            told = {self.how.measure: measured(one, self.how.measure, self.how.vocabulary)}
+            told = {self.how.measure: token_uncertainty(one, self.how.measure, self.how.vocab_size)}
             way = self._grow(fork, replace(one, notes={**one.notes, **told}))
             self.trace.steps[way].prior = math.exp(logprob)
         self.forks += 1
@@ -194,15 +194,15 @@ class _Search:
     def _grow(self, leaf: int, c: Completion) -> int:
         """The piece as a step, or the leaf itself where nothing is left of the piece."""
         if not len(c.token_ids):
-            self.trace.spend(c.cost)
+            self.trace.add_cost(c.cost)
             return leaf
         self.open.discard(leaf)
-        i = add(self.trace, leaf, c)
+        i = add_completion(self.trace, leaf, c)
         written = sum(len(self.trace.steps[j].token_ids) for j in self.trace.path(i)[1:])
         if written >= self.how.sampling.max_tokens and not self.trace.steps[i].done:
             self.trace.steps[i].stop = "length"
         own = self.how.sampling  # its stops end an answer, not a piece of it
-        if c.stop == "stop" and (any(s in c.text for s in own.stop) or c.token_ids[-1] in own.stop_tokens):
+        if c.stop == "stop" and (any(s in c.text for s in own.stop) or c.token_ids[-1] in own.stop_token_ids):
             self.trace.steps[i].last = True
         self._see(i)
         self._found(i)
@@ -210,13 +210,13 @@ class _Search:
 
     def _see(self, i: int) -> None:
         if (values := self.trace.steps[i].notes.get(self.how.measure)) is not None:
-            note(self.seen, values)
+            insert_sorted(self.seen, values)
 
     def _found(self, i: int) -> None:
         step = self.trace.steps[i]
-        if step.done and not step.aside and not step.pruned:
+        if step.done and not step.meta and not step.pruned:
             self.ended.append(i)
-        elif not step.pruned and not step.aside:
+        elif not step.pruned and not step.meta:
             self.open.add(i)
 
     def _give_up(self, i: int, why: str) -> None:

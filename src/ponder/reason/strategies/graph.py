@@ -14,11 +14,11 @@ from ponder.errors import Interrupted, ModelError, PonderError, Spent, UsageErro
 from ponder.protocols import Policy, Scorer
 from ponder.reason import reading
 from ponder.reason.operators import evaluate, vote
-from ponder.reason.operators.aggregate import merging
-from ponder.reason.operators.inquire import Inquiries, Question
+from ponder.reason.operators.aggregate import aggregate_question
+from ponder.reason.operators.inquire import Inquiries, FollowUpQuestion
 from ponder.reason.operators.refine import REFINE, refine
 from ponder.reason.operators.until import until_spent
-from ponder.reason.operators.wording import needs, reworded, said
+from ponder.reason.operators.wording import require_slots, reworded, text_after_thinking
 from ponder.types import Sampling, Trace
 from ponder.verify import after_thinking
 
@@ -50,22 +50,22 @@ class Split:
 
     parts: int = 2
     template: str = SPLIT
-    mark: str = "Part:"
+    part_prefix: str = "Part:"
 
     def __post_init__(self) -> None:
-        needs("split", self.template, "question")
-        if self.parts < 2 or not self.mark:
-            raise UsageError(f"parts is {self.parts} and mark {self.mark!r}; give at least 2, and how a part begins")
+        require_slots("split", self.template, "question")
+        if self.parts < 2 or not self.part_prefix:
+            raise UsageError(f"parts is {self.parts} and mark {self.part_prefix!r}; give at least 2, and how a part begins")
 
-    async def __call__(self, graph: Graph, thoughts: Sequence[Thought]) -> list[Thought]:
+    async def __call__(self, graph: GraphRun, thoughts: Sequence[Thought]) -> list[Thought]:
         problem, parts = graph.trace.problem, str(self.parts)
         asked = [
-            Question(reworded(problem, self.template, parts=parts, part=t.text), (t.step,)) for t in thoughts
+            FollowUpQuestion(reworded(problem, self.template, parts=parts, part=t.text), (t.step,)) for t in thoughts
         ]  # fmt: skip
         out: list[Thought] = []
         for thought, (reply,) in zip(thoughts, await graph.ask(asked, 1), strict=True):
             lines = (after_thinking(graph.trace.steps[reply].text) or "").splitlines()
-            found = [line.strip()[len(self.mark) :].strip() for line in lines if line.strip().startswith(self.mark)]
+            found = [line.strip()[len(self.part_prefix) :].strip() for line in lines if line.strip().startswith(self.part_prefix)]
             out += [Thought(part, reply) for part in found if part] or [thought]
         return out
 
@@ -78,14 +78,14 @@ class Solve:
     template: str = SOLVE
 
     def __post_init__(self) -> None:
-        needs("solve", self.template, "part")
+        require_slots("solve", self.template, "part")
         if self.n < 1:
             raise UsageError(f"n is {self.n}; a part needs at least one solution")
 
-    async def __call__(self, graph: Graph, thoughts: Sequence[Thought]) -> list[Thought]:
+    async def __call__(self, graph: GraphRun, thoughts: Sequence[Thought]) -> list[Thought]:
         whole = not graph.aside
         asked = [
-            Question(reworded(graph.trace.problem, self.template, answers=whole, part=t.text), (t.step,))
+            FollowUpQuestion(reworded(graph.trace.problem, self.template, answers=whole, part=t.text), (t.step,))
             for t in thoughts
         ]
         return await graph.best_each(await graph.ask(asked, self.n))
@@ -96,21 +96,21 @@ class Merge:
     """All into one, `arity` at a time (0: all at once), each time the best of n."""
 
     n: int = 1
-    arity: int = 0
+    merge_size: int = 0
     template: str = MERGE
 
     def __post_init__(self) -> None:
-        needs("merge", self.template, "thoughts")
-        if self.n < 1 or self.arity < 0 or self.arity == 1:
-            raise UsageError(f"n is {self.n} and arity {self.arity}; give n of 1 or more, and 0, 2 or more at a time")
+        require_slots("merge", self.template, "thoughts")
+        if self.n < 1 or self.merge_size < 0 or self.merge_size == 1:
+            raise UsageError(f"n is {self.n} and arity {self.merge_size}; give n of 1 or more, and 0, 2 or more at a time")
 
-    async def __call__(self, graph: Graph, thoughts: Sequence[Thought]) -> list[Thought]:
+    async def __call__(self, graph: GraphRun, thoughts: Sequence[Thought]) -> list[Thought]:
         left = list(thoughts)
-        at_once = self.arity or max(2, len(left))
+        at_once = self.merge_size or max(2, len(left))
         while len(left) > 1:
             groups = [left[i : i + at_once] for i in range(0, len(left), at_once)]
             alone = [] if len(groups[-1]) > 1 else groups.pop()
-            asked = [merging(graph.trace, [t.step for t in group], self.template) for group in groups]
+            asked = [aggregate_question(graph.trace, [t.step for t in group], self.template) for group in groups]
             left = await graph.best_each(await graph.ask(asked, self.n)) + alone
         return left
 
@@ -123,23 +123,23 @@ class Improve:
     template: str = REFINE
 
     def __post_init__(self) -> None:
-        needs("refine", self.template, "answer")
+        require_slots("refine", self.template, "answer")
         if self.rounds < 1:
             raise UsageError(f"rounds is {self.rounds}; leave the operation out to improve nothing")
 
-    async def __call__(self, graph: Graph, thoughts: Sequence[Thought]) -> list[Thought]:
+    async def __call__(self, graph: GraphRun, thoughts: Sequence[Thought]) -> list[Thought]:
         out = []
         for thought in thoughts:
             made = [thought.step]
             for _ in range(self.rounds):
                 made.append(await graph.refined(made[-1], self.template))
-                if said(graph.trace, made[-1]) == said(graph.trace, made[-2]):
+                if text_after_thinking(graph.trace, made[-1]) == text_after_thinking(graph.trace, made[-2]):
                     break
             out.append(await graph.best(made) if graph.guide is not None else graph.thought(made[-1]))
         return out
 
 
-Operation = Split | Solve | Merge | Improve
+GraphOperation = Split | Solve | Merge | Improve
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class GraphOfThoughts:
     What is made before the last `Split` or `Merge` is part of an answer, not one: such steps are asides.
     """
 
-    operations: tuple[Operation, ...] = (Split(), Solve(), Merge(), Improve())
+    operations: tuple[GraphOperation, ...] = (Split(), Solve(), Merge(), Improve())
     sampling: Sampling = Sampling(temperature=0.7, max_tokens=1024)
 
     def __post_init__(self) -> None:
@@ -165,19 +165,19 @@ class GraphOfThoughts:
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         whole = max((i for i, o in enumerate(self.operations) if isinstance(o, Split | Merge)), default=0)
-        graph = Graph(trace, scorer, self.sampling, Inquiries(trace, policy))
-        thoughts = [Thought(trace.problem.bare, 0)]
+        graph = GraphRun(trace, scorer, self.sampling, Inquiries(trace, policy))
+        thoughts = [Thought(trace.problem.bare_question, 0)]
         with until_spent(trace):
             for i, operation in enumerate(self.operations):
                 graph.aside = i < whole or isinstance(operation, Split)
                 thoughts = await operation(graph, thoughts)
                 if not graph.aside:
                     trace.chosen = thoughts[0].step
-                    trace.steps[trace.chosen].aside, trace.steps[trace.chosen].last = False, True
+                    trace.steps[trace.chosen].meta, trace.steps[trace.chosen].last = False, True
 
 
 @dataclass(slots=True)
-class Graph:
+class GraphRun:
     """One call: what operations work with."""
 
     trace: Trace
@@ -187,11 +187,11 @@ class Graph:
     aside: bool = True
 
     def thought(self, step: int) -> Thought:
-        return Thought(said(self.trace, step), step)
+        return Thought(text_after_thinking(self.trace, step), step)
 
-    async def ask(self, questions: Sequence[Question], n: int) -> list[list[int]]:
+    async def ask(self, questions: Sequence[FollowUpQuestion], n: int) -> list[list[int]]:
         """A part that cannot be had breaks the graph: an answer without it would be wrong."""
-        found = await self.inquiries.answers(questions, self.sampling, n, aside=self.aside)
+        found = await self.inquiries.ask_all(questions, self.sampling, n, aside=self.aside)
         out: list[list[int]] = []
         for replies in found:
             if isinstance(replies, PonderError):
@@ -219,11 +219,11 @@ class Graph:
         if len(steps) > 1 and self.guide is not None:
             name = self.guide.name
             await evaluate(self.trace, [i for i in steps if name not in self.trace.steps[i].scores], self.guide)
-            rated = vote.best(steps, [self.trace.score(i, name) for i in steps])
+            rated = vote.best_answer(steps, [self.trace.score(i, name) for i in steps])
             if rated is not None:
                 return self.thought(rated)
-        answers = [reading.answer(self.trace, i) for i in steps]
-        winner = vote.majority(answers)
+        answers = [reading.answer_of_step(self.trace, i) for i in steps]
+        winner = vote.majority_answer(answers)
         return self.thought(steps[answers.index(winner)] if winner is not None else steps[0])
 
 

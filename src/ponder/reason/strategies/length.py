@@ -10,12 +10,12 @@ from typing import Literal
 
 from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
-from ponder.reason.operators.chained import added, spoken, tip
-from ponder.reason.operators.generate import add, draw, generate, write
-from ponder.reason.operators.select import give
+from ponder.reason.operators.chained import add_unless_empty, end_if_sampled, chain_end
+from ponder.reason.operators.generate import add_completion, sample_continuations, generate, insert_text
+from ponder.reason.operators.select import set_answer
 from ponder.reason.operators.strip import without_end, without_half
 from ponder.reason.operators.until import until_spent
-from ponder.reason.operators.wording import fill, needs
+from ponder.reason.operators.wording import fill_template, require_slots
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Cost, Sampling, Trace
 
@@ -26,21 +26,21 @@ GREEDY = Sampling(temperature=0.0, max_tokens=2048)
 class TokenControl:
     """Token-conditional: the prompt says how many tokens there are to think, and nothing enforces it."""
 
-    tokens: int = 512
-    said: str = "Think for at most {tokens} tokens before you give the final answer."
+    max_thinking_tokens: int = 512
+    instruction: str = "Think for at most {tokens} tokens before you give the final answer."
     sampling: Sampling = GREEDY
     prompt: Prompt = PLAIN
 
     def __post_init__(self) -> None:
-        needs("length", self.said, "tokens")
-        if self.tokens < 1:
-            raise UsageError(f"tokens is {self.tokens}; a thought needs at least 1")
+        require_slots("length", self.instruction, "tokens")
+        if self.max_thinking_tokens < 1:
+            raise UsageError(f"tokens is {self.max_thinking_tokens}; a thought needs at least 1")
 
     def unused(self) -> dict[str, str]:
         return {"guide": "one chain is written, and nobody judges it"}
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
-        await _answer(trace, policy, _told(self.prompt, fill(self.said, tokens=str(self.tokens))), self.sampling)
+        await _answer(trace, policy, _told(self.prompt, fill_template(self.instruction, tokens=str(self.max_thinking_tokens))), self.sampling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,80 +74,80 @@ class StepControl:
     are not sampled, so training passes them by.
     """
 
-    steps: int = 8
-    tokens: int = 100  # of a step
-    said: str = "Think in at most {steps} steps before you give the final answer."
-    mark: str = "\n[{left} steps left]\n"
-    stop: str = "\n\n"
-    begin: str = ""
-    end: str = "</think>"
-    ask: str = "\n\nFinal Answer:"
+    max_steps: int = 8
+    max_step_tokens: int = 100  # of a step
+    instruction: str = "Think in at most {steps} steps before you give the final answer."
+    countdown: str = "\n[{left} steps left]\n"
+    step_separator: str = "\n\n"
+    think_start: str = ""
+    think_end: str = "</think>"
+    answer_prefix: str = "\n\nFinal Answer:"
     sampling: Sampling = Sampling(temperature=0.0)  # its max_tokens are for the answer
     prompt: Prompt = PLAIN
 
     def __post_init__(self) -> None:
-        needs("length", self.said, "steps")
-        needs("countdown", self.mark, "left")
-        if self.steps < 1 or self.tokens < 1:
-            raise UsageError(f"steps is {self.steps} and tokens {self.tokens}; both must be at least 1")
-        if not self.end or not self.stop:
+        require_slots("length", self.instruction, "steps")
+        require_slots("countdown", self.countdown, "left")
+        if self.max_steps < 1 or self.max_step_tokens < 1:
+            raise UsageError(f"steps is {self.max_steps} and tokens {self.max_step_tokens}; both must be at least 1")
+        if not self.think_end or not self.step_separator:
             raise UsageError("step control needs the text that ends a thought (end) and a step (stop)")
 
     def unused(self) -> dict[str, str]:
         return {"guide": "one chain is written, and nobody judges it"}
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
-        root = _told(self.prompt, fill(self.said, steps=str(self.steps))).root(trace, policy)
+        root = _told(self.prompt, fill_template(self.instruction, steps=str(self.max_steps))).root_step(trace, policy)
         if not trace.children(root):
-            write(trace, root, self.begin + self._mark(0), policy)
-        end = tip(trace, root)
+            insert_text(trace, root, self.think_start + self._mark(0), policy)
+        end = chain_end(trace, root)
         with until_spent(trace):
             while not trace.steps[end].last:
                 await self._go_on(trace, root, end, policy)
-                end = tip(trace, end)
-        give(trace, spoken(trace, end))
+                end = chain_end(trace, end)
+        set_answer(trace, end_if_sampled(trace, end))
 
     async def _go_on(self, trace: Trace, root: int, at: int, policy: Policy) -> None:
-        if self.end in trace.steps[at].text:  # the thought is closed
+        if self.think_end in trace.steps[at].text:  # the thought is closed
             await generate(trace, at, policy, self.sampling, last=True)
             return
-        stop = (*self.sampling.stop, self.stop, self.end)
-        (c,) = await draw(trace, at, policy, replace(self.sampling, max_tokens=self.tokens, min_tokens=0, stop=stop))
+        stop = (*self.sampling.stop, self.step_separator, self.think_end)
+        (c,) = await sample_continuations(trace, at, policy, replace(self.sampling, max_tokens=self.max_step_tokens, min_tokens=0, stop=stop))
         marks = sum(not trace.steps[i].sampled for i in trace.path(at)[len(trace.path(root)) :])
-        if self.end in c.text:
-            add(trace, at, c)
+        if self.think_end in c.text:
+            add_completion(trace, at, c)
             return
-        kept = without_end(c, self.end, policy)[0] if c.stop == "eos" else without_half(c, self.end, policy)
-        at = added(trace, at, kept)
-        over = c.stop == "eos" or not len(kept.token_ids) or marks >= self.steps
-        write(trace, at, self.end + self.ask if over else self._mark(marks), policy)
+        kept = without_end(c, self.think_end, policy)[0] if c.stop == "eos" else without_half(c, self.think_end, policy)
+        at = add_unless_empty(trace, at, kept)
+        over = c.stop == "eos" or not len(kept.token_ids) or marks >= self.max_steps
+        insert_text(trace, at, self.think_end + self.answer_prefix if over else self._mark(marks), policy)
 
     def _mark(self, done: int) -> str:
-        return fill(self.mark, left=str(self.steps - done))
+        return fill_template(self.countdown, left=str(self.max_steps - done))
 
 
 @dataclass(frozen=True, slots=True)
-class Rejection:
+class LengthRejection:
     """Rejection sampling to a length: sample until an answer has between `least` and `most` tokens.
 
     One that does not fit is pruned, and its tokens were drawn in vain. Nothing longer than `most` is drawn to its end,
     which rejects the same answers for fewer tokens.
     """
 
-    most: int = 1024
-    least: int = 0
-    attempts: int = 16
-    at_once: int = 1
+    max_answer_tokens: int = 1024
+    min_answer_tokens: int = 0
+    max_attempts: int = 16
+    attempts_per_round: int = 1
     sampling: Sampling = Sampling()
     prompt: Prompt = PLAIN
 
     def __post_init__(self) -> None:
-        if not 0 <= self.least <= self.most or self.most < 1:
+        if not 0 <= self.min_answer_tokens <= self.max_answer_tokens or self.max_answer_tokens < 1:
             raise UsageError(
-                f"least is {self.least} and most {self.most}; give 0 <= least <= most, and most at least 1"
+                f"least is {self.min_answer_tokens} and most {self.max_answer_tokens}; give 0 <= least <= most, and most at least 1"
             )
-        if self.attempts < 1 or self.at_once < 1:
-            raise UsageError(f"attempts is {self.attempts} and at_once {self.at_once}; both must be at least 1")
+        if self.max_attempts < 1 or self.attempts_per_round < 1:
+            raise UsageError(f"attempts is {self.max_attempts} and at_once {self.attempts_per_round}; both must be at least 1")
 
     def unused(self) -> dict[str, str]:
         return {
@@ -156,27 +156,27 @@ class Rejection:
         }
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
-        root = self.prompt.root(trace, policy)
-        how = replace(self.sampling, max_tokens=self.most, min_tokens=min(self.sampling.min_tokens, self.most))
-        while trace.chosen is None and (left := self.attempts - len(trace.children(root))) > 0:
+        root = self.prompt.root_step(trace, policy)
+        how = replace(self.sampling, max_tokens=self.max_answer_tokens, min_tokens=min(self.sampling.min_tokens, self.max_answer_tokens))
+        while trace.chosen is None and (left := self.max_attempts - len(trace.children(root))) > 0:
             fresh: list[int] = []
             with until_spent(trace):
-                fresh = await generate(trace, root, policy, how, min(left, self.at_once), last=True)
+                fresh = await generate(trace, root, policy, how, min(left, self.attempts_per_round), last=True)
             if not fresh:
                 break
             for i in fresh:
                 self._reject(trace, i)
             trace.chosen = next((i for i in fresh if not trace.steps[i].pruned), None)
-        if trace.chosen is None and not trace.spent:
-            trace.failed = f"none of {len(trace.children(root))} answers has {self.least} to {self.most} tokens"
+        if trace.chosen is None and not trace.budget_exhausted:
+            trace.failed = f"none of {len(trace.children(root))} answers has {self.min_answer_tokens} to {self.max_answer_tokens} tokens"
 
     def _reject(self, trace: Trace, i: int) -> None:
         step = trace.steps[i]
         size = len(step.token_ids)
-        if step.stop == "length" or size < self.least:
-            cut = f"longer than {self.most} tokens" if size >= self.most else f"cut off after {size} tokens"
+        if step.stop == "length" or size < self.min_answer_tokens:
+            cut = f"longer than {self.max_answer_tokens} tokens" if size >= self.max_answer_tokens else f"cut off after {size} tokens"
             step.pruned = step.pruned or (cut if step.stop == "length" else f"only {size} tokens")
-            trace.spend(Cost(wasted_tokens=size))
+            trace.add_cost(Cost(wasted_tokens=size))
 
 
 def _told(prompt: Prompt, said: str) -> Prompt:
@@ -184,6 +184,6 @@ def _told(prompt: Prompt, said: str) -> Prompt:
 
 
 async def _answer(trace: Trace, policy: Policy, prompt: Prompt, sampling: Sampling) -> None:
-    root = prompt.root(trace, policy)
+    root = prompt.root_step(trace, policy)
     if not trace.children(root):
-        give(trace, (await generate(trace, root, policy, sampling, last=True))[0])
+        set_answer(trace, (await generate(trace, root, policy, sampling, last=True))[0])

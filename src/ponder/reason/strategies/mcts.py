@@ -11,15 +11,15 @@ from typing import Any, Literal
 from ponder.errors import Interrupted, PonderError, Spent, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason.operators.auto_cut import AUTO, AnyCut, AutoCut, settled_cut, warn_if_uncut
-from ponder.reason.operators.backpropagate import Backup, Mean, backpropagate
-from ponder.reason.operators.branch import Branch
+from ponder.reason.operators.backpropagate import Backup, MeanBackup, backpropagate
+from ponder.reason.operators.branch import DetachedBranch
 from ponder.reason.operators.generate import generate
-from ponder.reason.operators.priors import Noise, weigh
+from ponder.reason.operators.priors import DirichletNoise, set_priors
 from ponder.reason.operators.prune import prune
-from ponder.reason.operators.select import best
-from ponder.reason.operators.tree_select import PUCT, Rule, choose, thoughts
+from ponder.reason.operators.select import best_step
+from ponder.reason.operators.tree_select import PUCT, SelectionRule, select_child, open_children
 from ponder.reason.operators.widen import Widening
-from ponder.reason.operators.worth import TO_THE_END, Worth, rollouts
+from ponder.reason.operators.worth import TO_THE_END, Worth, rollout_answers
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Trace
 
@@ -29,7 +29,7 @@ class _Flight:
     """A simulation under way."""
 
     path: list[int]
-    branch: Branch | None
+    branch: DetachedBranch | None
     work: Coroutine[Any, Any, list[int]] | asyncio.Task[list[int]]
 
 
@@ -56,20 +56,20 @@ class MCTS:
     width: int = 4
     sampling: Sampling = Sampling(max_tokens=512)
     cut: AnyCut = AUTO  # where a step ends; AUTO: as what the model writes shows
-    rule: Rule = PUCT()
-    backup: Backup = Mean()
+    selection: SelectionRule = PUCT()
+    backup: Backup = MeanBackup()
     rollouts: int = 0  # answers written from each step that is evaluated
-    mix: float = 1.0  # weight of the rollouts, where there are any, against the guide's word on the step itself
-    judged: Literal["visited", "written"] = "visited"  # a step is evaluated on its first visit, or with its siblings
+    rollout_weight: float = 1.0  # weight of the rollouts, where there are any, against the guide's word on the step itself
+    evaluate_on: Literal["visited", "written"] = "visited"  # a step is evaluated on its first visit, or with its siblings
     prior_temperature: float = 1.0
-    noise: Noise | None = None  # on the priors of the first steps
+    root_noise: DirichletNoise | None = None  # on the priors of the first steps
     widening: Widening | None = None  # up to `width`
-    parallel: int = 1  # simulations under way at once
+    parallel_simulations: int = 1  # simulations under way at once
     virtual_loss: float | None = 0.0  # what one under way counts as; None: only as a visit
     two_player: bool = False  # of a game: the guide's scores are in the eyes of who made the step, and 0 is a draw
-    best: Literal["visits", "value", "rule", "score"] = "visits"  # the way to the answer; or the best score anywhere
-    ends: bool = False  # when selection comes to an answer that it has seen (x1)
-    finish: bool = True  # write the best way on to an answer where it has none
+    final_choice: Literal["visits", "value", "rule", "score"] = "visits"  # the way to the answer; or the best score anywhere
+    stop_at_known_answer: bool = False  # when selection comes to an answer that it has seen (x1)
+    complete_answer: bool = True  # write the best way on to an answer where it has none
     prompt: Prompt = PLAIN
 
     def __post_init__(self) -> None:
@@ -79,18 +79,18 @@ class MCTS:
         for name, known in (("judged", ("visited", "written")), ("best", ("visits", "value", "rule", "score"))):
             if getattr(self, name) not in known:
                 raise UnknownName(f"way of {name!r} in a tree search", str(getattr(self, name)), known)
-        if not 0 < self.mix <= 1:
-            raise UsageError(f"mix is {self.mix}; the weight of rollouts lies in (0, 1]; rollouts=0 leaves them out")
+        if not 0 < self.rollout_weight <= 1:
+            raise UsageError(f"mix is {self.rollout_weight}; the weight of rollouts lies in (0, 1]; rollouts=0 leaves them out")
         if not self.prior_temperature > 0:
             raise UsageError(f"prior_temperature is {self.prior_temperature}; it must be positive")
 
     def unused(self) -> dict[str, str]:
         out = {} if self.rollouts else {"mix": "nothing is written to the end: give rollouts"}
-        if self.parallel == 1:
+        if self.parallel_simulations == 1:
             out["virtual_loss"] = "one simulation is under way at a time: give parallel"
-        if not isinstance(self.rule, PUCT):
-            out["prior_temperature"] = f"the rule {type(self.rule).__name__} has no priors"
-        if self.best == "score":
+        if not isinstance(self.selection, PUCT):
+            out["prior_temperature"] = f"the rule {type(self.selection).__name__} has no priors"
+        if self.final_choice == "score":
             out["finish"] = "the best score of any answer is taken: give another best"
         return out
 
@@ -105,11 +105,11 @@ class MCTS:
                 "a tree search needs a guide: a value or process reward model that judges steps, or, with rollouts, an "
                 "outcome reward model, a judge or a verifier"
             )
-        root = self.prompt.root(trace, policy)
+        root = self.prompt.root_step(trace, policy)
         try:
             cut = await settled_cut(self.cut, trace, root, policy, self.sampling)
         except Spent:
-            trace.spent = True
+            trace.budget_exhausted = True
             return
         await replace(self, cut=cut)._search(trace, root, policy, scorer)
         warn_if_uncut(trace)
@@ -119,11 +119,11 @@ class MCTS:
         stopped: PonderError | None = None
         try:
             while True:
-                while stopped is None and len(air.window) < self.parallel and self._left(trace, root, air):
+                while stopped is None and len(air.window) < self.parallel_simulations and self._left(trace, root, air):
                     leaf = self._select(trace, root, air)
                     if leaf is None or leaf in air.busy:
                         break
-                    if self.ends and trace.steps[leaf].done and trace.steps[leaf].visits:
+                    if self.stop_at_known_answer and trace.steps[leaf].done and trace.steps[leaf].visits:
                         break
                     self._launch(trace, leaf, policy, scorer, air)
                 if not air.window:
@@ -134,17 +134,17 @@ class MCTS:
                 if isinstance(flight.work, asyncio.Task):
                     flight.work.cancel()
         await self._decide(trace, root, policy, scorer.name)
-        if stopped is None and not thoughts(trace, root):
+        if stopped is None and not open_children(trace, root):
             stopped = PonderError(f"the search came to nothing: {_why(trace, root)}")
-        trace.spent = isinstance(stopped, Spent)
-        if stopped is not None and not trace.spent:
+        trace.budget_exhausted = isinstance(stopped, Spent)
+        if stopped is not None and not trace.budget_exhausted:
             if trace.chosen is None:
                 raise stopped
             trace.failed = str(stopped)
 
     @property
     def _worth(self) -> Worth:
-        return Worth(self.rollouts, self.mix, self.two_player)
+        return Worth(self.rollouts, self.rollout_weight, self.two_player)
 
     def _left(self, trace: Trace, root: int, air: _Air) -> bool:
         return trace.steps[root].visits + len(air.window) < self.simulations
@@ -158,7 +158,7 @@ class MCTS:
             step = trace.steps[at]
             if step.done or not (step.visits or at == root):
                 return at
-            onward = thoughts(trace, at)
+            onward = open_children(trace, at)
             if (self.widening or not onward) and self._room(trace, at):
                 return at
             if not onward and at == root:
@@ -167,22 +167,22 @@ class MCTS:
                 prune(trace, [at], f"nothing goes on from here: {_why(trace, at)}")
                 at = root
                 continue
-            at = choose(trace, at, onward, self.rule, air.visits, self.virtual_loss, self.two_player)
+            at = select_child(trace, at, onward, self.selection, air.visits, self.virtual_loss, self.two_player)
 
     def _room(self, trace: Trace, at: int) -> int:
         """How many continuations of a step may still be written: closed ones count, rollouts do not."""
         written = sum(not trace.steps[k].last for k in trace.children(at))
         if self.widening is None:
             return 0 if written else self.width
-        return max(0, min(self.width, self.widening.allowed(trace.steps[at].visits)) - written)
+        return max(0, min(self.width, self.widening.max_children(trace.steps[at].visits)) - written)
 
     # One simulation: it leaves, others may leave after it, and it is the first to come back.
 
     def _launch(self, trace: Trace, leaf: int, policy: Policy, guide: Scorer, air: _Air) -> None:
-        if self.parallel == 1:  # nobody else is under way: it may work on the trace itself
+        if self.parallel_simulations == 1:  # nobody else is under way: it may work on the trace itself
             air.window.append(_Flight([leaf], None, self._simulate(trace, leaf, policy, guide)))
             return
-        branch = Branch.at(trace, leaf)
+        branch = DetachedBranch.at(trace, leaf)
         work = asyncio.ensure_future(self._simulate(branch.trace, branch.tip, policy, guide))
         path = trace.path(leaf)
         air.window.append(_Flight(path, branch, work))
@@ -202,7 +202,7 @@ class MCTS:
         except PonderError as error:
             failed = error
         if flight.branch is not None:
-            places = flight.branch.put_back(trace)
+            places = flight.branch.merge_into(trace)
             found = [places[i] for i in found]
             air.visits.subtract(flight.path)
             air.busy.discard(flight.path[-1])
@@ -210,7 +210,7 @@ class MCTS:
             if isinstance(failed, Spent) or flight.path[-1] == root:
                 return failed
             prune(trace, [flight.path[-1]], str(failed))
-        worth = [(i, w) for i in found if (w := self._worth.of(trace, i, guide)) is not None]
+        worth = [(i, w) for i in found if (w := self._worth.value(trace, i, guide)) is not None]
         backpropagate(trace, worth, self.backup, two_player=self.two_player)
         return None
 
@@ -220,33 +220,33 @@ class MCTS:
         new = [at]
         if not step.done and (step.visits or step.parent is None):
             new = await self._open(trace, at, policy)
-            if self.judged == "visited" and new:
-                new = [choose(trace, at, new, self.rule, two_player=self.two_player)]
-        unknown = [i for i in new if self._worth.of(trace, i, guide.name) is None]
+            if self.evaluate_on == "visited" and new:
+                new = [select_child(trace, at, new, self.selection, two_player=self.two_player)]
+        unknown = [i for i in new if self._worth.value(trace, i, guide.name) is None]
         if unknown:
-            await self._worth.find(trace, unknown, policy, guide, self.sampling)
+            await self._worth.evaluate(trace, unknown, policy, guide, self.sampling)
         return [i for i in new if not trace.steps[i].pruned]
 
     async def _open(self, trace: Trace, at: int, policy: Policy) -> list[int]:
         """Write continuations; those that say the same as another are closed."""
         assert not isinstance(self.cut, AutoCut)  # it was settled before the first simulation
-        before = {trace.steps[k].token_ids.tobytes(): k for k in thoughts(trace, at)}
+        before = {trace.steps[k].token_ids.tobytes(): k for k in open_children(trace, at)}
         new = await generate(trace, at, policy, self.sampling, self._room(trace, at), cut=self.cut)
         if not new:
             raise PonderError("the policy gave no continuation; a text that is complete must end with a stop")
         for k in new:
             if (same := before.setdefault(trace.steps[k].token_ids.tobytes(), k)) != k:
                 prune(trace, [k], f"the same as step {trace.children(at).index(same) + 1} of these")
-        noise = self.noise if trace.steps[at].parent is None else None
-        weigh(trace, thoughts(trace, at), self.prior_temperature, noise)
+        noise = self.root_noise if trace.steps[at].parent is None else None
+        set_priors(trace, open_children(trace, at), self.prior_temperature, noise)
         return [k for k in new if not trace.steps[k].pruned]
 
     # At the end.
 
     async def _decide(self, trace: Trace, root: int, policy: Policy, guide: str) -> None:
         """The answer at the end of the best way; written now, where the search has not come so far."""
-        if self.best == "score":
-            trace.chosen = best(trace, trace.answers(), guide)
+        if self.final_choice == "score":
+            trace.chosen = best_step(trace, trace.answers(), guide)
             if trace.chosen is not None:
                 return
         at = root
@@ -255,27 +255,27 @@ class MCTS:
         if trace.steps[at].done:
             trace.chosen = at
             return
-        if self.finish and at != root and not rollouts(trace, at):
+        if self.complete_answer and at != root and not rollout_answers(trace, at):
             try:
                 await generate(trace, at, policy, self.sampling, last=True, cut=TO_THE_END)
             except Interrupted:
                 raise
             except PonderError:  # nothing is left, or nothing fits: what was found before has to do
                 pass
-        written = rollouts(trace, at)
-        trace.chosen = best(trace, written, guide) or next(iter(written), None)
+        written = rollout_answers(trace, at)
+        trace.chosen = best_step(trace, written, guide) or next(iter(written), None)
         if trace.chosen is None:
-            trace.chosen = best(trace, trace.answers(), guide)
+            trace.chosen = best_step(trace, trace.answers(), guide)
 
     def best_child(self, trace: Trace, at: int) -> int | None:
         """Of the children that were visited: the most often, or the one of highest value (or score by the rule)."""
-        seen = [k for k in thoughts(trace, at) if trace.steps[k].visits]
+        seen = [k for k in open_children(trace, at) if trace.steps[k].visits]
         if not seen:
             return None
-        if self.best == "rule":
-            return choose(trace, at, seen, self.rule, two_player=self.two_player)
+        if self.final_choice == "rule":
+            return select_child(trace, at, seen, self.selection, two_player=self.two_player)
         steps = trace.steps
-        if self.best == "value":
+        if self.final_choice == "value":
             return max(seen, key=lambda k: (steps[k].value, steps[k].visits))
         return max(seen, key=lambda k: (steps[k].visits, steps[k].value))
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from ponder.errors import Interrupted, PonderError, Spent, UsageError
 from ponder.protocols import Policy, Scorer, Strategy
-from ponder.reason.operators import evaluate, expand, majority
+from ponder.reason.operators import evaluate, expand, majority_step
 from ponder.reason.operators.until import until_spent
-from ponder.reason.reading import answer, read
+from ponder.reason.reading import answer_of_step, extract_answer
 from ponder.reason.strategies.ensemble import Ensemble
 from ponder.types import Sampling, Score, Step, Trace
 
@@ -20,29 +20,29 @@ AGREEMENT = "agreement"  # the name that its scores stand under
 
 
 @dataclass(frozen=True, slots=True)
-class Mutual:
+class RStarConsistency:
     """Mutual consistency (Qi et al. 2024, arXiv 2408.06195): a strategy finds answers; each is cut off after a share of
     its tokens and completed again `n` times; it scores the share of completions that come to its answer, times what
     the guide says of it. rStar's second look is another model's; here it is the same policy's.
     """
 
-    tree: Strategy = Ensemble(8, Sampling(temperature=0.8, max_tokens=512))
+    strategy: Strategy = Ensemble(8, Sampling(temperature=0.8, max_tokens=512))
     n: int = 2
-    kept: float = 0.5  # share of an answer's tokens that the second look is given; rStar draws 0.2 to 0.8
+    prefix_share: float = 0.5  # share of an answer's tokens that the second look is given; rStar draws 0.2 to 0.8
     sampling: Sampling = Sampling(temperature=0.8, max_tokens=512)
 
     def __post_init__(self) -> None:
-        if self.n < 1 or not 0 < self.kept < 1:
+        if self.n < 1 or not 0 < self.prefix_share < 1:
             raise UsageError("n must be at least 1, and the share that is kept lies between 0 and 1")
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
         with until_spent(trace):
-            await self.tree(trace, policy, scorer)
-        looks = {i: self._look(trace, i, policy) for i in trace.answers() if answer(trace, i) is not None}
+            await self.strategy(trace, policy, scorer)
+        looks = {i: self._look(trace, i, policy) for i in trace.answers() if answer_of_step(trace, i) is not None}
         with until_spent(trace):
             await self._complete(trace, list(looks.values()), policy)
         for i, at in looks.items():
-            if (score := agreement(trace, i, trace.children(at))) is not None:
+            if (score := completion_agreement(trace, i, trace.children(at))) is not None:
                 trace.steps[i].scores[AGREEMENT] = score
         if scorer is not None:  # the strategy that found them may not have asked it
             with until_spent(trace):
@@ -53,13 +53,13 @@ class Mutual:
         if known:
             trace.chosen = max(known, key=lambda i: (known[i], -i))
         elif trace.chosen not in trace.answers():  # nobody looked again, and the tree chooses none: the most frequent
-            trace.chosen = majority(trace, list(looks), trace.read or read)
+            trace.chosen = majority_step(trace, list(looks), trace.extract_answer or extract_answer)
 
     def _look(self, trace: Trace, step: int, policy: Policy) -> int:
         """The prompt and the first part of an answer, as a prompt that cites it; found again if it is there."""
         root = trace.path(step)[0]
         prompt, whole = trace.steps[root].token_ids, trace.token_ids(step)
-        given = whole[: len(prompt) + math.floor(self.kept * (len(whole) - len(prompt)))]
+        given = whole[: len(prompt) + math.floor(self.prefix_share * (len(whole) - len(prompt)))]
         for i, found in enumerate(trace.steps):
             if found.parent is None and found.cites == (step,) and np.array_equal(found.token_ids, given):
                 return i
@@ -78,9 +78,9 @@ class Mutual:
             pass
 
 
-def agreement(trace: Trace, step: int, completions: Sequence[int]) -> Score | None:
+def completion_agreement(trace: Trace, step: int, completions: Sequence[int]) -> Score | None:
     """The share of completions, of those that were written, that come to the step's answer; None where none was."""
-    said = answer(trace, step)
+    said = answer_of_step(trace, step)
     reads = [_whole(trace, k) for k in completions if not trace.steps[k].pruned]
     agree = sum(r == said for r in reads)
     return Score(agree / len(reads), f"{agree} of {len(reads)} second looks come to it") if reads else None
@@ -88,4 +88,4 @@ def agreement(trace: Trace, step: int, completions: Sequence[int]) -> Score | No
 
 def _whole(trace: Trace, completion: int) -> str | None:
     given = trace.steps[trace.path(completion)[0]].text
-    return (trace.read or read)(given + trace.text(completion))
+    return (trace.extract_answer or extract_answer)(given + trace.text(completion))

@@ -10,8 +10,8 @@ import numpy as np
 
 from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
-from ponder.reason.operators.resample import Weighing, multinomial, normalised, systematic
-from ponder.reason.strategies.stepwise import Choice, Level, Stepwise
+from ponder.reason.operators.resample import Weighing, multinomial_counts, particle_weights, systematic_counts
+from ponder.reason.strategies.stepwise import AnswerChoice, SearchLevel, Stepwise
 from ponder.types import Trace
 
 Resampling = Literal["multinomial", "systematic"]
@@ -29,9 +29,9 @@ class ParticleFilter(Stepwise):
 
     n: int = 8
     weight: Weighing = "odds"
-    resample: Resampling = "multinomial"
+    resampling: Resampling = "multinomial"
     seed: int = 0  # of the draws among particles
-    choose: Choice = field(default="best", kw_only=True)
+    choose: AnswerChoice = field(default="best", kw_only=True)
 
     def __post_init__(self) -> None:
         Stepwise.__post_init__(self)
@@ -44,21 +44,21 @@ class ParticleFilter(Stepwise):
                 raise UnknownName(what, getattr(self, what), get_args(kind))
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
-        pick = multinomial if self.resample == "multinomial" else systematic
+        pick = multinomial_counts if self.resampling == "multinomial" else systematic_counts
 
-        def rule(level: Level) -> dict[int, int]:
+        def rule(level: SearchLevel) -> dict[int, int]:
             if not level.live:
                 return dict.fromkeys(level.ended, 1)
             copies = {**level.finished, **dict.fromkeys(level.ended, 1), **dict.fromkeys(level.live, 1)}
             particles = [i for i, count in copies.items() for _ in range(count)]
-            weights = normalised([level.rank[i] for i in particles], self.weight)
+            weights = particle_weights([level.rank[i] for i in particles], self.weight)
             drawn = pick(weights, self.n, np.random.default_rng([self.seed, level.depth]))
             given = dict.fromkeys(copies, 0)
             for i, count in zip(particles, drawn, strict=True):
                 given[i] += count
             return given
 
-        await self.grow(trace, policy, self.needed(scorer), self.n, rule)
+        await self.run_search(trace, policy, self.require_guide(scorer), self.n, rule)
 
-    def weights(self, ranks: Sequence[float]) -> Sequence[float]:
-        return normalised(ranks, self.weight).tolist() if ranks else []
+    def vote_weights(self, ranks: Sequence[float]) -> Sequence[float]:
+        return particle_weights(ranks, self.weight).tolist() if ranks else []

@@ -7,8 +7,8 @@ from typing import get_args
 
 from ponder.errors import UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
-from ponder.reason.operators.allocate import Rounding, rebase
-from ponder.reason.strategies.stepwise import Level, Stepwise
+from ponder.reason.operators.allocate import Rounding, rebase_counts
+from ponder.reason.strategies.stepwise import SearchLevel, Stepwise
 from ponder.types import Trace
 
 
@@ -34,10 +34,10 @@ class Rebase(Stepwise):
             raise UnknownName("rounding", self.rounding, get_args(Rounding))
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
-        def rule(level: Level) -> dict[int, int]:
+        def rule(level: SearchLevel) -> dict[int, int]:
             answers = dict.fromkeys(level.ended, 1)
             width = self.n - len(level.finished) - len(answers)  # B_{i+1} = B_i - C_i
-            counts = rebase([level.rank[i] for i in level.live], width, self.temperature, self.rounding)
+            counts = rebase_counts([level.rank[i] for i in level.live], width, self.temperature, self.rounding)
             return answers | dict(zip(level.live, counts, strict=True))
 
-        await self.grow(trace, policy, self.needed(scorer), self.n, rule)
+        await self.run_search(trace, policy, self.require_guide(scorer), self.n, rule)

@@ -9,10 +9,10 @@ from typing import Literal
 from ponder.errors import Interrupted, ModelError, PonderError, Spent, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
 from ponder.reason import reading
-from ponder.reason.operators import best, evaluate, generate
-from ponder.reason.operators.inquire import Inquiries, Question
+from ponder.reason.operators import best_step, evaluate, generate
+from ponder.reason.operators.inquire import Inquiries, FollowUpQuestion
 from ponder.reason.operators.refine import REFINE, refine
-from ponder.reason.operators.wording import needs, reworded, said
+from ponder.reason.operators.wording import require_slots, reworded, text_after_thinking
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Trace
 
@@ -25,7 +25,7 @@ Go through the attempt step by step and list its mistakes. If there are none, re
 
 
 @dataclass(frozen=True, slots=True)
-class Refine:
+class SelfRefine:
     """At most so many rounds; it ends where the answer stays the same, nothing is found wrong, or a guide is content.
 
     `feedback`: what the next attempt is told. "none"; the policy's own critique ("self"); what the guide gives as its
@@ -33,10 +33,10 @@ class Refine:
     in which an answer can be read.
     """
 
-    rounds: int = 3
+    max_rounds: int = 3
     feedback: Literal["none", "self", "guide"] = "self"
-    enough: float = 1.0  # a guide's score that needs no refining
-    critique: str = CRITIQUE
+    stop_score: float = 1.0  # a guide's score that needs no refining
+    critique_template: str = CRITIQUE
     template: str = REFINE
     sampling: Sampling = Sampling(temperature=0.0, max_tokens=1024)
     prompt: Prompt = PLAIN
@@ -44,10 +44,10 @@ class Refine:
     def __post_init__(self) -> None:
         if self.feedback not in ("none", "self", "guide"):
             raise UnknownName("feedback", self.feedback, ("none", "self", "guide"))
-        if self.rounds < 1:
-            raise UsageError(f"rounds is {self.rounds}; to answer once, use a chain")
-        needs("critique", self.critique, "question", "answer")
-        needs("refine", self.template, "question", "answer", "feedback")
+        if self.max_rounds < 1:
+            raise UsageError(f"rounds is {self.max_rounds}; to answer once, use a chain")
+        require_slots("critique", self.critique_template, "question", "answer")
+        require_slots("refine", self.template, "question", "answer", "feedback")
 
     def unused(self) -> dict[str, str]:
         return {} if self.feedback == "self" else {"critique": f"feedback is {self.feedback}: give feedback=self"}
@@ -63,21 +63,21 @@ class Refine:
         except Interrupted:
             raise
         except PonderError as error:  # what there is decides
-            trace.spent = isinstance(error, Spent)
-            trace.failed = "" if trace.spent else str(error)
-            if not attempts and not trace.spent:
+            trace.budget_exhausted = isinstance(error, Spent)
+            trace.failed = "" if trace.budget_exhausted else str(error)
+            if not attempts and not trace.budget_exhausted:
                 raise
         trace.chosen = self._chosen(trace, attempts, scorer)
 
     async def _think(self, trace: Trace, inquiries: Inquiries, attempts: list[int], guide: Scorer | None) -> None:
-        root = self.prompt.root(trace, inquiries.policy)
+        root = self.prompt.root_step(trace, inquiries.policy)
         if not any(trace.steps[i].done for i in trace.children(root)):
             await generate(trace, root, inquiries.policy, self.sampling, last=True)
         ended = [i for i in trace.children(root) if trace.steps[i].done]
         if not (first := [i for i in ended if not trace.steps[i].pruned]):
             raise ModelError(f"there is nothing to refine: {trace.steps[ended[0]].pruned}")
         attempts.append(first[0])
-        while not await self._content(trace, attempts[-1], guide) and len(attempts) <= self.rounds:
+        while not await self._content(trace, attempts[-1], guide) and len(attempts) <= self.max_rounds:
             found = await self._faults(inquiries, attempts[-1], guide)
             if found is None:
                 return
@@ -95,7 +95,7 @@ class Refine:
         if guide.name not in trace.steps[step].scores:
             await evaluate(trace, [step], guide)
         score = trace.score(step, guide.name)
-        return score is not None and score >= self.enough
+        return score is not None and score >= self.stop_score
 
     async def _faults(self, inquiries: Inquiries, step: int, guide: Scorer | None) -> str | None:
         """What is wrong with an attempt; None where nothing is."""
@@ -104,19 +104,19 @@ class Refine:
             return ""
         if guide is not None and self.feedback == "guide":
             return trace.steps[step].scores[guide.name].reason
-        asked = Question(reworded(trace.problem, self.critique, answer=said(trace, step)), (step,))
-        (reply,) = await inquiries.answer(asked, self.sampling, aside=True)
-        text = said(trace, reply)
+        asked = FollowUpQuestion(reworded(trace.problem, self.critique_template, answer=text_after_thinking(trace, step)), (step,))
+        (reply,) = await inquiries.ask(asked, self.sampling, aside=True)
+        text = text_after_thinking(trace, reply)
         return None if text.lower().startswith("no mistakes") else text
 
     def _chosen(self, trace: Trace, attempts: list[int], guide: Scorer | None) -> int | None:
-        rated = best(trace, attempts, guide.name) if guide is not None else None
+        rated = best_step(trace, attempts, guide.name) if guide is not None else None
         if rated is not None or not attempts:
             return rated
-        return next((i for i in reversed(attempts) if reading.answer(trace, i) is not None), attempts[-1])
+        return next((i for i in reversed(attempts) if reading.answer_of_step(trace, i) is not None), attempts[-1])
 
 
 def _same(trace: Trace, a: int, b: int) -> bool:
     """The same answer, or the same words."""
-    one, two = reading.answer(trace, a), reading.answer(trace, b)
-    return said(trace, a).split() == said(trace, b).split() or (one is not None and one == two)
+    one, two = reading.answer_of_step(trace, a), reading.answer_of_step(trace, b)
+    return text_after_thinking(trace, a).split() == text_after_thinking(trace, b).split() or (one is not None and one == two)

@@ -37,7 +37,7 @@ class STaR:
         right = _right(trace, steps, scorer.name)
         if right is None and self.rationalise:
             hint = self.hint.replace("{answer}", str(trace.problem.answer))
-            steps = await self._sample(trace, Prompt(hint).root(trace, policy), policy, scorer)
+            steps = await self._sample(trace, Prompt(hint).root_step(trace, policy), policy, scorer)
             right = _right(trace, steps, scorer.name)
         trace.chosen = right
 

@@ -17,7 +17,7 @@ from ponder.errors import Interrupted, PonderError, Spent, UnknownName, UsageErr
 from ponder.protocols import Policy, Scorer
 from ponder.reason import reading
 from ponder.reason.operators import evaluate, expand, prune_undecided, vote
-from ponder.reason.operators.auto_cut import AUTO, AnyCut, AutoCut, settled_cut, shows, warn_if_uncut
+from ponder.reason.operators.auto_cut import AUTO, AnyCut, AutoCut, settled_cut, is_cut_probe, warn_if_uncut
 from ponder.reason.operators.reduce import REDUCTIONS, Reduction, path_score, rates_steps
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Step, Trace
@@ -25,11 +25,11 @@ from ponder.types import Sampling, Step, Trace
 DROPPED = "not kept"  # by the rule; a wider search may take it up again
 AHEAD = "only looked ahead"  # a step that was written to rate another
 
-Choice = Literal["weighted", "best", "majority"]
+AnswerChoice = Literal["weighted", "best", "majority"]
 
 
 @dataclass(slots=True)
-class Level:
+class SearchLevel:
     """What a rule decides on: the steps at one depth that have a rank, in the order of their parents."""
 
     depth: int
@@ -43,7 +43,7 @@ class Level:
 
 # How many continuations each live step gets, and how often each answer counts. A step of the level that is not named is
 # dropped; an answer of before that is not named stays as it was.
-Rule = Callable[[Level], Mapping[int, int]]
+AllocationRule = Callable[[SearchLevel], Mapping[int, int]]
 
 
 @dataclass(slots=True)
@@ -70,23 +70,23 @@ class Stepwise:
     sampling: Sampling = Sampling(max_tokens=1024)  # max_tokens: of the whole answer
     cut: AnyCut | None = AUTO  # where a step ends; AUTO: as what the model writes shows
     reduce: Reduction | None = None  # the scores of a path's steps as one; None: `by_default`
-    choose: Choice = "weighted"  # among the answers: a vote weighted by rank, the best rank, or a plain vote
+    choose: AnswerChoice = "weighted"  # among the answers: a vote weighted by rank, the best rank, or a plain vote
     prompt: Prompt = PLAIN
-    by_default: ClassVar[Reduction] = "last"  # as published for beams and DVTS (Snell et al., Beeching et al. 2024)
+    default_reduce: ClassVar[Reduction] = "last"  # as published for beams and DVTS (Snell et al., Beeching et al. 2024)
 
     def __post_init__(self) -> None:
         if self.reduce is not None and self.reduce not in REDUCTIONS:
             raise UnknownName("reduction of step scores", self.reduce, REDUCTIONS)
-        if self.choose not in get_args(Choice):
-            raise UnknownName("way to choose", self.choose, get_args(Choice))
+        if self.choose not in get_args(AnswerChoice):
+            raise UnknownName("way to choose", self.choose, get_args(AnswerChoice))
 
     def unused(self) -> dict[str, str]:
         """Settings that change nothing as the others stand, and why; also the guide, where it would not be asked."""
         return {} if self.cut is not None else {"reduce": "an answer is one step, with one score: give a cut"}
 
-    async def grow(self, trace: Trace, policy: Policy, guide: Scorer | None, width: int, rule: Rule) -> None:
+    async def run_search(self, trace: Trace, policy: Policy, guide: Scorer | None, width: int, rule: AllocationRule) -> None:
         """Search from `width` first steps on, and answer by what was found, also where a budget ends it early."""
-        search = _Search(trace, self.prompt.root(trace, policy), policy, guide)
+        search = _Search(trace, self.prompt.root_step(trace, policy), policy, guide)
         root, short = trace.steps[search.root], False
         root.pruned, root.visits = "", max(root.visits, width)
         try:
@@ -97,16 +97,16 @@ class Stepwise:
         except Spent:
             short = True
         trace.chosen = self.decide(trace, search.finished, search.rank)
-        trace.spent, trace.failed = short, "" if search.finished or short else _dead(trace)
+        trace.budget_exhausted, trace.failed = short, "" if search.finished or short else _dead(trace)
         if self.cut is not None:
             warn_if_uncut(trace)
 
-    async def _levels(self, search: _Search, rule: Rule) -> None:
+    async def _levels(self, search: _Search, rule: AllocationRule) -> None:
         trace, parents, depth = search.trace, [search.root], 0
         while parents:
             depth += 1
             short = await self._fill(search, parents)
-            groups = [branches(trace, p) for p in parents]
+            groups = [search_children(trace, p) for p in parents]
             fresh = [i for group in groups for i in group if _open(trace.steps[i])]
             if short is not None:  # what has come to its end counts; the others wait for their level
                 fresh = [i for i in fresh if trace.steps[i].done]
@@ -118,14 +118,14 @@ class Stepwise:
                 search.finished |= dict.fromkeys(ended, 1)
                 raise short
             live = [i for i in level if not trace.steps[i].done]
-            given = rule(Level(depth, parents, groups, live, ended, dict(search.finished), search.rank))
+            given = rule(SearchLevel(depth, parents, groups, live, ended, dict(search.finished), search.rank))
             self._settle(search, live, ended, given)
             parents = [i for i in live if trace.steps[i].visits]
 
     async def _fill(self, search: _Search, parents: Sequence[int]) -> Spent | None:
         """See to it that every parent has the continuations it was given."""
         trace = search.trace
-        counts = {p: trace.steps[p].visits - len(branches(trace, p)) for p in parents if not trace.steps[p].pruned}
+        counts = {p: trace.steps[p].visits - len(search_children(trace, p)) for p in parents if not trace.steps[p].pruned}
         lacking = {p: count for p, count in counts.items() if count > 0}
         if not lacking:
             return None
@@ -171,14 +171,14 @@ class Stepwise:
 
     async def rate(self, trace: Trace, steps: Sequence[int], policy: Policy, guide: Scorer | None) -> None:
         """Ask the guide about what it was not asked before; a step it cannot decide on is pruned."""
-        guide = self.needed(guide)
+        guide = self.require_guide(guide)
         await evaluate(trace, [i for i in steps if guide.name not in trace.steps[i].scores], guide)
         prune_undecided(trace, steps, guide.name)
 
     def rank(self, trace: Trace, step: int, guide: Scorer | None) -> float | None:
-        return path_score(trace, step, self.needed(guide).name, self.reduce or self.by_default)
+        return path_score(trace, step, self.require_guide(guide).name, self.reduce or self.default_reduce)
 
-    def needed(self, guide: Scorer | None) -> Scorer:
+    def require_guide(self, guide: Scorer | None) -> Scorer:
         if guide is None:
             name = type(self).__name__
             raise UsageError(f"{name} ranks steps by a guide: give a scorer (a reward or value model, a judge)")
@@ -193,21 +193,21 @@ class Stepwise:
         """The answer among those found; one that stands for several copies has as many votes."""
         steps = sorted(finished)
         if self.choose == "best":
-            return vote.best(steps, [rank[i] for i in steps])
-        weight = dict(zip(steps, self.weights([rank[i] for i in steps]), strict=True))
-        said = {i: reading.answer(trace, i) for i in steps}
+            return vote.best_answer(steps, [rank[i] for i in steps])
+        weight = dict(zip(steps, self.vote_weights([rank[i] for i in steps]), strict=True))
+        said = {i: reading.answer_of_step(trace, i) for i in steps}
         votes = [i for i in steps for _ in range(finished[i])]
         weights = [1.0 if self.choose == "majority" else weight[i] for i in votes]
-        won = vote.weighted([said[i] for i in votes], weights)
+        won = vote.weighted_answer([said[i] for i in votes], weights)
         givers = [i for i in steps if won is not None and said[i] == won]
-        return vote.best(givers, [rank[i] for i in givers])
+        return vote.best_answer(givers, [rank[i] for i in givers])
 
-    def weights(self, ranks: Sequence[float]) -> Sequence[float]:
+    def vote_weights(self, ranks: Sequence[float]) -> Sequence[float]:
         """What a vote counts."""
         return ranks
 
 
-def branches(trace: Trace, parent: int) -> list[int]:
+def search_children(trace: Trace, parent: int) -> list[int]:
     """The continuations of a step, without those that only looked ahead."""
     return [i for i in trace.children(parent) if trace.steps[i].pruned != AHEAD]
 
@@ -218,5 +218,5 @@ def _open(step: Step) -> bool:
 
 
 def _dead(trace: Trace) -> str:
-    reasons = Counter(s.pruned for s in trace.steps if s.pruned not in ("", DROPPED, AHEAD) and not shows(s))
+    reasons = Counter(s.pruned for s in trace.steps if s.pruned not in ("", DROPPED, AHEAD) and not is_cut_probe(s))
     return "no branch came to an answer" + "".join(f": {reason}" for reason, _ in reasons.most_common(1))

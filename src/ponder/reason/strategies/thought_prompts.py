@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 
 from ponder.errors import UsageError
-from ponder.reason.operators.self_evaluate import TREE_OF_THOUGHTS, VOTE, Scale
-from ponder.reason.operators.wording import needs, reworded
+from ponder.reason.operators.self_evaluate import TREE_OF_THOUGHTS, VOTE, RatingScale
+from ponder.reason.operators.wording import require_slots, reworded
 from ponder.types import Message, Problem
 from ponder.verify import after_thinking
 
@@ -36,7 +36,7 @@ likely or impossible."""
 
 
 @dataclass(frozen=True, slots=True)
-class Thoughts:
+class ThoughtPrompts:
     """Templates with the slots {question}, {thoughts} (all so far), {state} and {n}."""
 
     propose: str = PROPOSE
@@ -44,11 +44,11 @@ class Thoughts:
     answer: str = ANSWER  # asks for the answer: at the last depth, or where the state is `final`
     value_answer: str = ""  # rates an answer; empty: as any thought
     vote: str = VOTE
-    scale: Scale = TREE_OF_THOUGHTS
-    ends: str = r"(?im)^\W*(?:the )?(?:final )?answer\b"  # a thought that has this is an answer
-    state: str = ""  # a pattern with one group: {state} is what it finds in the last line; else that line
-    final: str = ""  # a state that needs nothing more but to be said as an answer
-    blank: bool = False  # an empty line is a thought too, as the published code has it
+    scale: RatingScale = TREE_OF_THOUGHTS
+    answer_pattern: str = r"(?im)^\W*(?:the )?(?:final )?answer\b"  # a thought that has this is an answer
+    state_pattern: str = ""  # a pattern with one group: {state} is what it finds in the last line; else that line
+    final_state: str = ""  # a state that needs nothing more but to be said as an answer
+    keep_blank_lines: bool = False  # an empty line is a thought too, as the published code has it
 
     def __post_init__(self) -> None:
         if not self.scale:
@@ -58,48 +58,48 @@ class Thoughts:
                 re.compile(getattr(self, name))
             except re.error as why:
                 raise UsageError(f"{name} is no regular expression: {why}") from None
-        needs("vote", self.vote, "choices")
+        require_slots("vote", self.vote, "choices")
 
-    def proposing(self, problem: Problem, thoughts: str, n: int, last: bool) -> list[Message]:
+    def propose_messages(self, problem: Problem, thoughts: str, n: int, last: bool) -> list[Message]:
         """Ask what to think next."""
         state = self.state_of(problem, thoughts)
-        ready = state == self.final if self.final else last
+        ready = state == self.final_state if self.final_state else last
         so_far = thoughts.strip() or "(nothing yet)"
         return reworded(problem, self.answer if ready else self.propose, thoughts=so_far, state=state, n=str(n))
 
-    def rating(self, problem: Problem, thoughts: str) -> list[Message]:
+    def value_messages(self, problem: Problem, thoughts: str) -> list[Message]:
         """Ask what the thinking so far is worth."""
         template = self.value_answer if self.value_answer and self.is_answer(thoughts) else self.value
         return reworded(problem, template, thoughts=thoughts.strip(), state=self.state_of(problem, thoughts))
 
-    def read(self, reply: str, n: int, last: bool = False) -> list[str]:
+    def parse_thoughts(self, reply: str, n: int, last: bool = False) -> list[str]:
         """The thoughts in a reply, one per line, at most n; 0: all. `last`: the answers in it, or all of it as one."""
         text = after_thinking(reply) or ""
         lines = text.split("\n")
-        kept = lines if self.blank else [t for line in lines if (t := _NUMBERED.sub("", line).strip())]
-        if last and kept and not self.final:
+        kept = lines if self.keep_blank_lines else [t for line in lines if (t := _NUMBERED.sub("", line).strip())]
+        if last and kept and not self.final_state:
             kept = [line for line in kept if self.is_answer(line)] or [text.strip()]
         return [line + "\n" for line in (kept[:n] if n else kept)]
 
     def is_answer(self, thought: str) -> bool:
-        return re.search(self.ends, thought) is not None
+        return re.search(self.answer_pattern, thought) is not None
 
     def state_of(self, problem: Problem, thoughts: str) -> str:
         """What the last line leaves to work with; before the first thought, the question."""
         lines = thoughts.strip().splitlines()
         if not lines:
-            return problem.bare.strip()
-        found = re.search(self.state, lines[-1]) if self.state else None
+            return problem.bare_question.strip()
+        found = re.search(self.state_pattern, lines[-1]) if self.state_pattern else None
         return found[1] if found else lines[-1]
 
 
 _NUMBERED = re.compile(r"^\s*(?:[-*•]|\(?\d{1,2}[.)])\s+(?=\S)")
 
-GENERAL = Thoughts()
+GENERAL = ThoughtPrompts()
 
 # Four numbers are to make 24; the question is the numbers alone. Three calculations, each of which says what is left,
 # then the expression. As in the paper, prompts show only what is left, not how it came about.
-GAME_OF_24 = Thoughts(
+GAME_OF_24 = ThoughtPrompts(
     propose="""Combine two of the numbers with +, -, * or / and write what is left. One line for each possibility.
 
 Numbers: 3 5 9 12
@@ -157,7 +157,7 @@ impossible
 Numbers: {question}
 {state}
 """,
-    state=r"left:\s*([^)]*)\)",
-    final="24",
-    blank=True,
+    state_pattern=r"left:\s*([^)]*)\)",
+    final_state="24",
+    keep_blank_lines=True,
 )

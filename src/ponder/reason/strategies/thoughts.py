@@ -10,15 +10,15 @@ from typing import Literal
 
 from ponder.errors import Interrupted, PonderError, Spent, UnknownName, UsageError
 from ponder.protocols import Policy, Scorer
-from ponder.reason.operators import evaluate, expand, prune, prune_undecided, write
+from ponder.reason.operators import evaluate, expand, prune, prune_undecided, insert_text
 from ponder.reason.operators.auto_cut import AUTO, AnyCut, AutoCut, settled_cut, warn_if_uncut
 from ponder.reason.operators.backtrack import backtrack
 from ponder.reason.operators.cut import Cut
-from ponder.reason.operators.inquire import Inquiries, Question
-from ponder.reason.operators.self_evaluate import value, votes
+from ponder.reason.operators.inquire import Inquiries, FollowUpQuestion
+from ponder.reason.operators.self_evaluate import value_thoughts, vote_on_thoughts
 from ponder.reason.operators.until import until_spent
 from ponder.reason.prompts import PLAIN, Prompt
-from ponder.reason.strategies.thought_prompts import GAME_OF_24, GENERAL, Thoughts
+from ponder.reason.strategies.thought_prompts import GAME_OF_24, GENERAL, ThoughtPrompts
 from ponder.types import Sampling, Score, Trace
 
 # Why a thought is left, by breadth and by depth; a wider search or a lower threshold takes it up again.
@@ -38,13 +38,13 @@ class TreeOfThoughts:
     generation: Literal["propose", "sample"] = "propose"
     evaluation: Literal["value", "vote"] = "value"
     depth: int = 4
-    keep: int = 5
-    n: int = 5  # thoughts after a thought; for proposals 0 means all that there are
-    evaluations: int = 3
+    beam_width: int = 5
+    thoughts_per_step: int = 5  # thoughts after a thought; for proposals 0 means all that there are
+    evaluations_per_thought: int = 3
     threshold: float = 0.0
-    answers: int = 1
-    most: int = 100
-    wording: Thoughts = GENERAL
+    max_answers: int = 1
+    max_expansions: int = 100
+    prompts: ThoughtPrompts = GENERAL
     cut: AnyCut = AUTO  # of a sampled thought
     sampling: Sampling = Sampling(temperature=0.7, max_tokens=1024)
     prompt: Prompt = PLAIN  # what sampled thoughts follow
@@ -57,8 +57,8 @@ class TreeOfThoughts:
         for name in ("depth", "keep", "evaluations", "answers", "most"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}; a tree of thoughts needs at least 1")
-        if self.n < 0 or (self.n == 0 and self.generation == "sample"):
-            raise UsageError(f"n is {self.n}; give the number of thoughts to sample after each")
+        if self.thoughts_per_step < 0 or (self.thoughts_per_step == 0 and self.generation == "sample"):
+            raise UsageError(f"n is {self.thoughts_per_step}; give the number of thoughts to sample after each")
 
     def unused(self) -> dict[str, str]:
         first = ("threshold", "answers", "most") if self.search == "bfs" else ("keep",)
@@ -68,7 +68,7 @@ class TreeOfThoughts:
         return out
 
     async def __call__(self, trace: Trace, policy: Policy, scorer: Scorer | None = None) -> None:
-        root = self.prompt.root(trace, policy)
+        root = self.prompt.root_step(trace, policy)
         tree = _Tree(self, trace, root, policy, scorer, Inquiries(trace, policy))
         with until_spent(trace):
             if self.generation == "sample":
@@ -97,9 +97,9 @@ class TreeOfThoughts:
                 return
             await tree.rate(candidates)
             known = [c for c in candidates if tree.trace.steps[c].pruned in ("", DROPPED, POOR)]
-            ranked = sorted(known, key=tree.worth, reverse=True)  # stable: the first of equals stays first
-            beam = ranked[: self.keep]
-            tree.leave(ranked[self.keep :], DROPPED, keep=beam)
+            ranked = sorted(known, key=tree.thought_value, reverse=True)  # stable: the first of equals stays first
+            beam = ranked[: self.beam_width]
+            tree.prune_and_keep(ranked[self.beam_width :], DROPPED, keep=beam)
 
     async def _depth_first(self, tree: _Tree) -> None:
         at: int | None = tree.root
@@ -108,17 +108,17 @@ class TreeOfThoughts:
         def ways(step: int) -> list[int]:
             return [c for c in tree.thoughts(step) if c not in opened and not tree.trace.steps[c].pruned]
 
-        while at is not None and len(opened) - answered <= self.most:
+        while at is not None and len(opened) - answered <= self.max_expansions:
             if tree.trace.steps[at].done:
                 answered += 1
-                if answered >= self.answers:
+                if answered >= self.max_answers:
                     return
             else:
                 await self._open(tree, at, level[at] + 1)
             fork = backtrack(tree.trace, at, lambda step: bool(ways(step)))
             at = None
             if fork is not None:
-                at = max(ways(fork), key=tree.worth)
+                at = max(ways(fork), key=tree.thought_value)
                 level[at] = level[fork] + 1
                 opened.add(at)
 
@@ -134,8 +134,8 @@ class TreeOfThoughts:
                 raise
             prune(tree.trace, [at], str(error))
         found = tree.thoughts(at)
-        poor = [c for c in found if tree.worth(c) <= self.threshold]
-        tree.leave(poor, POOR, keep=[c for c in found if c not in poor])
+        poor = [c for c in found if tree.thought_value(c) <= self.threshold]
+        tree.prune_and_keep(poor, POOR, keep=[c for c in found if c not in poor])
 
 
 @dataclass(slots=True)
@@ -158,9 +158,9 @@ class _Tree:
     def thoughts(self, step: int) -> list[int]:
         """Those that can be rated: what a branch failed with is none."""
         steps = self.trace.steps
-        return [c for c in self.trace.children(step) if not steps[c].aside and steps[c].pruned in ("", DROPPED, POOR)]
+        return [c for c in self.trace.children(step) if not steps[c].meta and steps[c].pruned in ("", DROPPED, POOR)]
 
-    def worth(self, step: int) -> float:
+    def thought_value(self, step: int) -> float:
         """Of words and votes a thought that nobody could rate has none; a guide's scores may lie below 0."""
         score = self.trace.score(step, self.by)
         return score if score is not None else 0.0 if self.guide is None else -math.inf
@@ -170,20 +170,20 @@ class _Tree:
         how, trace = self.how, self.trace
         last = level == how.depth
         if how.generation == "sample":
-            lacking = [max(0, how.n - sum(not trace.steps[c].aside for c in trace.children(p))) for p in parents]
+            lacking = [max(0, how.thoughts_per_step - sum(not trace.steps[c].meta for c in trace.children(p))) for p in parents]
             some = [(p, n) for p, n in zip(parents, lacking, strict=True) if n]
             if some:
                 most = how.sampling.max_tokens  # of a whole answer, so the last thought gets what is left
                 assert not isinstance(how.cut, AutoCut)  # it was settled before the first level
-                cut = Cut(tokens=most, longest=most + 1) if last else how.cut
+                cut = Cut(tokens=most, max_step_tokens=most + 1) if last else how.cut
                 starts, counts = zip(*some, strict=True)
                 await expand(trace, starts, self.policy, how.sampling, counts, cut=cut, last=last)
             for p in parents:
                 for c in self.thoughts(p):
-                    trace.steps[c].last = last or how.wording.is_answer(trace.steps[c].text)
+                    trace.steps[c].last = last or how.prompts.is_answer(trace.steps[c].text)
             return
-        asked = [Question(how.wording.proposing(trace.problem, trace.text(p), how.n, last), (p,)) for p in parents]
-        replies = await self.inquiries.answers(asked, how.sampling, aside=True)
+        asked = [FollowUpQuestion(how.prompts.propose_messages(trace.problem, trace.text(p), how.thoughts_per_step, last), (p,)) for p in parents]
+        replies = await self.inquiries.ask_all(asked, how.sampling, aside=True)
         for p, reply in zip(parents, replies, strict=True):
             if isinstance(reply, PonderError):
                 prune(trace, [p], str(reply))
@@ -194,12 +194,12 @@ class _Tree:
         """The lines of a reply as thoughts, which cite it; once."""
         if any(self.trace.steps[c].cites == (reply,) for c in self.trace.children(parent)):
             return
-        lines = self.how.wording.read(self.trace.steps[reply].text, self.how.n, last)
+        lines = self.how.prompts.parse_thoughts(self.trace.steps[reply].text, self.how.thoughts_per_step, last)
         if not lines:
             prune(self.trace, [parent], "no thought was proposed after it")
         for line in lines:
-            i = write(self.trace, parent, line, self.policy, cites=(reply,))
-            self.trace.steps[i].last = last or self.how.wording.is_answer(line)
+            i = insert_text(self.trace, parent, line, self.policy, cites=(reply,))
+            self.trace.steps[i].last = last or self.how.prompts.is_answer(line)
 
     async def rate(self, steps: Sequence[int]) -> None:
         """What each is worth. Of equal thoughts only the first is: the same beam twice would be no search."""
@@ -224,11 +224,11 @@ class _Tree:
     async def _self_rated(self, steps: Sequence[int]) -> list[Score]:
         how, problem = self.how, self.trace.problem
         if how.evaluation == "vote":
-            return await votes(self.inquiries, steps, how.sampling, how.evaluations, how.wording.vote)
-        asked = [Question(how.wording.rating(problem, self.trace.text(i)), (i,)) for i in steps]
-        return await value(self.inquiries, asked, how.sampling, how.evaluations, how.wording.scale)
+            return await vote_on_thoughts(self.inquiries, steps, how.sampling, how.evaluations_per_thought, how.prompts.vote)
+        asked = [FollowUpQuestion(how.prompts.value_messages(problem, self.trace.text(i)), (i,)) for i in steps]
+        return await value_thoughts(self.inquiries, asked, how.sampling, how.evaluations_per_thought, how.prompts.scale)
 
-    def leave(self, steps: Sequence[int], why: str, keep: Sequence[int]) -> None:
+    def prune_and_keep(self, steps: Sequence[int], why: str, keep: Sequence[int]) -> None:
         prune(self.trace, steps, why)
         for i in keep:
             if self.trace.steps[i].pruned in (DROPPED, POOR):
@@ -238,8 +238,8 @@ class _Tree:
         """The answer worth most, the first of equals; where there is none, the thought that is."""
         rated = [i for i in self.rated if not self.trace.steps[i].pruned]
         answers = [i for i in rated if self.trace.steps[i].done]
-        return max(answers or rated, key=self.worth, default=None)
+        return max(answers or rated, key=self.thought_value, default=None)
 
 
 # The paper's Game of 24: all proposals, three value calls, the best five of each of four levels.
-TOT_24 = TreeOfThoughts(n=0, wording=GAME_OF_24, sampling=Sampling(temperature=0.7, max_tokens=1000))
+TOT_24 = TreeOfThoughts(thoughts_per_step=0, prompts=GAME_OF_24, sampling=Sampling(temperature=0.7, max_tokens=1000))

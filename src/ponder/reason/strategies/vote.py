@@ -10,15 +10,15 @@ from ponder.errors import Interrupted, PonderError, Spent, UnknownName, UsageErr
 from ponder.protocols import Policy, Scorer
 from ponder.reason import reading
 from ponder.reason.operators import evaluate, generate, vote
-from ponder.reason.operators.chained import tip
-from ponder.reason.operators.complete import complete
-from ponder.reason.operators.confidence import confidence
-from ponder.reason.operators.settled import leads, unbeatable
+from ponder.reason.operators.chained import chain_end
+from ponder.reason.operators.complete import resume_truncated
+from ponder.reason.operators.confidence import answer_confidence
+from ponder.reason.operators.settled import leader_probability, unbeatable
 from ponder.reason.prompts import PLAIN, Prompt
 from ponder.types import Sampling, Trace
 
-Weight = Literal["count", "score", "likelihood", "entropy", "gini"]
-Stopping = Literal["", "settled", "beta"]
+VoteWeight = Literal["count", "score", "likelihood", "entropy", "gini"]
+EarlyStopping = Literal["", "settled", "beta"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,31 +32,31 @@ class Vote:
     """
 
     n: int = 8
-    weight: Weight = "count"
-    stop: Stopping = ""
-    round: int = 1
-    sure: float = 0.95
+    weight: VoteWeight = "count"
+    early_stopping: EarlyStopping = ""
+    chains_per_round: int = 1
+    min_leader_probability: float = 0.95
     sampling: Sampling = Sampling()
     prompt: Prompt = PLAIN
 
     def __post_init__(self) -> None:
         if self.n < 1:
             raise UsageError(f"n is {self.n}; a vote needs at least one chain")
-        if self.round < 1:
-            raise UsageError(f"round is {self.round}; at least one chain must be drawn at a time")
-        if not 0.5 < self.sure < 1:
-            raise UsageError(f"sure is {self.sure}; it is a probability between 0.5 and 1")
-        for what, kind in (("weight", Weight), ("stop", Stopping)):
+        if self.chains_per_round < 1:
+            raise UsageError(f"round is {self.chains_per_round}; at least one chain must be drawn at a time")
+        if not 0.5 < self.min_leader_probability < 1:
+            raise UsageError(f"sure is {self.min_leader_probability}; it is a probability between 0.5 and 1")
+        for what, kind in (("weight", VoteWeight), ("stop", EarlyStopping)):
             if getattr(self, what) not in get_args(kind):
                 raise UnknownName(what, getattr(self, what), [k for k in get_args(kind) if k])
-        if self.stop == "beta" and self.weight != "count":
+        if self.early_stopping == "beta" and self.weight != "count":
             raise UsageError("the beta rule counts votes: take weight='count', or stop='settled'")
 
     def unused(self) -> dict[str, str]:
         out = {} if self.weight == "score" else {"guide": f"votes weigh by {self.weight}: give weight=score"}
-        if not self.stop:
+        if not self.early_stopping:
             out["round"] = "all chains are drawn at once: give stop=settled or stop=beta"
-        if self.stop != "beta":
+        if self.early_stopping != "beta":
             out["sure"] = "it is of the stopping rule beta: give stop=beta"
         return out
 
@@ -64,16 +64,16 @@ class Vote:
         if self.weight == "score" and scorer is None:
             raise UsageError("a vote weighted by score needs a guide: give a scorer, or weight by count")
         sampling, spent, why = self.sampling, False, ""
-        if self.weight in ("entropy", "gini") and self.weight not in sampling.measures:
-            sampling = replace(sampling, measures=(*sampling.measures, self.weight))
-        root = self.prompt.root(trace, policy)
+        if self.weight in ("entropy", "gini") and self.weight not in sampling.token_stats:
+            sampling = replace(sampling, token_stats=(*sampling.token_stats, self.weight))
+        root = self.prompt.root_step(trace, policy)
         votes: dict[int, tuple[str | None, float | None]] = {}  # what each chain answers, and what that weighs
         try:
-            await complete(trace, _chains(trace, root), policy, sampling)
+            await resume_truncated(trace, _chains(trace, root), policy, sampling)
             await self._count(trace, root, scorer, votes)
             while (left := self.n - len(_chains(trace, root))) > 0 and not self._over(votes, left):
                 try:
-                    n = min(left, self.round) if self.stop else left
+                    n = min(left, self.chains_per_round) if self.early_stopping else left
                     await generate(trace, root, policy, sampling, n, last=True)
                 except (Interrupted, Spent):
                     raise
@@ -86,11 +86,11 @@ class Vote:
         except Spent:
             spent = True
         answers, weights = [a for a, _ in votes.values()], [w for _, w in votes.values()]
-        won = vote.weighted(answers, weights)
+        won = vote.weighted_answer(answers, weights)
         trace.chosen = next((i for i, (a, w) in votes.items() if won is not None and a == won and w is not None), None)
         if votes and not any(w is not None for w in weights):
             why = self._weightless(trace, next(iter(votes)), scorer)
-        trace.spent, trace.failed = spent, why if won is None else ""
+        trace.budget_exhausted, trace.failed = spent, why if won is None else ""
 
     async def _count(
         self, trace: Trace, root: int, guide: Scorer | None, votes: dict[int, tuple[str | None, float | None]]
@@ -99,16 +99,16 @@ class Vote:
         fresh = [i for i in _chains(trace, root) if i not in votes and not trace.steps[i].pruned]
         if self.weight == "score" and guide is not None:
             await evaluate(trace, [i for i in fresh if guide.name not in trace.steps[i].scores], guide)
-        votes |= {i: (reading.answer(trace, i), self._weight(trace, i, guide)) for i in fresh}
+        votes |= {i: (reading.answer_of_step(trace, i), self._weight(trace, i, guide)) for i in fresh}
 
     def _weight(self, trace: Trace, step: int, guide: Scorer | None) -> float | None:
         if self.weight == "count":
             return 1.0
         if self.weight != "score":
-            return confidence(trace, step, self.weight)
+            return answer_confidence(trace, step, self.weight)
         assert guide is not None
         score = trace.score(step, guide.name)
-        if self.stop and score is not None and not 0 <= score <= 1:
+        if self.early_stopping and score is not None and not 0 <= score <= 1:
             raise UsageError(
                 f"{guide.name} scored {score:g}; a vote can be settled early only where no score is above 1 or below 0:"
                 " leave out the stop rule, or take a guide that gives probabilities"
@@ -117,11 +117,11 @@ class Vote:
 
     def _over(self, votes: dict[int, tuple[str | None, float | None]], left: int) -> bool:
         answers, weights = [a for a, _ in votes.values()], [w for _, w in votes.values()]
-        if self.stop == "settled":
+        if self.early_stopping == "settled":
             return unbeatable(answers, weights, left)
-        if self.stop == "beta":
+        if self.early_stopping == "beta":
             (_, first), (_, second) = [*Counter(a for a in answers if a is not None).most_common(2), *_NOBODY][:2]
-            return leads(first, second) >= self.sure
+            return leader_probability(first, second) >= self.min_leader_probability
         return False
 
     def _weightless(self, trace: Trace, step: int, guide: Scorer | None) -> str:
@@ -132,7 +132,7 @@ class Vote:
 
 def _chains(trace: Trace, root: int) -> list[int]:
     """The ends of those that go from the prompt to an end: another strategy may have begun with a step."""
-    return [tip(trace, i) for i in trace.children(root) if trace.steps[i].done]
+    return [chain_end(trace, i) for i in trace.children(root) if trace.steps[i].done]
 
 
 _NOBODY = [("", 0), ("", 0)]

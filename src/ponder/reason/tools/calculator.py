@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ponder.reason.reading import canonical
-from ponder.reason.tools.tool import Call
-from ponder.verify import Number, evaluate
+from ponder.reason.reading import canonical_number
+from ponder.reason.tools.tool import ToolCall
+from ponder.verify import Number, evaluate_arithmetic
 
 _GROUPED = re.compile(r"(?<![0-9.])([0-9]{1,3}(?:,[0-9]{3})+)(?![0-9])")
 
@@ -17,22 +17,22 @@ def calculate(expression: str) -> str:
     """The value of an expression in numbers, + - * / and brackets: a decimal where it ends, else a fraction and its
     first digits. What cannot be read is said, in square brackets."""
     plain = _GROUPED.sub(lambda m: m[1].replace(",", ""), expression).strip().removesuffix("=").strip()
-    found = evaluate(plain, decimals=True)
+    found = evaluate_arithmetic(plain, allow_decimals=True)
     if found.value is None:
         return f"[cannot calculate this ({found.reason}): use numbers, + - * / and brackets]"
-    exact = canonical(Number(found.value))
+    exact = canonical_number(Number(found.value))
     return f"{exact} = {float(found.value):.12g}..." if "/" in exact else exact
 
 
 @dataclass(frozen=True, slots=True)
-class Calculator:
-    begin: str = "<calc>"
-    end: str = "</calc>"
-    shown: str = "<result>{result}</result>"
-    about: str = (
+class CalculatorTool:
+    start_marker: str = "<calc>"
+    end_marker: str = "</calc>"
+    result_template: str = "<result>{result}</result>"
+    description: str = (
         "You have a calculator: write an expression as <calc>12 * (3 + 4)</calc>, and its value follows as "
         "<result>84</result>. Never write a result yourself."
     )
 
-    async def __call__(self, said: str, earlier: Sequence[Call]) -> str:
+    async def __call__(self, said: str, earlier: Sequence[ToolCall]) -> str:
         return calculate(said)

@@ -9,7 +9,7 @@ from typing import Literal
 
 from ponder.errors import UnknownName
 from ponder.types import Score, Trace
-from ponder.verify.form.steps import MOST, equations
+from ponder.verify.form.steps import MAX_EQUATIONS, check_equations
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class SumChecker:
     """
 
     scope: Literal["step", "path"] = "step"
-    silent: float | None = 1.0
+    score_without_equations: float | None = 1.0
 
     def __post_init__(self) -> None:
         if self.scope not in ("step", "path"):
@@ -32,12 +32,12 @@ class SumChecker:
         return "sums"
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        return [self.judge(trace.steps[i].text if self.scope == "step" else trace.text(i)) for i in steps]
+        return [self.grade(trace.steps[i].text if self.scope == "step" else trace.text(i)) for i in steps]
 
-    def judge(self, text: str) -> Score:
-        found = {"".join(e.written.split()): e for e in islice(equations(text), MOST)}
+    def grade(self, text: str) -> Score:
+        found = {"".join(e.written.split()): e for e in islice(check_equations(text), MAX_EQUATIONS)}
         if not found:
-            return Score(self.silent, "no equation to check")
+            return Score(self.score_without_equations, "no equation to check")
         wrong = [e.written for e in found.values() if not e.right]
         first = f"; the first wrong one: {wrong[0][:60]}" if wrong else ""
         return Score(1 - len(wrong) / len(found), f"{len(found) - len(wrong)} of {len(found)} equations hold{first}")

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ponder.reason.tools.tool import Call
+from ponder.reason.tools.tool import ToolCall
 from ponder.verify.code.tools import run_python
 
 # How a cell ends that must not be run again: it would take as long, or as much, once more.
@@ -23,21 +23,21 @@ for _cell in {cells!r}:
 
 
 @dataclass(frozen=True, slots=True)
-class Python:
+class PythonTool:
     """What a cell prints, and the value of its last line. `session`: names of earlier cells are known, since those are
     run again before it, in silence; nothing else is kept between runs."""
 
-    begin: str = "```python\n"
-    end: str = "```"
-    shown: str = "\n```output\n{result}\n```\n"
+    start_marker: str = "```python\n"
+    end_marker: str = "```"
+    result_template: str = "\n```output\n{result}\n```\n"
     session: bool = True
-    about: str = (
+    description: str = (
         "You have a Python interpreter: write code between ```python and ```, and what it prints follows as "
         "```output. Never write an output yourself."
     )
 
-    async def __call__(self, said: str, earlier: Sequence[Call]) -> str:
-        cells = [c.said for c in earlier if not any(mark in c.result for mark in _COSTLY)] if self.session else []
+    async def __call__(self, said: str, earlier: Sequence[ToolCall]) -> str:
+        cells = [c.arguments for c in earlier if not any(mark in c.result for mark in _COSTLY)] if self.session else []
         before = f"exec({_AGAIN.format(cells=cells)!r})\n" if cells else ""
         found = await asyncio.to_thread(run_python, before + said)
         return found.strip("\n") or "[nothing was printed]"

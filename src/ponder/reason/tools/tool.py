@@ -6,45 +6,45 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 
-class Call(NamedTuple):
+class ToolCall(NamedTuple):
     """What stood between the marks, and what came of it."""
 
-    said: str
+    arguments: str
     result: str
 
 
 class Tool(Protocol):
     @property
-    def begin(self) -> str: ...
+    def start_marker(self) -> str: ...
 
     @property
-    def end(self) -> str: ...
+    def end_marker(self) -> str: ...
 
     @property
-    def shown(self) -> str:
+    def result_template(self) -> str:
         """How a result stands in the thought: a text with {result}."""
         ...
 
     @property
-    def about(self) -> str:
+    def description(self) -> str:
         """What a policy is told of it."""
         ...
 
-    async def __call__(self, said: str, earlier: Sequence[Call]) -> str:
+    async def __call__(self, said: str, earlier: Sequence[ToolCall]) -> str:
         """The result, or what went wrong, as text; it does not raise. `earlier`: its calls before, in this thought."""
         ...
 
 
-def is_open(text: str, tool: Tool) -> bool:
+def has_open_call(text: str, tool: Tool) -> bool:
     """Did a call begin that has not ended?"""
-    start = text.rfind(tool.begin)
-    return start >= 0 and tool.end not in text[start + len(tool.begin) :]
+    start = text.rfind(tool.start_marker)
+    return start >= 0 and tool.end_marker not in text[start + len(tool.start_marker) :]
 
 
-def last_call(text: str, tool: Tool) -> str | None:
+def last_complete_call(text: str, tool: Tool) -> str | None:
     """The last call in a text; None where there is none, or it is not complete."""
-    start = text.rfind(tool.begin)
+    start = text.rfind(tool.start_marker)
     if start < 0:
         return None
-    said, end, _ = text[start + len(tool.begin) :].partition(tool.end)
+    said, end, _ = text[start + len(tool.start_marker) :].partition(tool.end_marker)
     return said if end else None

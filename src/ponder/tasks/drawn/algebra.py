@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ponder.errors import TaskError
 from ponder.tasks.asked import AskedNumber
-from ponder.tasks.drawn.procedural import at_least, at_most
+from ponder.tasks.drawn.procedural import require_at_least, require_at_most
 from ponder.tasks.drawn.vocabulary import NAMES
 
 Equation = tuple[int, ...]  # the coefficient of each unknown, then what their sum comes to
@@ -42,9 +42,9 @@ class Algebra(AskedNumber[Story]):
     largest: int = 30
 
     def check(self) -> None:
-        at_least(1, unknowns=self.unknowns)
-        at_most(3, unknowns=self.unknowns)
-        at_least(5, largest=self.largest)
+        require_at_least(1, unknowns=self.unknowns)
+        require_at_most(3, unknowns=self.unknowns)
+        require_at_least(5, largest=self.largest)
 
     @property
     def name(self) -> str:
@@ -193,11 +193,11 @@ def _receipts(count: int) -> Callable[[random.Random, int], Story]:
         goods = rng.sample(THINGS, count)
         equations = tuple((*row, sum(n * p for n, p in zip(row, prices, strict=True))) for row in bought)
         lines = [
-            f"{_and([_of(n, thing) for n, thing in zip(row[:-1], goods, strict=True)])} cost ${row[-1]}."
+            f"{_and([_counted_things(n, thing) for n, thing in zip(row[:-1], goods, strict=True)])} cost ${row[-1]}."
             for row in equations
         ]
         asked = rng.randrange(count)
-        text = f"{' '.join(lines)} How many dollars does one {_one(goods[asked])} cost?"
+        text = f"{' '.join(lines)} How many dollars does one {_singular(goods[asked])} cost?"
         return Story(f"receipts-{count}", text, equations, asked)
 
     return receipts
@@ -264,12 +264,12 @@ def _years(count: int) -> str:
     return "1 year" if count == 1 else f"{count} years"
 
 
-def _one(things: str) -> str:
+def _singular(things: str) -> str:
     return {"scarves": "scarf"}.get(things, things.removesuffix("s"))
 
 
-def _of(count: int, things: str) -> str:
-    return f"{count} {_one(things) if count == 1 else things}"
+def _counted_things(count: int, things: str) -> str:
+    return f"{count} {_singular(things) if count == 1 else things}"
 
 
 def _and(parts: list[str]) -> str:

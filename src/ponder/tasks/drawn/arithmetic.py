@@ -7,11 +7,11 @@ import re
 from dataclasses import dataclass
 
 from ponder.errors import TaskError
-from ponder.tasks.drawn.procedural import Procedural, at_least, at_most
+from ponder.tasks.drawn.procedural import Procedural, require_at_least, require_at_most
 from ponder.tasks.styled import Styled
 from ponder.types import Problem
-from ponder.verify import FORMS, FinalNumber, Form, evaluate
-from ponder.verify.style import Wanted
+from ponder.verify import ANSWER_FORMS, FinalNumber, AnswerForm, evaluate_arithmetic
+from ponder.verify.style import AnswerSpec
 
 MOST_TERMS = 12  # what `evaluate` reads in 200 characters, with room to spare
 
@@ -20,8 +20,8 @@ MOST_TERMS = 12  # what `evaluate` reads in 200 characters, with room to spare
 class Arithmetic(Styled, Procedural[str]):
     """An expression of so many integers from 1 to `largest`, with at most one pair of brackets."""
 
-    WANTED = Wanted(
-        "the final number", ("bare", *(f for f in FORMS if f != "bare")), own="Answer with the number only.", joint=" "
+    ANSWER_SPEC = AnswerSpec(
+        "the final number", ("bare", *(f for f in ANSWER_FORMS if f != "bare")), plain_instruction="Answer with the number only.", separator=" "
     )
     LEVELS = (
         {"terms": 2, "largest": 10, "brackets": False},
@@ -35,12 +35,12 @@ class Arithmetic(Styled, Procedural[str]):
     largest: int = 20
     brackets: bool = True
     prompt: str = "What is {expression}?"
-    forms: tuple[Form, ...] = ()  # none: those of the style; the first is how gold is written
+    forms: tuple[AnswerForm, ...] = ()  # none: those of the style; the first is how gold is written
 
     def check(self) -> None:
-        at_least(2, terms=self.terms, largest=self.largest)
-        at_most(MOST_TERMS, terms=self.terms)
-        at_most(10**6, largest=self.largest)
+        require_at_least(2, terms=self.terms, largest=self.largest)
+        require_at_most(MOST_TERMS, terms=self.terms)
+        require_at_most(10**6, largest=self.largest)
 
     @property
     def name(self) -> str:
@@ -48,7 +48,7 @@ class Arithmetic(Styled, Procedural[str]):
 
     @property
     def verifier(self) -> FinalNumber:
-        return FinalNumber(self.reads)
+        return FinalNumber(self.answer_forms)
 
     def draw(self, rng: random.Random) -> str:
         words = [str(rng.randint(1, self.largest)) for _ in range(self.terms)]
@@ -67,11 +67,11 @@ class Arithmetic(Styled, Procedural[str]):
         return " ".join([*sorted(re.findall(r"[0-9]+", item), key=int), *sorted(re.findall(r"[-+*]", item))])
 
     def problem(self, item: str, id: str) -> Problem:
-        value = evaluate(item).value
+        value = evaluate_arithmetic(item).value
         if value is None:
             raise TaskError(f"arithmetic drew {item!r}, which cannot be evaluated; please report this")
         text = self.prompt.format(expression=item)
-        return self.posed(id, text, str(value), {"terms": self.terms, "expression": item})
+        return self.make_problem(id, text, str(value), {"terms": self.terms, "expression": item})
 
     def gold(self, problem: Problem) -> str:
-        return self.stated(problem.answer)
+        return self.gold_completion(problem.answer)

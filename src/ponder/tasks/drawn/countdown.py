@@ -10,11 +10,11 @@ from itertools import permutations
 
 from ponder import verify
 from ponder.errors import TaskError
-from ponder.tasks.drawn.procedural import Procedural, at_least, at_most
+from ponder.tasks.drawn.procedural import Procedural, require_at_least, require_at_most
 from ponder.tasks.styled import Styled
 from ponder.types import Problem
-from ponder.verify import Form
-from ponder.verify.style import Wanted
+from ponder.verify import AnswerForm
+from ponder.verify.style import AnswerSpec
 
 Puzzle = tuple[tuple[int, ...], int]  # numbers, target
 
@@ -25,8 +25,8 @@ MOST_NUMBERS = 6  # the solver's work grows about thirtyfold with each number
 class Countdown(Styled, Procedural[Puzzle]):
     """Numbers from 1 to `largest` and a target from 1 to `highest` that an expression over all of them reaches."""
 
-    WANTED = Wanted("the expression", ("tag", "boxed", "line"), joint=" ")
-    STYLE = "answer"
+    ANSWER_SPEC = AnswerSpec("the expression", ("tag", "boxed", "line"), separator=" ")
+    DEFAULT_STYLE = "answer"
     LEVELS = (
         {"numbers": 2, "largest": 20, "highest": 50},
         {"numbers": 3, "largest": 20, "highest": 100},
@@ -39,20 +39,20 @@ class Countdown(Styled, Procedural[Puzzle]):
     highest: int = 100
     use_all: bool = True
     prompt: str = "Use the numbers {numbers} {times} with + - * / and brackets to make {target}."
-    forms: tuple[Form, ...] = ()  # none: those of the style; the first is how gold is written
+    forms: tuple[AnswerForm, ...] = ()  # none: those of the style; the first is how gold is written
 
     def check(self) -> None:
-        at_least(2, numbers=self.numbers, largest=self.largest, highest=self.highest)
-        at_most(MOST_NUMBERS, numbers=self.numbers)
-        at_most(10**6, largest=self.largest, highest=self.highest)
+        require_at_least(2, numbers=self.numbers, largest=self.largest, highest=self.highest)
+        require_at_most(MOST_NUMBERS, numbers=self.numbers)
+        require_at_most(10**6, largest=self.largest, highest=self.highest)
 
     @property
     def name(self) -> str:
         return "countdown"
 
     @property
-    def verifier(self) -> verify.Countdown:
-        return verify.Countdown(self.use_all, self.reads)
+    def verifier(self) -> verify.CountdownVerifier:
+        return verify.CountdownVerifier(self.use_all, self.answer_forms)
 
     def draw(self, rng: random.Random) -> Puzzle:
         while True:  # a good part of all draws will do, 1 * 1 * 1 = 1 at the least
@@ -70,7 +70,7 @@ class Countdown(Styled, Procedural[Puzzle]):
         times = "exactly once each" if self.use_all else "at most once each"
         text = self.prompt.format(numbers=", ".join(map(str, numbers)), target=target, times=times)
         answer = {"numbers": list(numbers), "target": target}
-        return self.posed(id, text, answer, {"numbers": self.numbers})
+        return self.make_problem(id, text, answer, {"numbers": self.numbers})
 
     def solution(self, problem: Problem) -> str:
         """One expression over all the numbers that solves it."""
@@ -80,7 +80,7 @@ class Countdown(Styled, Procedural[Puzzle]):
         return found
 
     def gold(self, problem: Problem) -> str:
-        return self.stated(self.solution(problem))
+        return self.gold_completion(self.solution(problem))
 
 
 def _reached(rng: random.Random, numbers: Sequence[int]) -> Fraction:

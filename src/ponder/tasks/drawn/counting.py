@@ -10,21 +10,21 @@ from itertools import pairwise
 from typing import Any, Literal, NamedTuple, get_args
 
 from ponder.tasks.asked import AskedNumber, known_kinds
-from ponder.tasks.drawn.procedural import at_least, at_most
+from ponder.tasks.drawn.procedural import require_at_least, require_at_most
 from ponder.tasks.drawn.vocabulary import WORDS
 
 Kind = Literal["letter", "vowels", "word", "even", "above", "multiples", "distinct", "longest-run", "inversions"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
-class Item(NamedTuple):
+class CountingItem(NamedTuple):
     kind: Kind
     things: tuple[str, ...]
-    asked: str = ""  # the letter, word or number that is asked about
+    target: str = ""  # the letter, word or number that is asked about
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counting(AskedNumber[Item]):
+class Counting(AskedNumber[CountingItem]):
     """Lists of `length` words or numbers, and one thing to count in them."""
 
     LEVELS = (
@@ -38,41 +38,41 @@ class Counting(AskedNumber[Item]):
     kinds: tuple[Kind, ...] = KINDS
 
     def check(self) -> None:
-        at_least(2, length=self.length)
-        at_most(500, length=self.length)
+        require_at_least(2, length=self.length)
+        require_at_most(500, length=self.length)
         known_kinds(self.kinds, KINDS)
 
     @property
     def name(self) -> str:
         return "counting"
 
-    def draw(self, rng: random.Random) -> Item:
+    def draw(self, rng: random.Random) -> CountingItem:
         kind = rng.choice(self.kinds)
         if kind in ("letter", "vowels", "word"):
             few = rng.sample(WORDS, min(max(2, self.length // 3), 40))
             things = tuple(rng.choice(few) for _ in range(self.length))
-            return Item(kind, things, {"letter": rng.choice("aeioulmnrst"), "word": rng.choice(few)}.get(kind, ""))
+            return CountingItem(kind, things, {"letter": rng.choice("aeioulmnrst"), "word": rng.choice(few)}.get(kind, ""))
         highest = max(5, self.length // 2) if kind in ("distinct", "longest-run") else 99
         numbers = tuple(str(rng.randint(1, highest)) for _ in range(self.length))
-        return Item(
+        return CountingItem(
             kind, numbers, {"above": str(rng.randint(20, 80)), "multiples": str(rng.randint(3, 9))}.get(kind, "")
         )
 
-    def key(self, item: Item) -> str:
-        return " ".join((item.kind, item.asked, *item.things))
+    def key(self, item: CountingItem) -> str:
+        return " ".join((item.kind, item.target, *item.things))
 
-    def question(self, item: Item) -> str:
-        return _KINDS[item.kind][0].format(things=", ".join(item.things), text=" ".join(item.things), asked=item.asked)
+    def question(self, item: CountingItem) -> str:
+        return _KINDS[item.kind][0].format(things=", ".join(item.things), text=" ".join(item.things), asked=item.target)
 
-    def answer(self, item: Item) -> str:
+    def answer(self, item: CountingItem) -> str:
         return str(solve(item))
 
-    def tags(self, item: Item) -> dict[str, Any]:
+    def tags(self, item: CountingItem) -> dict[str, Any]:
         return {"kind": item.kind, "length": self.length}
 
 
-def solve(item: Item) -> int:
-    return _KINDS[item.kind][1](list(item.things), item.asked)
+def solve(item: CountingItem) -> int:
+    return _KINDS[item.kind][1](list(item.things), item.target)
 
 
 def _longest_run(things: list[str]) -> int:

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ponder import verify
-from ponder.tasks.asked import Asked
-from ponder.tasks.drawn.procedural import at_least, at_most
+from ponder.tasks.asked import QuestionTask
+from ponder.tasks.drawn.procedural import require_at_least, require_at_most
 from ponder.tasks.drawn.vocabulary import WORDS
 from ponder.types import Problem
-from ponder.verify.style import Wanted
+from ponder.verify.style import AnswerSpec
 
 
-class Item(NamedTuple):
+class KnapsackItem(NamedTuple):
     things: tuple[str, ...]
     values: tuple[int, ...]
     weights: tuple[int, ...]
@@ -23,10 +23,10 @@ class Item(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Knapsack(Asked[Item]):
+class Knapsack(QuestionTask[KnapsackItem]):
     """`things` things with values and weights from 1 to `largest`, about half of which the bag holds."""
 
-    WANTED = Wanted("what you take", ("tag", "boxed"), ", separated by commas", bare=False)
+    ANSWER_SPEC = AnswerSpec("what you take", ("tag", "boxed"), ", separated by commas", allow_bare=False)
     LEVELS = (
         {"things": 3, "largest": 10},
         {"things": 5, "largest": 20},
@@ -40,31 +40,31 @@ class Knapsack(Asked[Item]):
     partial: bool = False  # a choice that fits earns its share of the best
 
     def check(self) -> None:
-        at_least(2, things=self.things, largest=self.largest)
-        at_most(30, things=self.things)
-        at_most(1000, largest=self.largest)
+        require_at_least(2, things=self.things, largest=self.largest)
+        require_at_most(30, things=self.things)
+        require_at_most(1000, largest=self.largest)
 
     @property
     def name(self) -> str:
         return "knapsack"
 
     @property
-    def verifier(self) -> verify.Knapsack:
-        return verify.Knapsack(self.partial)
+    def verifier(self) -> verify.KnapsackVerifier:
+        return verify.KnapsackVerifier(self.partial)
 
-    def draw(self, rng: random.Random) -> Item:
+    def draw(self, rng: random.Random) -> KnapsackItem:
         while True:
             values = tuple(rng.randint(1, self.largest) for _ in range(self.things))
             weights = tuple(rng.randint(1, self.largest) for _ in range(self.things))
             capacity = round(sum(weights) * rng.uniform(0.35, 0.65))
             if min(weights) <= capacity:
-                return Item(tuple(rng.sample(WORDS, self.things)), values, weights, capacity)
+                return KnapsackItem(tuple(rng.sample(WORDS, self.things)), values, weights, capacity)
 
-    def key(self, item: Item) -> str:
+    def key(self, item: KnapsackItem) -> str:
         """Without names and order."""
         return f"{sorted(zip(item.values, item.weights, strict=True))} {item.capacity}"
 
-    def question(self, item: Item) -> str:
+    def question(self, item: KnapsackItem) -> str:
         lines = [
             f"{name}: value {value}, weight {weight}"
             for name, value, weight in zip(item.things, item.values, item.weights, strict=True)
@@ -72,7 +72,7 @@ class Knapsack(Asked[Item]):
         ask = f"A bag holds things that weigh {item.capacity} at most together. Which of these do you take,"
         return "\n".join([f"{ask} each at most once, so that they are worth as much as possible?", *lines])
 
-    def answer(self, item: Item) -> Mapping[str, Any]:
+    def answer(self, item: KnapsackItem) -> Mapping[str, Any]:
         return {
             "values": list(item.values),
             "weights": list(item.weights),
@@ -80,7 +80,7 @@ class Knapsack(Asked[Item]):
             "items": list(item.things),
         }
 
-    def tags(self, item: Item) -> dict[str, Any]:
+    def tags(self, item: KnapsackItem) -> dict[str, Any]:
         return {"things": self.things}
 
     def solution(self, problem: Problem) -> str:

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
 
-from ponder.tasks.asked import Asked
-from ponder.tasks.drawn.procedural import at_least, at_most
+from ponder.tasks.asked import QuestionTask
+from ponder.tasks.drawn.procedural import require_at_least, require_at_most
 from ponder.tasks.drawn.vocabulary import NAMES
 from ponder.types import Problem
-from ponder.verify.style import Wanted
+from ponder.verify.style import AnswerSpec
 from ponder.verify.text import FinalList
 
-Kinds = tuple[bool, ...]  # of each person: True for a knight
+Assignment = tuple[bool, ...]  # of each person: True for a knight
 
 
 class Statement(NamedTuple):
@@ -26,16 +26,16 @@ class Statement(NamedTuple):
     b: int = -1
 
 
-class Item(NamedTuple):
+class KnightsItem(NamedTuple):
     names: tuple[str, ...]
-    said: tuple[Statement, ...]  # by each person in turn
+    statements: tuple[Statement, ...]  # by each person in turn
 
 
 @dataclass(frozen=True, kw_only=True)
-class Knights(Asked[Item]):
+class Knights(QuestionTask[KnightsItem]):
     """`people` islanders, each of whom says one thing; only one answer fits."""
 
-    WANTED = Wanted(
+    ANSWER_SPEC = AnswerSpec(
         "what each of them is, knight or knave, in the order in which they are named,", ("tag", "boxed", "line"),
         ", separated by commas",
     )  # fmt: skip
@@ -44,8 +44,8 @@ class Knights(Asked[Item]):
     people: int = 3
 
     def check(self) -> None:
-        at_least(3, people=self.people)
-        at_most(10, people=self.people)
+        require_at_least(3, people=self.people)
+        require_at_most(10, people=self.people)
 
     @property
     def name(self) -> str:
@@ -53,38 +53,38 @@ class Knights(Asked[Item]):
 
     @property
     def verifier(self) -> FinalList:
-        return FinalList(self.reads)
+        return FinalList(self.answer_forms)
 
-    def draw(self, rng: random.Random) -> Item:
+    def draw(self, rng: random.Random) -> KnightsItem:
         while True:
             said = tuple(_statement(rng, speaker, self.people) for speaker in range(self.people))
             if len(solve(said)) == 1:
-                return Item(tuple(rng.sample(NAMES, self.people)), said)
+                return KnightsItem(tuple(rng.sample(NAMES, self.people)), said)
 
-    def key(self, item: Item) -> str:
+    def key(self, item: KnightsItem) -> str:
         """Without the names."""
-        return str([tuple(statement) for statement in item.said])
+        return str([tuple(statement) for statement in item.statements])
 
-    def question(self, item: Item) -> str:
-        lines = [f'{name}: "{tell(s, item.names)}"' for name, s in zip(item.names, item.said, strict=True)]
+    def question(self, item: KnightsItem) -> str:
+        lines = [f'{name}: "{statement_text(s, item.names)}"' for name, s in zip(item.names, item.statements, strict=True)]
         people = f"{', '.join(item.names[:-1])} and {item.names[-1]}"
         return "\n".join([
             f"On an island live knights, who always tell the truth, and knaves, who always lie. You meet {people}.",
             *lines,
         ])  # fmt: skip
 
-    def answer(self, item: Item) -> list[str]:
-        (kinds,) = solve(item.said)
+    def answer(self, item: KnightsItem) -> list[str]:
+        (kinds,) = solve(item.statements)
         return ["knight" if knight else "knave" for knight in kinds]
 
-    def tags(self, item: Item) -> dict[str, Any]:
+    def tags(self, item: KnightsItem) -> dict[str, Any]:
         return {"people": self.people}
 
     def solution(self, problem: Problem) -> str:
         return ", ".join(problem.answer)
 
 
-def solve(said: Sequence[Statement]) -> list[Kinds]:
+def solve(said: Sequence[Statement]) -> list[Assignment]:
     """Every answer under which knights, and only they, say what is true."""
     return [
         kinds
@@ -93,7 +93,7 @@ def solve(said: Sequence[Statement]) -> list[Kinds]:
     ]
 
 
-def tell(statement: Statement, names: Sequence[str]) -> str:
+def statement_text(statement: Statement, names: Sequence[str]) -> str:
     told = _KINDS[statement.kind].told
     if statement.kind in _COUNTS:
         return told.format(a=statement.a)
@@ -102,7 +102,7 @@ def tell(statement: Statement, names: Sequence[str]) -> str:
 
 class _Kind(NamedTuple):
     told: str
-    true: Callable[[Kinds, int, int], bool]
+    true: Callable[[Assignment, int, int], bool]
 
 
 _KINDS: dict[str, _Kind] = {

@@ -10,10 +10,10 @@ from typing import Any
 
 from ponder import verify
 from ponder.errors import TaskError
-from ponder.tasks.asked import Asked
-from ponder.tasks.drawn.procedural import at_least, at_most
+from ponder.tasks.asked import QuestionTask
+from ponder.tasks.drawn.procedural import require_at_least, require_at_most
 from ponder.types import Problem
-from ponder.verify.style import Wanted
+from ponder.verify.style import AnswerSpec
 
 Lines = tuple[str, ...]
 
@@ -21,10 +21,10 @@ MOVES = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Maze(Asked[Lines]):
+class Maze(QuestionTask[Lines]):
     """`side` x `side` rooms; so many more walls than needed are `opened`, which makes several ways."""
 
-    WANTED = Wanted("the moves", ("tag", "boxed"), " as letters: U (up), D (down), L (left), R (right)", bare=False)
+    ANSWER_SPEC = AnswerSpec("the moves", ("tag", "boxed"), " as letters: U (up), D (down), L (left), R (right)", allow_bare=False)
     LEVELS = (
         {"side": 2, "opened": 0, "shortest": False},
         {"side": 3, "opened": 0, "shortest": False},
@@ -35,25 +35,25 @@ class Maze(Asked[Lines]):
     )
 
     side: int = 4
-    opened: int = 0
+    extra_openings: int = 0
     shortest: bool = False
 
     def check(self) -> None:
-        at_least(2, side=self.side)
-        at_most(40, side=self.side)
-        at_least(0, opened=self.opened)
-        at_most(2 * self.side**2, opened=self.opened)  # there are no more walls
+        require_at_least(2, side=self.side)
+        require_at_most(40, side=self.side)
+        require_at_least(0, opened=self.extra_openings)
+        require_at_most(2 * self.side**2, opened=self.extra_openings)  # there are no more walls
 
     @property
     def name(self) -> str:
         return "maze"
 
     @property
-    def verifier(self) -> verify.Maze:
-        return verify.Maze(self.shortest)
+    def verifier(self) -> verify.MazeVerifier:
+        return verify.MazeVerifier(self.shortest)
 
     def draw(self, rng: random.Random) -> Lines:
-        return _carved(rng, self.side, self.opened)
+        return _carved(rng, self.side, self.extra_openings)
 
     def key(self, item: Lines) -> str:
         return "\n".join(item)
@@ -66,7 +66,7 @@ class Maze(Asked[Lines]):
         return list(item)
 
     def tags(self, item: Lines) -> dict[str, Any]:
-        return {"side": self.side, "opened": self.opened}
+        return {"side": self.side, "opened": self.extra_openings}
 
     def solution(self, problem: Problem) -> str:
         return solve(problem.answer)

@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import Any, Literal, NamedTuple, get_args
 
 from ponder.tasks.asked import AskedNumber, known_kinds
-from ponder.tasks.drawn.procedural import at_least, at_most
+from ponder.tasks.drawn.procedural import require_at_least, require_at_most
 
 Kind = Literal[
     "gcd", "lcm", "power", "inverse", "divisors", "divisor-sum", "totient", "prime-factors", "largest-prime",
@@ -20,13 +20,13 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 MOST_DIGITS = 9  # what is factored by trial division, in a millisecond or so
 
 
-class Item(NamedTuple):
+class NumberTheoryItem(NamedTuple):
     kind: Kind
     numbers: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class NumberTheory(AskedNumber[Item]):
+class NumberTheory(AskedNumber[NumberTheoryItem]):
     """One question about numbers with up to so many `digits`, of one of these `kinds`."""
 
     LEVELS = (
@@ -41,37 +41,37 @@ class NumberTheory(AskedNumber[Item]):
     kinds: tuple[Kind, ...] = KINDS
 
     def check(self) -> None:
-        at_least(2, digits=self.digits)
-        at_most(MOST_DIGITS, digits=self.digits)
+        require_at_least(2, digits=self.digits)
+        require_at_most(MOST_DIGITS, digits=self.digits)
         known_kinds(self.kinds, KINDS)
 
     @property
     def name(self) -> str:
         return "number-theory"
 
-    def draw(self, rng: random.Random) -> Item:
+    def draw(self, rng: random.Random) -> NumberTheoryItem:
         kind = rng.choice(self.kinds)
-        return Item(kind, _DRAW[kind](rng, 10**self.digits))
+        return NumberTheoryItem(kind, _DRAW[kind](rng, 10**self.digits))
 
-    def key(self, item: Item) -> str:
+    def key(self, item: NumberTheoryItem) -> str:
         numbers = sorted(item.numbers) if item.kind in ("gcd", "lcm") else item.numbers
         return f"{item.kind} {numbers}"
 
-    def question(self, item: Item) -> str:
+    def question(self, item: NumberTheoryItem) -> str:
         if item.kind == "remainders":
             pairs = zip(item.numbers[::2], item.numbers[1::2], strict=True)
             leaves = [f"{remainder} when divided by {modulus}" for remainder, modulus in pairs]
             return f"What is the smallest non-negative integer that leaves {' and '.join(leaves)} as remainders?"
-        return _ASK[item.kind].format(*item.numbers)
+        return _QUESTIONS[item.kind].format(*item.numbers)
 
-    def answer(self, item: Item) -> str:
+    def answer(self, item: NumberTheoryItem) -> str:
         return str(solve(item))
 
-    def tags(self, item: Item) -> dict[str, Any]:
+    def tags(self, item: NumberTheoryItem) -> dict[str, Any]:
         return {"kind": item.kind, "digits": self.digits}
 
 
-_ASK: dict[Kind, str] = {
+_QUESTIONS: dict[Kind, str] = {
     "gcd": "What is the greatest common divisor of {0} and {1}?",
     "lcm": "What is the least common multiple of {0} and {1}?",
     "power": "What is the remainder when {0} to the power of {1} is divided by {2}?",
@@ -84,7 +84,7 @@ _ASK: dict[Kind, str] = {
 }
 
 
-def solve(item: Item) -> int:
+def solve(item: NumberTheoryItem) -> int:
     """The answer, by the textbook's method."""
     kind, n = item
     if kind == "gcd":
@@ -140,7 +140,7 @@ def _number(rng: random.Random, below: int) -> tuple[int]:
     return (rng.randrange(below // 10, below),)
 
 
-def _sharing(rng: random.Random, below: int) -> tuple[int, int]:
+def _pair_with_common_divisor(rng: random.Random, below: int) -> tuple[int, int]:
     """Two numbers with a common divisor that is worth finding."""
     shared = rng.randrange(2, max(3, math.isqrt(below)))
     most = max(2, (below - 1) // shared)
@@ -170,7 +170,7 @@ def _congruences(rng: random.Random, below: int) -> tuple[int, ...]:
 
 
 _DRAW: dict[Kind, Callable[[random.Random, int], tuple[int, ...]]] = {
-    "gcd": _sharing, "lcm": _sharing, "power": _power, "inverse": _invertible, "divisors": _number,
+    "gcd": _pair_with_common_divisor, "lcm": _pair_with_common_divisor, "power": _power, "inverse": _invertible, "divisors": _number,
     "divisor-sum": _number, "totient": _number, "prime-factors": _number, "largest-prime": _number,
     "remainders": _congruences,
 }  # fmt: skip

@@ -5,16 +5,16 @@ from __future__ import annotations
 import random
 from typing import Literal, NamedTuple
 
-Type = Literal["list", "text", "integer"]
+ValueType = Literal["list", "text", "integer"]
 
 
 class Operation(NamedTuple):
     """From a value `x` of one type to one of another. `{k}` in words and code is a number, `{c}` a letter."""
 
     name: str
-    takes: Type
-    gives: Type
-    words: str
+    input_type: ValueType
+    output_type: ValueType
+    description: str
     code: str
     numbers: tuple[int, int] | None = None  # from which k is drawn
 
@@ -28,11 +28,11 @@ class Applied(NamedTuple):
 
     @property
     def operation(self) -> Operation:
-        return BY_NAME[self.name]
+        return OPERATIONS_BY_NAME[self.name]
 
     @property
     def words(self) -> str:
-        return self.operation.words.format(k=self.k, c=self.c)
+        return self.operation.description.format(k=self.k, c=self.c)
 
     @property
     def code(self) -> str:
@@ -112,19 +112,19 @@ OPERATIONS = (
     Operation("decimal", "integer", "text", "write it as a decimal text", "str(x)"),
 )  # fmt: skip
 
-BY_NAME = {operation.name: operation for operation in OPERATIONS}
+OPERATIONS_BY_NAME = {operation.name: operation for operation in OPERATIONS}
 
 _WORDS = ("apple", "Banana", "sea", "tree", "Moon", "river", "a", "Otter", "noon", "level", "stone", "I", "rain")
 
 
-def choose(rng: random.Random, takes: Type) -> Applied:
+def random_operation(rng: random.Random, takes: ValueType) -> Applied:
     """Any operation on this type."""
-    operation = rng.choice([o for o in OPERATIONS if o.takes == takes])
+    operation = rng.choice([o for o in OPERATIONS if o.input_type == takes])
     k = rng.randint(*operation.numbers) if operation.numbers else 0
     return Applied(operation.name, k, rng.choice("aeinorst") if "{c}" in operation.code else "")
 
 
-def example(rng: random.Random, kind: Type) -> list[int] | str | int:
+def random_value(rng: random.Random, kind: ValueType) -> list[int] | str | int:
     """A value to try a program on."""
     if kind == "list":
         return [rng.randint(-9, 12) for _ in range(rng.randint(4, 9))]
@@ -133,7 +133,7 @@ def example(rng: random.Random, kind: Type) -> list[int] | str | int:
     return rng.randint(-50, 500)
 
 
-CORNERS: dict[Type, tuple[list[int] | str | int, ...]] = {
+CORNERS: dict[ValueType, tuple[list[int] | str | int, ...]] = {
     "list": ([], [0], [-7], [3, 3, 3], [2, 1], [5, -5, 5, -5, 4]),
     "text": ("", "a", "Zz", "eee", "no no", "Aa bB"),
     "integer": (0, 1, -1, 7, 10, 99, -123),

@@ -19,12 +19,12 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, overload
 from ponder import room
 from ponder.errors import TaskError, UsageError
 from ponder.protocols import Scorer
-from ponder.tasks.split import digest, held_out
+from ponder.tasks.split import stable_hash, hashes_to_test
 from ponder.types import Problem
 
 Item = TypeVar("Item")
 
-PATIENCE = 2_000  # draws without anything new before a space counts as exhausted
+MAX_DRAWS = 2_000  # draws without anything new before a space counts as exhausted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +40,9 @@ class Procedural(ABC, Generic[Item]):
     level: int | None = None  # None: the settings as they are given
 
     def __post_init__(self) -> None:
-        at_least(1, size=self.size, test_size=self.test_size)
+        require_at_least(1, size=self.size, test_size=self.test_size)
         if self.level is not None:
-            self._take_level(self.level)
+            self._apply_level(self.level)
         self.check()
         try:
             self.problem(self.draw(random.Random(0)), "check")
@@ -53,25 +53,25 @@ class Procedural(ABC, Generic[Item]):
             ) from error
         self.verifier  # noqa: B018  builds it, which checks its settings
 
-    def _take_level(self, level: int) -> None:
+    def _apply_level(self, level: int) -> None:
         """Set what the level says. Refuses settings that were given beside it: one would have to win in silence."""
         if not 1 <= level <= len(self.LEVELS):
             have = f"levels 1 to {len(self.LEVELS)}" if self.LEVELS else "no levels; leave it out"
             raise UsageError(f"level is {level}; task {self.name!r} has {have}")
         asked = self.LEVELS[level - 1]
         given = {name: getattr(self, name) for name in asked}
-        if given not in (asked, self._defaults()):
+        if given not in (asked, self._level_defaults()):
             listed = ", ".join(f"{name}={value}" for name, value in asked.items())
             raise UsageError(f"give task {self.name!r} a level or {', '.join(asked)}; level {level} is {listed}")
         for name, value in asked.items():
             object.__setattr__(self, name, value)
 
-    def _defaults(self) -> dict[str, Any]:
+    def _level_defaults(self) -> dict[str, Any]:
         return {f.name: f.default for f in fields(self) if f.name in self.LEVELS[0]}
 
-    def at(self, level: int) -> Self:
+    def at_level(self, level: int) -> Self:
         """This task at another level."""
-        return replace(self, **self._defaults(), level=level) if self.LEVELS else replace(self, level=level)
+        return replace(self, **self._level_defaults(), level=level) if self.LEVELS else replace(self, level=level)
 
     @property
     @abstractmethod
@@ -101,41 +101,41 @@ class Procedural(ABC, Generic[Item]):
 
     @property
     def train(self) -> Sequence[Problem]:
-        return Drawn(self)
+        return GeneratedProblems(self)
 
     @cached_property
     def test(self) -> Sequence[Problem]:
-        room.fits(self.test_size * room.PROBLEM, test_size=self.test_size)
-        items = list(self._held_out())
+        room.require_memory(self.test_size * room.PROBLEM_BYTES, test_size=self.test_size)
+        items = list(self._test_items())
         if not items:
             raise TaskError(f"task {self.name!r} has no held-out problems: its space is too small; widen its settings")
         return [self.problem(item, f"{self.name}/test/{i}") for i, item in enumerate(items)]
 
     def training_problem(self, index: int) -> Problem:
-        rng = random.Random(digest(f"{self.name}/train/{self.seed}/{index}"))
-        for _ in range(PATIENCE):
-            if not self._tests(item := self.draw(rng)):
+        rng = random.Random(stable_hash(f"{self.name}/train/{self.seed}/{index}"))
+        for _ in range(MAX_DRAWS):
+            if not self._is_test_item(item := self.draw(rng)):
                 return self.problem(item, f"{self.name}/train/{index}")
         raise TaskError(f"task {self.name!r} has no training problems: its space is too small; widen its settings")
 
-    def _held_out(self) -> Iterator[Item]:
+    def _test_items(self) -> Iterator[Item]:
         """Distinct items of the test side, until there are enough or no more."""
-        rng = random.Random(digest(f"{self.name}/test/{self.seed}"))
+        rng = random.Random(stable_hash(f"{self.name}/test/{self.seed}"))
         seen: set[str] = set()
         idle = 0
-        while len(seen) < self.test_size and idle < PATIENCE:
+        while len(seen) < self.test_size and idle < MAX_DRAWS:
             item = self.draw(rng)
             idle += 1
-            if self._tests(item) and (key := self.key(item)) not in seen:
+            if self._is_test_item(item) and (key := self.key(item)) not in seen:
                 seen.add(key)
                 idle = 0
                 yield item
 
-    def _tests(self, item: Item) -> bool:
-        return held_out(f"{self.name} {self.key(item)}", tenths=1)
+    def _is_test_item(self, item: Item) -> bool:
+        return hashes_to_test(f"{self.name} {self.key(item)}", tenths=1)
 
 
-class Drawn(Sequence[Problem]):
+class GeneratedProblems(Sequence[Problem]):
     """The training problems of a task, each made when it is asked for."""
 
     def __init__(self, task: Procedural[Any]) -> None:
@@ -154,14 +154,14 @@ class Drawn(Sequence[Problem]):
         return self.task.training_problem(range(len(self))[index])
 
 
-def at_least(lowest: int, /, **settings: int) -> None:
+def require_at_least(lowest: int, /, **settings: int) -> None:
     """Refuse settings below what can work."""
     for name, value in settings.items():
         if value < lowest:
             raise UsageError(f"{name} is {value}; it must be at least {lowest}")
 
 
-def at_most(highest: int, /, **settings: int) -> None:
+def require_at_most(highest: int, /, **settings: int) -> None:
     """Refuse settings above what can work."""
     for name, value in settings.items():
         if value > highest:

@@ -12,49 +12,49 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from ponder.tasks.asked import Asked
-from ponder.tasks.drawn.operations import CORNERS, Applied, Type, choose, example
-from ponder.tasks.drawn.procedural import at_least, at_most
-from ponder.tasks.split import digest
+from ponder.tasks.asked import QuestionTask
+from ponder.tasks.drawn.operations import CORNERS, Applied, ValueType, random_operation, random_value
+from ponder.tasks.drawn.procedural import require_at_least, require_at_most
+from ponder.tasks.split import stable_hash
 from ponder.types import Problem
 from ponder.verify.code.verdicts import CallTests
-from ponder.verify.style import Wanted
+from ponder.verify.style import AnswerSpec
 
 ENTRY = "solve"
-TYPES: dict[Type, str] = {"list": "a list of integers", "text": "a text", "integer": "an integer"}
-SIGNS: dict[Type, str] = {"list": "list[int]", "text": "str", "integer": "int"}
+TYPE_PHRASES: dict[ValueType, str] = {"list": "a list of integers", "text": "a text", "integer": "an integer"}
+TYPE_ANNOTATIONS: dict[ValueType, str] = {"list": "list[int]", "text": "str", "integer": "int"}
 
 
-class Item(NamedTuple):
-    takes: Type
+class ProgramItem(NamedTuple):
+    takes: ValueType
     steps: tuple[Applied, ...]
 
 
-class Case(NamedTuple):
-    given: Any
-    returned: Any
+class ReferenceCase(NamedTuple):
+    argument: Any
+    expected: Any
 
 
 @dataclass(frozen=True, kw_only=True)
-class Programs(Asked[Item]):
+class Programs(QuestionTask[ProgramItem]):
     """Functions of so many `steps`, with `examples` shown in the specification and `tests` hidden."""
 
-    WANTED = Wanted("the function", place="in a ```python block", bare=False)
+    ANSWER_SPEC = AnswerSpec("the function", place="in a ```python block", allow_bare=False)
     LEVELS = tuple({"steps": steps} for steps in (1, 2, 3, 4, 6, 8))
 
     steps: int = 2
     examples: int = 2
     tests: int = 12
     test_size: int = 100  # each is drawn some thirty times over
-    share: bool = False  # the share of tests passed, in place of all or nothing
+    partial_credit: bool = False  # the share of tests passed, in place of all or nothing
 
     def check(self) -> None:
-        at_least(1, steps=self.steps)
-        at_most(12, steps=self.steps)
-        at_least(0, examples=self.examples)
-        at_most(100, examples=self.examples)
-        at_least(4, tests=self.tests)
-        at_most(100, tests=self.tests)
+        require_at_least(1, steps=self.steps)
+        require_at_most(12, steps=self.steps)
+        require_at_least(0, examples=self.examples)
+        require_at_most(100, examples=self.examples)
+        require_at_least(4, tests=self.tests)
+        require_at_most(100, tests=self.tests)
 
     @property
     def name(self) -> str:
@@ -62,61 +62,61 @@ class Programs(Asked[Item]):
 
     @property
     def verifier(self) -> CallTests:
-        return CallTests(share=self.share)
+        return CallTests(partial_credit=self.partial_credit)
 
-    def draw(self, rng: random.Random) -> Item:
+    def draw(self, rng: random.Random) -> ProgramItem:
         while True:
-            takes = kind = rng.choice(list(TYPES))
+            takes = kind = rng.choice(list(TYPE_PHRASES))
             steps: list[Applied] = []
             for _ in range(self.steps):
-                steps.append(choose(rng, kind))
-                kind = steps[-1].operation.gives
-            item = Item(takes, tuple(steps))
+                steps.append(random_operation(rng, kind))
+                kind = steps[-1].operation.output_type
+            item = ProgramItem(takes, tuple(steps))
             if _telling(item, self.tests):
                 return item
 
-    def key(self, item: Item) -> str:
+    def key(self, item: ProgramItem) -> str:
         return f"{item.takes} {[tuple(step) for step in item.steps]}"
 
-    def question(self, item: Item) -> str:
-        gives = item.steps[-1].operation.gives
+    def question(self, item: ProgramItem) -> str:
+        gives = item.steps[-1].operation.output_type
         lines = [f"{i}. {step.words[0].upper()}{step.words[1:]}." for i, step in enumerate(item.steps, 1)]
-        shown = [f"{ENTRY}({case.given!r}) == {case.returned!r}" for case in self._cases(item)[: self.examples]]
-        told = f"Write a Python function `{ENTRY}(x)` that takes {TYPES[item.takes]} and returns {TYPES[gives]}, so:"
+        shown = [f"{ENTRY}({case.argument!r}) == {case.expected!r}" for case in self._cases(item)[: self.examples]]
+        told = f"Write a Python function `{ENTRY}(x)` that takes {TYPE_PHRASES[item.takes]} and returns {TYPE_PHRASES[gives]}, so:"
         return "\n".join([told, *lines, *(["For example:", *shown] if shown else [])])
 
-    def answer(self, item: Item) -> Mapping[str, Any]:
+    def answer(self, item: ProgramItem) -> Mapping[str, Any]:
         hidden = self._cases(item)[self.examples :]
-        return {"entry": ENTRY, "tests": [{"args": [case.given], "expected": case.returned} for case in hidden]}
+        return {"entry": ENTRY, "tests": [{"args": [case.argument], "expected": case.expected} for case in hidden]}
 
-    def tags(self, item: Item) -> dict[str, Any]:
-        return {"steps": self.steps, "reference": source(item)}
+    def tags(self, item: ProgramItem) -> dict[str, Any]:
+        return {"steps": self.steps, "reference": reference_source(item)}
 
     def gold(self, problem: Problem) -> str:
-        return self.stated(f"```python\n{problem.tags['reference']}```")
+        return self.gold_completion(f"```python\n{problem.tags['reference']}```")
 
-    def _cases(self, item: Item) -> Sequence[Case]:
-        return cases(item, self.examples, self.tests)
+    def _cases(self, item: ProgramItem) -> Sequence[ReferenceCase]:
+        return reference_cases(item, self.examples, self.tests)
 
 
-def source(item: Item) -> str:
+def reference_source(item: ProgramItem) -> str:
     """The reference, as a person would write it."""
     lines = [f"    x = {step.code}\n" for step in item.steps[:-1]]
-    head = f"def {ENTRY}(x: {SIGNS[item.takes]}) -> {SIGNS[item.steps[-1].operation.gives]}:\n"
+    head = f"def {ENTRY}(x: {TYPE_ANNOTATIONS[item.takes]}) -> {TYPE_ANNOTATIONS[item.steps[-1].operation.output_type]}:\n"
     return head + "".join(lines) + f"    return {item.steps[-1].code}\n"
 
 
 @lru_cache(maxsize=256)  # once for the question, once for the tests
-def cases(item: Item, examples: int, tests: int) -> tuple[Case, ...]:
+def reference_cases(item: ProgramItem, examples: int, tests: int) -> tuple[ReferenceCase, ...]:
     """Inputs and what the reference returns: first the examples, then corner cases and others."""
-    rng = random.Random(digest(str(item)))
+    rng = random.Random(stable_hash(str(item)))
     corners = list(CORNERS[item.takes])
-    drawn = [example(rng, item.takes) for _ in range(examples + max(0, tests - len(corners)))]
+    drawn = [random_value(rng, item.takes) for _ in range(examples + max(0, tests - len(corners)))]
     given = [*drawn[:examples], *corners[:tests], *drawn[examples:]]
-    return tuple(Case(value, run(item, value)) for value in given)
+    return tuple(ReferenceCase(value, run_reference(item, value)) for value in given)
 
 
-def run(item: Item, value: Any) -> Any:
+def run_reference(item: ProgramItem, value: Any) -> Any:
     """The reference on one input. Its code comes from the table of operations, never from a model."""
     for step in item.steps:
         value = eval(_compiled(step.code), {"x": value})
@@ -128,15 +128,15 @@ def _compiled(code: str) -> Any:
     return compile(code, "operation", "eval")
 
 
-def _telling(item: Item, tests: int) -> bool:
+def _telling(item: ProgramItem, tests: int) -> bool:
     """Whether outputs differ, stay small, and change when any one step is left out."""
-    found = cases(item, 0, tests)
-    outputs = [case.returned for case in found]
+    found = reference_cases(item, 0, tests)
+    outputs = [case.expected for case in found]
     if any(len(repr(output)) > 400 for output in outputs) or len({repr(output) for output in outputs}) < 3:
         return False
     for i, step in enumerate(item.steps):
-        shorter = Item(item.takes, item.steps[:i] + item.steps[i + 1 :])
-        fits = step.operation.takes == step.operation.gives
-        if fits and all(run(shorter, case.given) == case.returned for case in found):
+        shorter = ProgramItem(item.takes, item.steps[:i] + item.steps[i + 1 :])
+        fits = step.operation.input_type == step.operation.output_type
+        if fits and all(run_reference(shorter, case.argument) == case.expected for case in found):
             return False
     return True

@@ -10,26 +10,26 @@ from typing import Any
 
 from ponder import verify
 from ponder.errors import UsageError
-from ponder.tasks.asked import Asked
-from ponder.tasks.drawn.procedural import at_least, at_most
+from ponder.tasks.asked import QuestionTask
+from ponder.tasks.drawn.procedural import require_at_least, require_at_most
 from ponder.types import Problem
-from ponder.verify.style import Wanted
+from ponder.verify.style import AnswerSpec
 
 Clause = tuple[int, ...]
-Formula = tuple[Clause, ...]  # as in DIMACS: 3 is x3, -3 is not x3
+CNF = tuple[Clause, ...]  # as in DIMACS: 3 is x3, -3 is not x3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Satisfy(Asked[Formula]):
+class Satisfy(QuestionTask[CNF]):
     """`clauses` clauses of `width` different variables out of `variables`.
 
     Every second formula or so is drawn around an assignment, so that it can be satisfied; of the rest, at the levels'
     numbers of clauses, about half can.
     """
 
-    WANTED = Wanted(
+    ANSWER_SPEC = AnswerSpec(
         "the value of each variable", ("tag", "boxed"),
-        ", as x1 = true, x2 = false, ...; or the one word unsatisfiable", bare=False,
+        ", as x1 = true, x2 = false, ...; or the one word unsatisfiable", allow_bare=False,
     )  # fmt: skip
     LEVELS = (
         {"variables": 3, "clauses": 6, "width": 2},
@@ -44,9 +44,9 @@ class Satisfy(Asked[Formula]):
     width: int = 3
 
     def check(self) -> None:
-        at_least(1, width=self.width, clauses=self.clauses)
-        at_most(30, variables=self.variables)
-        at_most(300, clauses=self.clauses)
+        require_at_least(1, width=self.width, clauses=self.clauses)
+        require_at_most(30, variables=self.variables)
+        require_at_most(300, clauses=self.clauses)
         if self.width > self.variables:
             raise UsageError(f"width is {self.width}; a clause has at most as many variables as there are")
         if self.clauses > (most := math.comb(self.variables, self.width) * (2**self.width - 1) * 3 // 4):
@@ -60,7 +60,7 @@ class Satisfy(Asked[Formula]):
     def verifier(self) -> verify.Satisfiability:
         return verify.Satisfiability()
 
-    def draw(self, rng: random.Random) -> Formula:
+    def draw(self, rng: random.Random) -> CNF:
         hidden = [n if rng.random() < 0.5 else -n for n in range(1, self.variables + 1)] if rng.random() < 0.5 else []
         formula: list[Clause] = []
         while len(formula) < self.clauses:
@@ -70,19 +70,19 @@ class Satisfy(Asked[Formula]):
                 formula.append(clause)
         return tuple(formula)
 
-    def key(self, item: Formula) -> str:
+    def key(self, item: CNF) -> str:
         return str(sorted(set(item)))
 
-    def question(self, item: Formula) -> str:
+    def question(self, item: CNF) -> str:
         lines = [" or ".join(f"x{n}" if n > 0 else f"not x{-n}" for n in clause) for clause in item]
         return "Find values of the variables that make every line true, or say that there are none.\n" + "\n".join(
             lines
         )
 
-    def answer(self, item: Formula) -> Mapping[str, Any]:
+    def answer(self, item: CNF) -> Mapping[str, Any]:
         return {"clauses": [list(clause) for clause in item], "satisfiable": solve(item) is not None}
 
-    def tags(self, item: Formula) -> dict[str, Any]:
+    def tags(self, item: CNF) -> dict[str, Any]:
         return {"variables": self.variables, "clauses": self.clauses}
 
     def solution(self, problem: Problem) -> str:
@@ -109,17 +109,17 @@ def _search(clauses: list[frozenset[int]], true: frozenset[int]) -> frozenset[in
         if unit is None:
             break
         (literal,) = unit
-        clauses, true = _given(clauses, literal), true | {literal}
+        clauses, true = _simplify(clauses, literal), true | {literal}
     if not clauses:
         return true
     literal = min(sorted(clauses, key=len)[0])
     for choice in (literal, -literal):
-        found = _search(_given(clauses, choice), true | {choice})
+        found = _search(_simplify(clauses, choice), true | {choice})
         if found is not None:
             return found
     return None
 
 
-def _given(clauses: list[frozenset[int]], literal: int) -> list[frozenset[int]]:
+def _simplify(clauses: list[frozenset[int]], literal: int) -> list[frozenset[int]]:
     """What is left to be satisfied once this literal is true."""
     return [clause - {-literal} for clause in clauses if literal not in clause]

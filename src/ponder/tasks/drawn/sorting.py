@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 from ponder.errors import UsageError
-from ponder.tasks.asked import Asked, known_kinds
-from ponder.tasks.drawn.procedural import at_least, at_most
+from ponder.tasks.asked import QuestionTask, known_kinds
+from ponder.tasks.drawn.procedural import require_at_least, require_at_most
 from ponder.tasks.drawn.vocabulary import WORDS
 from ponder.types import Problem
-from ponder.verify.style import Wanted
+from ponder.verify.style import AnswerSpec
 from ponder.verify.text import FinalList
 
 Kind = Literal["ascending", "descending", "alphabet", "last-letter", "digit-sum", "length"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-_ASK: dict[Kind, str] = {
+_QUESTIONS: dict[Kind, str] = {
     "ascending": "Sort these numbers from the smallest to the largest",
     "descending": "Sort these numbers from the largest to the smallest",
     "alphabet": "Sort these words alphabetically",
@@ -28,16 +28,16 @@ _ASK: dict[Kind, str] = {
 }
 
 
-class Item(NamedTuple):
+class SortingItem(NamedTuple):
     kind: Kind
     things: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sorting(Asked[Item]):
+class Sorting(QuestionTask[SortingItem]):
     """Lists of `length` different numbers (with up to `digits` digits) or words."""
 
-    WANTED = Wanted("the sorted list", ("tag", "boxed", "line"), ", separated by commas")
+    ANSWER_SPEC = AnswerSpec("the sorted list", ("tag", "boxed", "line"), ", separated by commas")
     LEVELS = (
         {"length": 4, "digits": 2, "kinds": ("ascending", "descending", "alphabet")},
         {"length": 6, "digits": 2, "kinds": KINDS},
@@ -51,8 +51,8 @@ class Sorting(Asked[Item]):
     kinds: tuple[Kind, ...] = KINDS
 
     def check(self) -> None:
-        at_least(2, length=self.length, digits=self.digits)
-        at_most(100, length=self.length, digits=self.digits)
+        require_at_least(2, length=self.length, digits=self.digits)
+        require_at_most(100, length=self.length, digits=self.digits)
         if self.length > 10**self.digits // 2:
             raise UsageError(f"there are too few numbers with {self.digits} digits for lists of {self.length}")
         known_kinds(self.kinds, KINDS)
@@ -63,32 +63,32 @@ class Sorting(Asked[Item]):
 
     @property
     def verifier(self) -> FinalList:
-        return FinalList(self.reads)
+        return FinalList(self.answer_forms)
 
-    def draw(self, rng: random.Random) -> Item:
+    def draw(self, rng: random.Random) -> SortingItem:
         kind = rng.choice(self.kinds)
         if kind in ("ascending", "descending", "digit-sum"):
-            return Item(kind, tuple(map(str, rng.sample(range(10**self.digits), self.length))))
-        return Item(kind, tuple(rng.sample(WORDS, self.length)))
+            return SortingItem(kind, tuple(map(str, rng.sample(range(10**self.digits), self.length))))
+        return SortingItem(kind, tuple(rng.sample(WORDS, self.length)))
 
-    def key(self, item: Item) -> str:
+    def key(self, item: SortingItem) -> str:
         """Without the order in which they stood: that is the same problem."""
         return f"{item.kind} {sorted(item.things)}"
 
-    def question(self, item: Item) -> str:
-        return f"{_ASK[item.kind]}: {', '.join(item.things)}."
+    def question(self, item: SortingItem) -> str:
+        return f"{_QUESTIONS[item.kind]}: {', '.join(item.things)}."
 
-    def answer(self, item: Item) -> list[str]:
+    def answer(self, item: SortingItem) -> list[str]:
         return solve(item)
 
-    def tags(self, item: Item) -> dict[str, Any]:
+    def tags(self, item: SortingItem) -> dict[str, Any]:
         return {"kind": item.kind, "length": self.length}
 
     def solution(self, problem: Problem) -> str:
         return ", ".join(problem.answer)
 
 
-def solve(item: Item) -> list[str]:
+def solve(item: SortingItem) -> list[str]:
     kind, things = item
     return sorted(things, key=_BY[kind], reverse=kind == "descending")
 

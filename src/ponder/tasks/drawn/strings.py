@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ponder.tasks.asked import Asked
-from ponder.tasks.drawn.procedural import at_least, at_most
-from ponder.verify.style import Wanted
+from ponder.tasks.asked import QuestionTask
+from ponder.tasks.drawn.procedural import require_at_least, require_at_most
+from ponder.verify.style import AnswerSpec
 from ponder.verify.text import FinalText
 
 Rule = tuple[str, str]  # its name, and what it takes: a letter, two letters, a number; empty for none
@@ -18,16 +18,16 @@ Rule = tuple[str, str]  # its name, and what it takes: a letter, two letters, a 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-class Item(NamedTuple):
+class StringItem(NamedTuple):
     text: str
     rules: tuple[Rule, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Strings(Asked[Item]):
+class Strings(QuestionTask[StringItem]):
     """A text of `length` letters, changed by so many `steps`."""
 
-    WANTED = Wanted("the text that comes out", ("tag", "boxed", "line"))
+    ANSWER_SPEC = AnswerSpec("the text that comes out", ("tag", "boxed", "line"))
     LEVELS = (
         {"length": 4, "steps": 1},
         {"length": 6, "steps": 2},
@@ -40,10 +40,10 @@ class Strings(Asked[Item]):
     steps: int = 2
 
     def check(self) -> None:
-        at_least(3, length=self.length)
-        at_least(1, steps=self.steps)
-        at_most(200, length=self.length)
-        at_most(20, steps=self.steps)
+        require_at_least(3, length=self.length)
+        require_at_least(1, steps=self.steps)
+        require_at_most(200, length=self.length)
+        require_at_most(20, steps=self.steps)
 
     @property
     def name(self) -> str:
@@ -51,40 +51,40 @@ class Strings(Asked[Item]):
 
     @property
     def verifier(self) -> FinalText:
-        return FinalText(self.reads)
+        return FinalText(self.answer_forms)
 
-    def draw(self, rng: random.Random) -> Item:
+    def draw(self, rng: random.Random) -> StringItem:
         while True:
             few = rng.sample(LETTERS, min(8, self.length))  # letters come again, so that rules about letters bite
             text = "".join(rng.choice(few) for _ in range(self.length))
-            rules = tuple((name, _take(rng, name, few)) for name in rng.choices(list(RULES), k=self.steps))
-            results = [text, *_course(Item(text, rules))]
+            rules = tuple((name, _draw_arguments(rng, name, few)) for name in rng.choices(list(RULES), k=self.steps))
+            results = [text, *_course(StringItem(text, rules))]
             # Each rule must change something, and leave something to be changed.
             if all(a != b and b for a, b in pairwise(results)):
-                return Item(text, rules)
+                return StringItem(text, rules)
 
-    def key(self, item: Item) -> str:
+    def key(self, item: StringItem) -> str:
         return f"{item.text} {item.rules}"
 
-    def question(self, item: Item) -> str:
+    def question(self, item: StringItem) -> str:
         told = [RULES[name].told.format(*taken.split()) for name, taken in item.rules]
         if len(told) == 1:
             return f'Start with the text "{item.text}" and {told[0]}.'
         listed = "\n".join(f"{i}. {rule[0].upper()}{rule[1:]}." for i, rule in enumerate(told, 1))
         return f'Start with the text "{item.text}" and apply these rules in order:\n{listed}'
 
-    def answer(self, item: Item) -> str:
+    def answer(self, item: StringItem) -> str:
         return solve(item)
 
-    def tags(self, item: Item) -> dict[str, Any]:
+    def tags(self, item: StringItem) -> dict[str, Any]:
         return {"steps": self.steps, "length": self.length}
 
 
-def solve(item: Item) -> str:
+def solve(item: StringItem) -> str:
     return _course(item)[-1]
 
 
-def _course(item: Item) -> list[str]:
+def _course(item: StringItem) -> list[str]:
     """The text after each rule."""
     results: list[str] = []
     text = item.text
@@ -94,7 +94,7 @@ def _course(item: Item) -> list[str]:
     return results
 
 
-def _take(rng: random.Random, name: str, letters: list[str]) -> str:
+def _draw_arguments(rng: random.Random, name: str, letters: list[str]) -> str:
     needs = RULES[name].takes
     if needs == "number":
         return str(rng.randint(2, 3 if name == "every" else 5))

@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 
 from ponder import verify
 from ponder.errors import TaskError, UsageError
-from ponder.tasks.asked import Asked
-from ponder.tasks.split import digest
+from ponder.tasks.asked import QuestionTask
+from ponder.tasks.split import stable_hash
 from ponder.types import Problem
-from ponder.verify.style import Wanted
+from ponder.verify.style import AnswerSpec
 
 Cells = tuple[int, ...]  # row by row, 0 for an empty one
 
-FEWEST = {4: 4, 9: 24}  # clues that digging reaches in reasonable time; the known minimum of 9 x 9 is 17
+MIN_CLUES = {4: 4, 9: 24}  # clues that digging reaches in reasonable time; the known minimum of 9 x 9 is 17
 
 
-class Item(NamedTuple):
+class SudokuItem(NamedTuple):
     """The boxes on the diagonal, from which the rest of the grid follows, and where to begin to dig holes.
 
     So what decides the side of the split is drawn in no time, and a grid has one side whatever its holes.
@@ -32,10 +32,10 @@ class Item(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sudoku(Asked[Item]):
+class Sudoku(QuestionTask[SudokuItem]):
     """Grids with `side` cells to a side and at least so many `clues`."""
 
-    WANTED = Wanted("the whole grid", ("tag", "boxed"), ", one row per line", bare=False)
+    ANSWER_SPEC = AnswerSpec("the whole grid", ("tag", "boxed"), ", one row per line", allow_bare=False)
     LEVELS = (
         {"side": 4, "clues": 11},
         {"side": 4, "clues": 7},
@@ -50,39 +50,39 @@ class Sudoku(Asked[Item]):
     prompt: str = "Solve this sudoku. Empty cells are dots; each row, column and box of {question}"
 
     def check(self) -> None:
-        if self.side not in FEWEST:
+        if self.side not in MIN_CLUES:
             raise UsageError(f"side is {self.side}; sudokus are made with 4 or 9 cells to a side")
-        if not FEWEST[self.side] <= self.clues < self.side**2:
-            raise UsageError(f"clues is {self.clues}; give {FEWEST[self.side]} to {self.side**2 - 1}")
+        if not MIN_CLUES[self.side] <= self.clues < self.side**2:
+            raise UsageError(f"clues is {self.clues}; give {MIN_CLUES[self.side]} to {self.side**2 - 1}")
 
     @property
     def name(self) -> str:
         return "sudoku"
 
     @property
-    def verifier(self) -> verify.Sudoku:
-        return verify.Sudoku(self.side)
+    def verifier(self) -> verify.SudokuVerifier:
+        return verify.SudokuVerifier(self.side)
 
-    def draw(self, rng: random.Random) -> Item:
+    def draw(self, rng: random.Random) -> SudokuItem:
         while True:
             order = list(range(1, self.side + 1))
             boxes = tuple(n for _ in range(math.isqrt(self.side)) for n in rng.sample(order, self.side))
             # Three boxes of a 9 x 9 grid can always be completed; two of a 4 x 4 grid often cannot.
             if self.side == 9 or next(solutions(_diagonal(boxes, 4)), None):
-                return Item(boxes, rng.getrandbits(32))
+                return SudokuItem(boxes, rng.getrandbits(32))
 
-    def key(self, item: Item) -> str:
+    def key(self, item: SudokuItem) -> str:
         return f"{self.side} {item.boxes}"
 
-    def question(self, item: Item) -> str:
+    def question(self, item: SudokuItem) -> str:
         box = math.isqrt(self.side)
-        grid = shown(puzzle(item, self.side, self.clues), self.side)
+        grid = grid_text(make_puzzle(item, self.side, self.clues), self.side)
         return f"{box} x {box} cells must hold each number from 1 to {self.side} once.\n{grid}"
 
-    def answer(self, item: Item) -> str:
-        return "".join(str(n or ".") for n in puzzle(item, self.side, self.clues))
+    def answer(self, item: SudokuItem) -> str:
+        return "".join(str(n or ".") for n in make_puzzle(item, self.side, self.clues))
 
-    def tags(self, item: Item) -> dict[str, Any]:
+    def tags(self, item: SudokuItem) -> dict[str, Any]:
         return {"side": self.side, "clues": self.clues}
 
     def solution(self, problem: Problem) -> str:
@@ -90,17 +90,17 @@ class Sudoku(Asked[Item]):
         solved = next(solutions(clues), None)
         if solved is None:
             raise TaskError(f"problem {problem.id!r} has no solution; leave it out")
-        return shown(solved, self.side)
+        return grid_text(solved, self.side)
 
 
 @lru_cache(maxsize=64)  # a puzzle is asked for its question and for its answer
-def puzzle(item: Item, side: int, clues: int) -> Cells:
+def make_puzzle(item: SudokuItem, side: int, clues: int) -> Cells:
     """The one grid that an item stands for, with its holes."""
-    grid = next(solutions(_diagonal(item.boxes, side), random.Random(digest(str(item.boxes)))))
-    return dig(grid, clues, random.Random(item.holes))
+    grid = next(solutions(_diagonal(item.boxes, side), random.Random(stable_hash(str(item.boxes)))))
+    return remove_clues(grid, clues, random.Random(item.holes))
 
 
-def dig(grid: Cells, clues: int, rng: random.Random) -> Cells:
+def remove_clues(grid: Cells, clues: int, rng: random.Random) -> Cells:
     """Empty cells in random order, until so many clues are left, wherever the solution stays the only one."""
     cells = list(grid)
     order = rng.sample(range(len(grid)), len(grid))
@@ -165,7 +165,7 @@ def solutions(cells: Sequence[int], rng: random.Random | None = None) -> Iterato
     yield from fill()
 
 
-def shown(cells: Cells, side: int) -> str:
+def grid_text(cells: Cells, side: int) -> str:
     """A grid as lines, with dots for what is empty."""
     return "\n".join(" ".join(str(n or ".") for n in cells[i : i + side]) for i in range(0, len(cells), side))
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from ponder.tasks.drawn.procedural import Procedural, at_least, at_most
+from ponder.tasks.drawn.procedural import Procedural, require_at_least, require_at_most
 from ponder.tasks.styled import Styled
 from ponder.types import Problem
-from ponder.verify import FORMS, FinalNumber, Form
-from ponder.verify.style import Wanted
+from ponder.verify import ANSWER_FORMS, FinalNumber, AnswerForm
+from ponder.verify.style import AnswerSpec
 
 
 @dataclass(frozen=True)
 class Sums(Styled, Procedural[tuple[int, ...]]):
     """So many numbers below `limit`. Gold has a line for each addition, `12+47=59`, and the sum at the end."""
 
-    WANTED = Wanted(
+    ANSWER_SPEC = AnswerSpec(
         "the final number",
-        ("hash", *(f for f in FORMS if f != "hash")),
-        own="Add one number at a time, and write the sum after #### at the end.",
-        joint=" ",
+        ("hash", *(f for f in ANSWER_FORMS if f != "hash")),
+        plain_instruction="Add one number at a time, and write the sum after #### at the end.",
+        separator=" ",
     )
     LEVELS = (
         {"terms": 2, "limit": 10},
@@ -33,11 +33,11 @@ class Sums(Styled, Procedural[tuple[int, ...]]):
     terms: int = 3
     limit: int = 100
     prompt: str = "What is {sum}?"
-    forms: tuple[Form, ...] = ()  # none: those of the style; the first is how gold is written
+    forms: tuple[AnswerForm, ...] = ()  # none: those of the style; the first is how gold is written
 
     def check(self) -> None:
-        at_least(2, terms=self.terms, limit=self.limit)
-        at_most(50, terms=self.terms)
+        require_at_least(2, terms=self.terms, limit=self.limit)
+        require_at_most(50, terms=self.terms)
 
     @property
     def name(self) -> str:
@@ -45,7 +45,7 @@ class Sums(Styled, Procedural[tuple[int, ...]]):
 
     @property
     def verifier(self) -> FinalNumber:
-        return FinalNumber(self.reads)
+        return FinalNumber(self.answer_forms)
 
     def draw(self, rng: random.Random) -> tuple[int, ...]:
         return tuple(rng.randrange(self.limit) for _ in range(self.terms))
@@ -55,11 +55,11 @@ class Sums(Styled, Procedural[tuple[int, ...]]):
 
     def problem(self, item: tuple[int, ...], id: str) -> Problem:
         asked = self.prompt.format(sum="+".join(map(str, item)))
-        return self.posed(id, asked, str(sum(item)), {"terms": list(item)})
+        return self.make_problem(id, asked, str(sum(item)), {"terms": list(item)})
 
     def gold(self, problem: Problem) -> str:
         lines, total = [], problem.tags["terms"][0]
         for term in problem.tags["terms"][1:]:
             lines.append(f"{total}+{term}={total + term}")
             total += term
-        return self.stated(problem.answer, "\n".join(lines))
+        return self.gold_completion(problem.answer, "\n".join(lines))

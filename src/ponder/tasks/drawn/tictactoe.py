@@ -10,102 +10,102 @@ from typing import Any
 
 from ponder import verify
 from ponder.errors import UsageError
-from ponder.tasks.asked import Asked
+from ponder.tasks.asked import QuestionTask
 from ponder.types import Problem
-from ponder.verify.style import Wanted
+from ponder.verify.style import AnswerSpec
 
 LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
-TURNED = (6, 3, 0, 7, 4, 1, 8, 5, 2)  # where each cell of the board turned by 90 degrees comes from
+ROTATED = (6, 3, 0, 7, 4, 1, 8, 5, 2)  # where each cell of the board turned by 90 degrees comes from
 FLIPPED = (2, 1, 0, 5, 4, 3, 8, 7, 6)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TicTacToe(Asked[str]):
+class TicTacToe(QuestionTask[str]):
     """Positions with `fewest` to `most` empty cells, in which not every move is as good as the best."""
 
-    WANTED = Wanted("the number of the cell", ("tag", "boxed"), bare=False)
+    ANSWER_SPEC = AnswerSpec("the number of the cell", ("tag", "boxed"), allow_bare=False)
     LEVELS = (
         {"fewest": 2, "most": 3},
         {"fewest": 3, "most": 5},
         {"fewest": 5, "most": 8},
     )
 
-    fewest: int = 2
-    most: int = 8
+    min_empty: int = 2
+    max_empty: int = 8
 
     def check(self) -> None:
-        if not 2 <= self.fewest <= self.most <= 8:
-            raise UsageError(f"positions have {self.fewest} to {self.most} empty cells; give a range within 2 to 8")
+        if not 2 <= self.min_empty <= self.max_empty <= 8:
+            raise UsageError(f"positions have {self.min_empty} to {self.max_empty} empty cells; give a range within 2 to 8")
 
     @property
     def name(self) -> str:
         return "tic-tac-toe"
 
     @property
-    def verifier(self) -> verify.TicTacToe:
-        return verify.TicTacToe()
+    def verifier(self) -> verify.TicTacToeVerifier:
+        return verify.TicTacToeVerifier()
 
     def draw(self, rng: random.Random) -> str:
         while True:
             board = "." * 9
-            for _ in range(9 - rng.randint(self.fewest, self.most)):
-                board = played(board, rng.choice(empty(board)))
+            for _ in range(9 - rng.randint(self.min_empty, self.max_empty)):
+                board = apply_move(board, rng.choice(empty_cells(board)))
                 if winner(board):
                     break
             else:
-                if 0 < len(best(board)) < board.count("."):
+                if 0 < len(best_moves(board)) < board.count("."):
                     return board
 
     def key(self, item: str) -> str:
         """The same for a board turned or seen in a mirror."""
         seen = [item]
         for _ in range(3):
-            seen.append("".join(seen[-1][i] for i in TURNED))
+            seen.append("".join(seen[-1][i] for i in ROTATED))
         return min([*seen, *("".join(board[i] for i in FLIPPED) for board in seen)])
 
     def question(self, item: str) -> str:
         rows = "\n".join(" ".join(item[i : i + 3]) for i in (0, 3, 6))
         return (
-            f"You are {turn(item)} in this game of tic-tac-toe, and it is your turn. The cells are numbered 1 to 9 row"
+            f"You are {player_to_move(item)} in this game of tic-tac-toe, and it is your turn. The cells are numbered 1 to 9 row"
             f" by row; dots are empty.\n{rows}\nWhich move leads to the best outcome against best play?"
         )
 
     def answer(self, item: str) -> Mapping[str, str]:
-        return {"board": item, "turn": turn(item)}
+        return {"board": item, "turn": player_to_move(item)}
 
     def tags(self, item: str) -> dict[str, Any]:
         return {"empty": item.count(".")}
 
     def solution(self, problem: Problem) -> str:
-        return str(best(problem.answer["board"])[0] + 1)
+        return str(best_moves(problem.answer["board"])[0] + 1)
 
 
-def turn(board: str) -> str:
+def player_to_move(board: str) -> str:
     """X begins."""
     return "X" if board.count("X") == board.count("O") else "O"
 
 
-def empty(board: str) -> list[int]:
+def empty_cells(board: str) -> list[int]:
     return [i for i, sign in enumerate(board) if sign == "."]
 
 
-def played(board: str, cell: int) -> str:
-    return board[:cell] + turn(board) + board[cell + 1 :]
+def apply_move(board: str, cell: int) -> str:
+    return board[:cell] + player_to_move(board) + board[cell + 1 :]
 
 
 def winner(board: str) -> str | None:
     return next((board[a] for a, b, c in LINES if board[a] != "." and board[a] == board[b] == board[c]), None)
 
 
-def best(board: str) -> list[int]:
+def best_moves(board: str) -> list[int]:
     """The moves after which the other can reach least."""
-    values = {cell: value(played(board, cell)) for cell in empty(board)}
+    values = {cell: minimax_value(apply_move(board, cell)) for cell in empty_cells(board)}
     return [cell for cell, reached in values.items() if reached == min(values.values())]
 
 
 @cache  # at most 5,478 positions
-def value(board: str) -> int:
+def minimax_value(board: str) -> int:
     """What the player to move can reach: 1 a win, 0 a draw, -1 a loss."""
     if winner(board):
         return -1  # the other has just won
-    return max((-value(played(board, cell)) for cell in empty(board)), default=0)
+    return max((-minimax_value(apply_move(board, cell)) for cell in empty_cells(board)), default=0)

@@ -9,41 +9,41 @@ from functools import lru_cache
 from typing import Any
 
 from ponder import verify
-from ponder.tasks.asked import Asked
+from ponder.tasks.asked import QuestionTask
 from ponder.tasks.drawn.countdown import solve
-from ponder.tasks.drawn.procedural import at_least, at_most
+from ponder.tasks.drawn.procedural import require_at_least, require_at_most
 from ponder.types import Problem
-from ponder.verify.style import Wanted
+from ponder.verify.style import AnswerSpec
 
 TARGET = 24
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwentyFour(Asked[tuple[int, ...]]):
+class TwentyFour(QuestionTask[tuple[int, ...]]):
     """Four numbers from 1 to `largest`."""
 
-    WANTED = Wanted("the expression", ("tag", "boxed", "line"), joint=" ")
+    ANSWER_SPEC = AnswerSpec("the expression", ("tag", "boxed", "line"), separator=" ")
     LEVELS = tuple({"largest": largest} for largest in (6, 9, 13))
 
     largest: int = 13
     prompt: str = "{question} Use each number exactly once, with + - * / and brackets."
 
     def check(self) -> None:
-        at_least(6, largest=self.largest)
-        at_most(20, largest=self.largest)
+        require_at_least(6, largest=self.largest)
+        require_at_most(20, largest=self.largest)
 
     @property
     def name(self) -> str:
         return "twenty-four"
 
     @property
-    def verifier(self) -> verify.Countdown:
-        return verify.Countdown(forms=self.reads)
+    def verifier(self) -> verify.CountdownVerifier:
+        return verify.CountdownVerifier(forms=self.answer_forms)
 
     def draw(self, rng: random.Random) -> tuple[int, ...]:
         while True:
             numbers = [rng.randint(1, self.largest) for _ in range(4)]
-            if _solved(tuple(sorted(numbers))) is not None:
+            if _is_solvable(tuple(sorted(numbers))) is not None:
                 return tuple(numbers)
 
     def key(self, item: tuple[int, ...]) -> str:
@@ -56,9 +56,9 @@ class TwentyFour(Asked[tuple[int, ...]]):
         return {"numbers": list(item), "target": TARGET}
 
     def solution(self, problem: Problem) -> str:
-        return str(_solved(tuple(sorted(problem.answer["numbers"]))))
+        return str(_is_solvable(tuple(sorted(problem.answer["numbers"]))))
 
 
 @lru_cache(maxsize=20_000)
-def _solved(numbers: tuple[int, ...]) -> str | None:
+def _is_solvable(numbers: tuple[int, ...]) -> str | None:
     return solve(numbers, TARGET)

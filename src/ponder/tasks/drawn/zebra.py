@@ -11,13 +11,13 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from ponder import verify
-from ponder.tasks.asked import Asked
-from ponder.tasks.drawn.procedural import at_least, at_most
+from ponder.tasks.asked import QuestionTask
+from ponder.tasks.drawn.procedural import require_at_least, require_at_most
 from ponder.tasks.drawn.vocabulary import NAMES
 from ponder.types import Problem
-from ponder.verify.style import Wanted
+from ponder.verify.style import AnswerSpec
 
-VALUES: dict[str, tuple[str, ...]] = {
+ATTRIBUTE_VALUES: dict[str, tuple[str, ...]] = {
     "name": NAMES,
     "colour": ("red", "green", "blue", "yellow", "white", "brown", "grey", "orange"),
     "pet": ("cat", "dog", "fish", "horse", "zebra", "rabbit", "parrot", "snake"),
@@ -35,12 +35,12 @@ Thing = tuple[int, int]  # attribute and which of its values
 
 class Clue(NamedTuple):
     kind: str
-    one: Thing
-    two: Thing = (-1, -1)
+    first: Thing
+    second: Thing = (-1, -1)
     house: int = -1
 
 
-class Item(NamedTuple):
+class ZebraItem(NamedTuple):
     """Which house each value is in, by attribute; the values' words; and where to begin to choose clues."""
 
     houses: tuple[tuple[int, ...], ...]
@@ -49,12 +49,12 @@ class Item(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Zebra(Asked[Item]):
+class Zebra(QuestionTask[ZebraItem]):
     """`houses` houses with so many `attributes`; no clue can be left out."""
 
-    WANTED = Wanted(
+    ANSWER_SPEC = AnswerSpec(
         "the whole grid", ("tag", "boxed"),
-        ' as JSON, as in {"1": {"name": "...", "colour": "..."}, "2": ...}', bare=False,
+        ' as JSON, as in {"1": {"name": "...", "colour": "..."}, "2": ...}', allow_bare=False,
     )  # fmt: skip
     LEVELS = (
         {"houses": 2, "attributes": 2},
@@ -69,68 +69,68 @@ class Zebra(Asked[Item]):
     partial: bool = False  # each cell earns its share
 
     def check(self) -> None:
-        at_least(2, houses=self.houses, attributes=self.attributes)
-        at_most(6, houses=self.houses)
-        at_most(len(VALUES), attributes=self.attributes)
+        require_at_least(2, houses=self.houses, attributes=self.attributes)
+        require_at_most(6, houses=self.houses)
+        require_at_most(len(ATTRIBUTE_VALUES), attributes=self.attributes)
 
     @property
     def name(self) -> str:
         return "zebra"
 
     @property
-    def verifier(self) -> verify.Zebra:
-        return verify.Zebra(self.partial)
+    def verifier(self) -> verify.ZebraVerifier:
+        return verify.ZebraVerifier(self.partial)
 
-    def draw(self, rng: random.Random) -> Item:
+    def draw(self, rng: random.Random) -> ZebraItem:
         places = range(self.houses)
         houses = tuple(tuple(rng.sample(places, self.houses)) for _ in range(self.attributes))
-        words = tuple(tuple(rng.sample(VALUES[a], self.houses)) for a in list(VALUES)[: self.attributes])
-        return Item(houses, words, rng.getrandbits(32))
+        words = tuple(tuple(rng.sample(ATTRIBUTE_VALUES[a], self.houses)) for a in list(ATTRIBUTE_VALUES)[: self.attributes])
+        return ZebraItem(houses, words, rng.getrandbits(32))
 
-    def key(self, item: Item) -> str:
+    def key(self, item: ZebraItem) -> str:
         """The grid itself, whatever the clues: what stands where."""
         return json.dumps(_grid(item), sort_keys=True)
 
-    def question(self, item: Item) -> str:
-        names = list(VALUES)[: self.attributes]
+    def question(self, item: ZebraItem) -> str:
+        names = list(ATTRIBUTE_VALUES)[: self.attributes]
         have = "; ".join(f"{name} ({', '.join(sorted(words))})" for name, words in zip(names, item.words, strict=True))
-        lines = [f"- {_told(clue, item.words)}" for clue in chosen(item)]
+        lines = [f"- {_clue_text(clue, item.words)}" for clue in select_clues(item)]
         return "\n".join([
             f"{self.houses} houses stand in a row, numbered 1 to {self.houses} from left to right. One person lives in"
             f" each, and no two are the same in any of these: {have}.",
             *lines,
         ])  # fmt: skip
 
-    def answer(self, item: Item) -> dict[str, dict[str, str]]:
+    def answer(self, item: ZebraItem) -> dict[str, dict[str, str]]:
         return _grid(item)
 
-    def tags(self, item: Item) -> dict[str, Any]:
+    def tags(self, item: ZebraItem) -> dict[str, Any]:
         return {"houses": self.houses, "attributes": self.attributes}
 
     def solution(self, problem: Problem) -> str:
         return json.dumps(problem.answer)
 
 
-def _grid(item: Item) -> dict[str, dict[str, str]]:
+def _grid(item: ZebraItem) -> dict[str, dict[str, str]]:
     return {
         str(house + 1): {
             name: words[places.index(house)]
-            for name, places, words in zip(VALUES, item.houses, item.words, strict=False)
+            for name, places, words in zip(ATTRIBUTE_VALUES, item.houses, item.words, strict=False)
         }
         for house in range(len(item.houses[0]))
     }
 
 
-def _told(clue: Clue, words: Sequence[Sequence[str]]) -> str:
-    names = list(VALUES)
+def _clue_text(clue: Clue, words: Sequence[Sequence[str]]) -> str:
+    names = list(ATTRIBUTE_VALUES)
 
     def said(thing: Thing) -> str:
         return _SAID[names[thing[0]]].format(words[thing[0]][thing[1]])
 
     if clue.kind in ("at", "not-at"):
-        text = f"{said(clue.one)} {'lives' if clue.kind == 'at' else 'does not live'} in house {clue.house + 1}."
+        text = f"{said(clue.first)} {'lives' if clue.kind == 'at' else 'does not live'} in house {clue.house + 1}."
     else:
-        text = f"{said(clue.one)} {_BETWEEN[clue.kind]} {said(clue.two)}."
+        text = f"{said(clue.first)} {_BETWEEN[clue.kind]} {said(clue.second)}."
     return text[0].upper() + text[1:]
 
 
@@ -141,7 +141,7 @@ _BETWEEN = {
 
 
 @lru_cache(maxsize=64)  # once for the question, and again where the same problem is asked for
-def chosen(item: Item) -> tuple[Clue, ...]:
+def select_clues(item: ZebraItem) -> tuple[Clue, ...]:
     """Clues in random order from which the grid follows, and not without any of them."""
     rng = random.Random(item.clues)
     size, attributes = len(item.houses[0]), len(item.houses)
@@ -149,7 +149,7 @@ def chosen(item: Item) -> tuple[Clue, ...]:
     rng.shuffle(true)
     true.sort(key=lambda clue: clue.kind == "at")  # a house's number says most, so it is given last
     enough = 2 * size * attributes
-    while enough < len(true) and not unique(true[:enough], size, attributes):
+    while enough < len(true) and not has_unique_grid(true[:enough], size, attributes):
         enough *= 2
     clues = true[:enough]
     step = max(1, len(clues) // 8)
@@ -157,7 +157,7 @@ def chosen(item: Item) -> tuple[Clue, ...]:
     while at > 0:  # several at once while that works, then one by one
         at = max(0, at - step)
         rest = clues[:at] + clues[at + step :]
-        if unique(rest, size, attributes):
+        if has_unique_grid(rest, size, attributes):
             clues = rest
         elif step > 1:
             at, step = min(len(clues), at + step), max(1, step // 2)
@@ -183,21 +183,21 @@ def _true(houses: Sequence[Sequence[int]]) -> Iterator[Clue]:
             yield Clue("just-left" if abs(a - b) == 1 else "left", left, right)
 
 
-def unique(clues: Sequence[Clue], size: int, attributes: int) -> bool:
+def has_unique_grid(clues: Sequence[Clue], size: int, attributes: int) -> bool:
     """Whether exactly one grid fits."""
-    found = grids(clues, size, attributes)
+    found = matching_grids(clues, size, attributes)
     return next(found, None) is not None and next(found, None) is None
 
 
-def grids(clues: Sequence[Clue], size: int, attributes: int) -> Iterator[dict[Thing, int]]:
+def matching_grids(clues: Sequence[Clue], size: int, attributes: int) -> Iterator[dict[Thing, int]]:
     """Each grid that fits: the house of each thing. Sets of possible houses, as bits, that clues narrow down."""
     every = (1 << size) - 1
     possible = {(a, v): every for a in range(attributes) for v in range(size)}
     for clue in clues:
         if clue.kind == "at":
-            possible[clue.one] &= 1 << clue.house
+            possible[clue.first] &= 1 << clue.house
         elif clue.kind == "not-at":
-            possible[clue.one] &= ~(1 << clue.house)
+            possible[clue.first] &= ~(1 << clue.house)
     pairs = [clue for clue in clues if clue.kind not in ("at", "not-at")]
     yield from _search(possible, pairs, size)
 
@@ -221,10 +221,10 @@ def _narrow(possible: dict[Thing, int], pairs: Sequence[Clue], size: int) -> boo
     while changed:
         changed = False
         for clue in pairs:
-            a, b = possible[clue.one], possible[clue.two]
-            narrowed = _fits(clue.kind, a, b, size)
+            a, b = possible[clue.first], possible[clue.second]
+            narrowed = _possible_houses(clue.kind, a, b, size)
             if narrowed != (a, b):
-                possible[clue.one], possible[clue.two] = narrowed
+                possible[clue.first], possible[clue.second] = narrowed
                 changed = True
         for thing, bits in possible.items():
             if not bits:
@@ -238,7 +238,7 @@ def _narrow(possible: dict[Thing, int], pairs: Sequence[Clue], size: int) -> boo
     return True
 
 
-def _fits(kind: str, a: int, b: int, size: int) -> tuple[int, int]:
+def _possible_houses(kind: str, a: int, b: int, size: int) -> tuple[int, int]:
     """The houses that are left to two things of which this is known."""
     every = (1 << size) - 1
     if kind == "same":

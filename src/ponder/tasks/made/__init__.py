@@ -4,15 +4,15 @@ Pure parts only. `pipelines/problems.py` asks models. A made problem's tags say 
 `operator`, `parents` (ids), `seed`, `model`, and `question`, the bare question without how to answer it.
 """
 
-from ponder.tasks.made.mutate import MUTATIONS, infer, renamed, renumbered, reunited
-from ponder.tasks.made.rows import ANSWERED, accuracy, from_row, made, read_problems, to_row
-from ponder.tasks.made.select import spread
-from ponder.tasks.made.similar import alike, distinct
-from ponder.tasks.made.template import Template, draw, read_templates
-from ponder.tasks.made.wording import EVOLUTIONS, backward, evolve, parse, write
+from ponder.tasks.made.mutate import MUTATIONS, infer_template, change_names, change_numbers, change_units
+from ponder.tasks.made.rows import ANSWERED, accuracy, from_row, synthetic_problem, read_problems, to_row
+from ponder.tasks.made.select import select_diverse
+from ponder.tasks.made.similar import near_duplicates, exact_duplicates
+from ponder.tasks.made.template import Template, generate_from_templates, read_templates
+from ponder.tasks.made.wording import EVOLUTIONS, backward_prompt, evolve_prompt, parse_reply, new_problem_prompt
 
 __all__ = [
-    "ANSWERED", "EVOLUTIONS", "MUTATIONS", "Template", "accuracy", "alike", "backward", "distinct", "draw",
-    "evolve", "from_row", "infer", "made", "parse", "read_problems", "read_templates", "renamed", "renumbered",
-    "reunited", "spread", "to_row", "write",
+    "ANSWERED", "EVOLUTIONS", "MUTATIONS", "Template", "accuracy", "near_duplicates", "backward_prompt", "exact_duplicates", "generate_from_templates",
+    "evolve_prompt", "from_row", "infer_template", "synthetic_problem", "parse_reply", "read_problems", "read_templates", "change_names", "change_numbers",
+    "change_units", "select_diverse", "to_row", "new_problem_prompt",
 ]  # fmt: skip

@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ponder.errors import TaskError
-from ponder.verify.maths.tree import Node, expression
+from ponder.verify.maths.tree import ExpressionNode, parse_expression
 from ponder.verify.maths.typeset import Unreadable
 
-WIDEST = 4_096  # bits in a number
-LARGEST = 1_000  # of an exponent; of what a factorial or binomial is taken of
-LONGEST = 500  # characters
+MAX_BITS = 4_096  # bits in a number
+MAX_ARGUMENT = 1_000  # of an exponent; of what a factorial or binomial is taken of
+MAX_FORMULA_CHARS = 500  # characters
 
 _NAME = re.compile(r"(?<![\\A-Za-z_])[A-Za-z][A-Za-z0-9_]*")
 _ROUNDED = re.compile(r"(?<![\\A-Za-z])(floor|ceil)\s*\(")
 
 
-class NoValue(Exception):
+class NoExactValue(Exception):
     """There is no exact value here; the message says why."""
 
 
@@ -35,11 +35,11 @@ class Formula:
     """`names` are the quantities that may stand in it."""
 
     text: str
-    node: Node
+    node: ExpressionNode
     names: Mapping[str, str]  # quantities by their symbols in the tree
 
     @classmethod
-    def read(cls, text: str, names: Iterable[str]) -> Formula:
+    def parse(cls, text: str, names: Iterable[str]) -> Formula:
         symbols = {name: f"x_{{{i}}}" for i, name in enumerate(names)}
         unknown: list[str] = []
 
@@ -51,14 +51,14 @@ class Formula:
                 unknown.append(word)
             return word
 
-        if len(text) > LONGEST:
-            raise TaskError(f"a formula has {len(text)} characters; {LONGEST} is the most")
+        if len(text) > MAX_FORMULA_CHARS:
+            raise TaskError(f"a formula has {len(text)} characters; {MAX_FORMULA_CHARS} is the most")
         plain = _NAME.sub(named, _fenced(text))
         if unknown:
             known = ", ".join(symbols) or "none"
             raise TaskError(f"the formula {text!r} has the unknown quantity {unknown[0]!r}; known: {known}")
         try:
-            node = expression(plain)
+            node = parse_expression(plain)
         except Unreadable:
             raise TaskError(
                 f"the formula {text!r} cannot be read: it may have numbers, names, + - * / ^ ! ( ), floor, ceil, abs,"
@@ -74,7 +74,7 @@ class Formula:
         """Of every part, the whole last."""
         known = {symbol: given[name] for symbol, name in self.names.items() if name in given}
 
-        def walk(node: Node) -> list[Fraction]:
+        def walk(node: ExpressionNode) -> list[Fraction]:
             return [v for part in node.parts for v in walk(part)] + [_value(node, known)]
 
         return walk(self.node)
@@ -84,22 +84,22 @@ class Formula:
 class Condition:
     text: str
     left: Formula
-    how: str
+    operator: str
     right: Formula
 
     @classmethod
-    def read(cls, text: str, names: Iterable[str]) -> Condition:
+    def parse(cls, text: str, names: Iterable[str]) -> Condition:
         listed = tuple(names)
         parts = _COMPARED.split(text)
         if len(parts) != 3:
             raise TaskError(f"the condition {text!r} must compare two formulas once, by one of {', '.join(COMPARED)}")
-        return cls(text, Formula.read(parts[0], listed), parts[1], Formula.read(parts[2], listed))
+        return cls(text, Formula.parse(parts[0], listed), parts[1], Formula.parse(parts[2], listed))
 
     def holds(self, given: Mapping[str, Fraction]) -> bool:
         """Where a side has no value, it does not."""
         try:
-            return COMPARED[self.how](self.left.value(given), self.right.value(given))
-        except NoValue:
+            return COMPARED[self.operator](self.left.value(given), self.right.value(given))
+        except NoExactValue:
             return False
 
 
@@ -125,64 +125,64 @@ def _fenced(text: str) -> str:
     return text
 
 
-def _value(node: Node, given: Mapping[str, Fraction]) -> Fraction:
+def _value(node: ExpressionNode, given: Mapping[str, Fraction]) -> Fraction:
     if node.number is not None:
         return node.number
     if node.op == "symbol":
         if node.name not in given:
-            raise NoValue(f"{node.name} is no quantity with an exact value")
+            raise NoExactValue(f"{node.name} is no quantity with an exact value")
         return given[node.name]
     found = _RULES.get(node.op)
     if found is None:
-        raise NoValue(f"{node.op} has no exact value")
+        raise NoExactValue(f"{node.op} has no exact value")
     result = found(*(_value(part, given) for part in node.parts))
-    if max(result.numerator.bit_length(), result.denominator.bit_length()) > WIDEST:
-        raise NoValue("too large")
+    if max(result.numerator.bit_length(), result.denominator.bit_length()) > MAX_BITS:
+        raise NoExactValue("too large")
     return result
 
 
-def _added(*terms: Fraction) -> Fraction:
+def _add(*terms: Fraction) -> Fraction:
     return sum(terms, Fraction(0))
 
 
 def _divided(a: Fraction, b: Fraction) -> Fraction:
     if b == 0:
-        raise NoValue("divides by zero")
+        raise NoExactValue("divides by zero")
     return a / b
 
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:
-    if exponent.denominator != 1 or abs(exponent) > LARGEST or (base == 0 and exponent <= 0):
-        raise NoValue("a power without an exact value")
+    if exponent.denominator != 1 or abs(exponent) > MAX_ARGUMENT or (base == 0 and exponent <= 0):
+        raise NoExactValue("a power without an exact value")
     wide = max(base.numerator.bit_length(), base.denominator.bit_length()) * abs(int(exponent))
-    if wide > WIDEST:
-        raise NoValue("too large")
+    if wide > MAX_BITS:
+        raise NoExactValue("too large")
     return base ** int(exponent)
 
 
 def _root(body: Fraction, degree: Fraction) -> Fraction:
     if degree != 2 or body < 0:
-        raise NoValue("only square roots of what is not negative")
+        raise NoExactValue("only square roots of what is not negative")
     top, bottom = math.isqrt(body.numerator), math.isqrt(body.denominator)
     if top * top != body.numerator or bottom * bottom != body.denominator:
-        raise NoValue("a root that is not exact")
+        raise NoExactValue("a root that is not exact")
     return Fraction(top, bottom)
 
 
 def _factorial(a: Fraction) -> Fraction:
-    if a.denominator != 1 or not 0 <= a <= LARGEST:
-        raise NoValue("a factorial of what is not a small whole number")
+    if a.denominator != 1 or not 0 <= a <= MAX_ARGUMENT:
+        raise NoExactValue("a factorial of what is not a small whole number")
     return Fraction(math.factorial(int(a)))
 
 
 def _binomial(n: Fraction, k: Fraction) -> Fraction:
-    if n.denominator != 1 or k.denominator != 1 or not 0 <= k <= n <= LARGEST:
-        raise NoValue("a binomial of what are not small whole numbers")
+    if n.denominator != 1 or k.denominator != 1 or not 0 <= k <= n <= MAX_ARGUMENT:
+        raise NoExactValue("a binomial of what are not small whole numbers")
     return Fraction(math.comb(int(n), int(k)))
 
 
 _RULES: dict[str, Callable[..., Fraction]] = {
-    "add": _added, "mul": lambda a, b: a * b, "div": _divided, "neg": lambda a: -a, "pow": _power, "abs": abs,
+    "add": _add, "mul": lambda a, b: a * b, "div": _divided, "neg": lambda a: -a, "pow": _power, "abs": abs,
     "floor": lambda a: Fraction(math.floor(a)), "ceil": lambda a: Fraction(math.ceil(a)), "root": _root,
     "factorial": _factorial, "binom": _binomial,
 }  # fmt: skip

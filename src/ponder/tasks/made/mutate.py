@@ -13,19 +13,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ponder.tasks.made.formula import Formula, NoValue
-from ponder.tasks.made.rows import bare, domain, made
+from ponder.tasks.made.formula import Formula, NoExactValue
+from ponder.tasks.made.rows import bare_question, domain_of, synthetic_problem
 from ponder.types import Problem
-from ponder.verify.numbers import parse
+from ponder.verify.numbers import parse_plain_number
 
-FEWEST, MOST = 2, 4  # numbers in a question whose template is looked for
+MIN_NUMBERS, MAX_NUMBERS = 2, 4  # numbers in a question whose template is looked for
 TRIES = 200  # draws of new numbers
-POINTS = ((7, 11, 13, 29), (17, 3, 23, 5), (2, 31, 19, 37))  # where two ways of reaching an answer are told apart
+TEST_POINTS = ((7, 11, 13, 29), (17, 3, 23, 5), (2, 31, 19, 37))  # where two ways of reaching an answer are told apart
 
 # A whole number by itself: no part of a decimal, a fraction, a date, an ordinal or a word.
 _NUMBER = re.compile(r"(?<![\w.,/:^-])(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]{1,6})(?![\w/:%]|[.,][0-9])")
 # Words that hide a number.
-_HIDDEN = re.compile(
+_NUMBER_WORDS = re.compile(
     r"\b(?:half|halves|third|thirds|quarter|quarters|fourth|fifth|twice|thrice|double|doubles|triple|dozen|dozens|pair"
     r"|pairs|percent|couple|week|weeks|year|years|hour|hours|minute|minutes|day|days|month|months|one|two|three|four"
     r"|five|six|seven|eight|nine|ten|eleven|twelve|hundred|thousand|once|each other|squared?|even|odd|prime|average"
@@ -54,30 +54,30 @@ class Inferred:
     formula: Formula
 
 
-def infer(question: str, answer: str) -> Inferred | None:
+def infer_template(question: str, answer: str) -> Inferred | None:
     """None where there is no such way, or more than one, or where words hide numbers."""
-    gold = parse(answer).value
+    gold = parse_plain_number(answer).value
     found = list(_NUMBER.finditer(question))
-    if gold is None or not FEWEST <= len(found) <= MOST:
+    if gold is None or not MIN_NUMBERS <= len(found) <= MAX_NUMBERS:
         return None
-    if _HIDDEN.search(question) or re.search(r"[0-9]", _NUMBER.sub("", question)):
+    if _NUMBER_WORDS.search(question) or re.search(r"[0-9]", _NUMBER.sub("", question)):
         return None
     numbers = tuple(int(match[0].replace(",", "")) for match in found)
-    ways = reach(numbers, gold)
+    ways = find_formulas(numbers, gold)
     if len(ways) != 1:
         return None
     names = [f"n{i}" for i in range(len(numbers))]
     spans = tuple((match.start(), match.end()) for match in found)
-    return Inferred(spans, numbers, Formula.read(ways[0], names))
+    return Inferred(spans, numbers, Formula.parse(ways[0], names))
 
 
-def reach(numbers: Sequence[int], target: Fraction) -> list[str]:
+def find_formulas(numbers: Sequence[int], target: Fraction) -> list[str]:
     """Every way to work the target out of all these numbers, each used once, as formulas over n0, n1, ...
 
     Two formulas are one way where they agree on other numbers too.
     """
     count = len(numbers)
-    points = [list(numbers), *(list(point[:count]) for point in POINTS)]
+    points = [list(numbers), *(list(point[:count]) for point in TEST_POINTS)]
     table: dict[int, dict[tuple[Fraction, ...], str]] = {
         1 << i: {tuple(Fraction(point[i]) for point in points): f"n{i}"} for i in range(count)
     }
@@ -107,14 +107,14 @@ def _combined(a: Values, b: Values, first: bool) -> Iterator[tuple[str, Values]]
         yield "*", tuple(x * y for x, y in pairs)
 
 
-def renumbered(problem: Problem, rng: random.Random) -> tuple[str, str] | None:
+def change_numbers(problem: Problem, rng: random.Random) -> tuple[str, str] | None:
     """The question with other numbers and the answer for them.
 
     Numbers stay in the order of their sizes, and each step of the way stays whole or negative where it was: a question
     that gave away three of five apples does not give away seven.
     """
-    question = bare(problem)
-    template = infer(question, str(problem.answer))
+    question = bare_question(problem)
+    template = infer_template(question, str(problem.answer))
     if template is None:
         return None
     before = _shape(template, template.numbers)
@@ -123,18 +123,18 @@ def renumbered(problem: Problem, rng: random.Random) -> tuple[str, str] | None:
         if fresh == template.numbers or _order(fresh) != _order(template.numbers):
             continue
         if (shape := _shape(template, fresh)) is not None and shape == before:
-            return _filled(question, template, fresh), str(template.formula.value(_given(fresh)))
+            return _fill_numbers(question, template, fresh), str(template.formula.value(_variables(fresh)))
     return None
 
 
-def _given(numbers: Sequence[int]) -> dict[str, Fraction]:
+def _variables(numbers: Sequence[int]) -> dict[str, Fraction]:
     return {f"n{i}": Fraction(n) for i, n in enumerate(numbers)}
 
 
 def _shape(template: Inferred, numbers: Sequence[int]) -> list[tuple[bool, bool]] | None:
     try:
-        return [(v.denominator == 1, v > 0) for v in template.formula.values(_given(numbers))]
-    except NoValue:
+        return [(v.denominator == 1, v > 0) for v in template.formula.values(_variables(numbers))]
+    except NoExactValue:
         return None
 
 
@@ -142,7 +142,7 @@ def _order(numbers: Sequence[int]) -> list[tuple[bool, bool]]:
     return [(a < b, a == b) for i, a in enumerate(numbers) for b in numbers[i + 1 :]]
 
 
-def _filled(question: str, template: Inferred, numbers: Sequence[int]) -> str:
+def _fill_numbers(question: str, template: Inferred, numbers: Sequence[int]) -> str:
     out, end = "", 0
     for (start, stop), number in zip(template.spans, numbers, strict=True):
         commas = "," in question[start:stop]
@@ -151,10 +151,10 @@ def _filled(question: str, template: Inferred, numbers: Sequence[int]) -> str:
     return out + question[end:]
 
 
-def renamed(problem: Problem, rng: random.Random) -> tuple[str, str] | None:
+def change_names(problem: Problem, rng: random.Random) -> tuple[str, str] | None:
     """Every known name in the question becomes another of its kind, so that pronouns still fit."""
     swaps: dict[str, str] = {}
-    question = bare(problem)
+    question = bare_question(problem)
     for names in (HERS, HIS):
         present = [name for name in names if re.search(rf"\b{name}\b", question)]
         others = rng.sample([name for name in names if name not in present], len(present)) if present else []
@@ -162,9 +162,9 @@ def renamed(problem: Problem, rng: random.Random) -> tuple[str, str] | None:
     return _swapped(problem, swaps)
 
 
-def reunited(problem: Problem, rng: random.Random) -> tuple[str, str] | None:
+def change_units(problem: Problem, rng: random.Random) -> tuple[str, str] | None:
     """Things become other things of their kind. A question with two of a kind may compare them: they are left alone."""
-    question = bare(problem)
+    question = bare_question(problem)
     swaps: dict[str, str] = {}
     for kind in LIKE:
         present = [word for word in kind if re.search(rf"\b{word[:-1]}s?\b", question, re.IGNORECASE)]
@@ -188,13 +188,13 @@ def _swapped(problem: Problem, swaps: dict[str, str]) -> tuple[str, str] | None:
     if not swaps:
         return None
     words = re.compile(rf"\b(?:{'|'.join(swaps)})\b")
-    question = bare(problem)
+    question = bare_question(problem)
     changed = words.sub(lambda m: swaps[m[0]], question)
     return None if changed == question else (changed, str(problem.answer))
 
 
 MUTATIONS: dict[str, Callable[[Problem, random.Random], tuple[str, str] | None]] = {
-    "numbers": renumbered, "names": renamed, "units": reunited,
+    "numbers": change_numbers, "names": change_names, "units": change_units,
 }  # fmt: skip
 
 
@@ -204,7 +204,7 @@ def mutate(problem: Problem, operator: str, id: str, seed: int) -> Problem | Non
     if changed is None:
         return None
     question, answer = changed
-    return made(
+    return synthetic_problem(
         id, question, answer, source="mutation", operator=operator, parents=[problem.id], seed=seed,
-        domain=domain(problem),
+        domain=domain_of(problem),
     )  # fmt: skip

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from ponder.errors import TaskError
-from ponder.tables import parse
-from ponder.types import Message, Problem, user
-from ponder.verify import MathAnswer, state
-from ponder.verify.style import Style, asked
+from ponder.tables import parse_json
+from ponder.types import Message, Problem, user_messages
+from ponder.verify import MathAnswer, format_answer
+from ponder.verify.style import Style, question_with_instruction
 
-STYLE: Style = "answer"  # in which made problems are asked
+PROMPT_STYLE: Style = "answer"  # in which made problems are asked
 ANSWERED = MathAnswer()  # who judges made problems
 
 
-def made(
+def synthetic_problem(
     id: str,
     question: str,
     answer: str,
@@ -30,17 +30,17 @@ def made(
 ) -> Problem:
     """A problem with its lineage."""
     lineage = {"source": source, "operator": operator, "parents": list(parents), "seed": seed, "model": model}
-    said = asked(question, STYLE)
+    said = question_with_instruction(question, PROMPT_STYLE)
     tags = {**lineage, "question": question, **more}
-    return Problem(id, user(said), answer, tags, STYLE, said.removeprefix(question))
+    return Problem(id, user_messages(said), answer, tags, PROMPT_STYLE, said.removeprefix(question))
 
 
-def bare(problem: Problem) -> str:
+def bare_question(problem: Problem) -> str:
     """The question without how to answer it."""
-    return str(problem.tags.get("question") or problem.bare)
+    return str(problem.tags.get("question") or problem.bare_question)
 
 
-def domain(problem: Problem) -> str:
+def domain_of(problem: Problem) -> str:
     """What it is about, as far as its tags say."""
     return next((str(problem.tags[tag]) for tag in ("domain", "subject", "kind") if problem.tags.get(tag)), "")
 
@@ -49,14 +49,14 @@ def to_row(problem: Problem, **more: Any) -> dict[str, Any]:
     """`gold`: an answer that the reward function below accepts, for `gold_column`."""
     answer = str(problem.answer)
     sent: Any = problem.question if len(problem.messages) == 1 else [dict(m) for m in problem.messages]
-    row = {"prompt": sent, "answer": answer, "gold": state(answer, "boxed"), "id": problem.id}
+    row = {"prompt": sent, "answer": answer, "gold": format_answer(answer, "boxed"), "id": problem.id}
     return {**row, **more, "tags": dict(problem.tags)}
 
 
 def from_row(row: Mapping[str, Any], where: str, question: str, answer: str) -> Problem:
     """`question` and `answer` name the columns."""
     given, gold = row[question], row[answer]
-    messages: tuple[Message, ...] = tuple(given) if isinstance(given, list) else user(_text(given, question))
+    messages: tuple[Message, ...] = tuple(given) if isinstance(given, list) else user_messages(_text(given, question))
     if not messages or not all(
         isinstance(m, Mapping) and all(isinstance(m.get(k), str) for k in ("role", "content")) for m in messages
     ):
@@ -85,7 +85,7 @@ def read_problems(path: str | Path, question: str = "prompt", answer: str = "ans
         if not line.strip():
             continue
         try:
-            row = parse(line)
+            row = parse_json(line)
             if not isinstance(row, dict):
                 raise ValueError("not a JSON object")
             if missing := [column for column in (question, answer) if column not in row]:
@@ -106,4 +106,4 @@ def read_problems(path: str | Path, question: str = "prompt", answer: str = "ans
 def accuracy(completions: Sequence[Any], answer: Sequence[Any], **_: Any) -> list[float | None]:
     """A reward function for the `columns` task: is the final answer this one? None: undecided."""
     said = [c if isinstance(c, str) else c[-1]["content"] for c in completions]
-    return [ANSWERED.judge(text, gold).value for text, gold in zip(said, answer, strict=True)]
+    return [ANSWERED.grade(text, gold).value for text, gold in zip(said, answer, strict=True)]

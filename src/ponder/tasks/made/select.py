@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 
-def spread(domains: Sequence[str], lengths: Sequence[float], count: int, seed: int = 0) -> list[int]:
+def select_diverse(domains: Sequence[str], lengths: Sequence[float], count: int, seed: int = 0) -> list[int]:
     """So many problems, spread over domains and leaning to long reasoning: the last stage of s1K's selection
     (Muennighoff et al. 2025, arXiv:2501.19393).
 

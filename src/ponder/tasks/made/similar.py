@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from ponder.errors import MissingExtra, UsageError
 
-RUN = 3  # words that make one piece of a question
+SHINGLE_WORDS = 3  # words that make one piece of a question
 HASHES = 128
 SLACK = 0.8  # candidates are looked for this much below the threshold, then compared in full
-BLOCK = 1_024  # embeddings compared at once
+EMBEDDING_BLOCK = 1_024  # embeddings compared at once
 
 Embed = Callable[[Sequence[str]], Any]  # texts to one vector each
 
@@ -23,36 +23,36 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 _END = re.compile(r"[\s.?!]+\Z")
 
 
-def normal(question: str) -> str:
+def normalize_question(question: str) -> str:
     """Questions that differ in case, spacing and closing marks are one; 3 + 4 and 3 - 4 are two."""
     return _END.sub("", " ".join(question.casefold().split()))
 
 
-def words(question: str) -> list[str]:
-    return _WORD.findall(normal(question))
+def question_tokens(question: str) -> list[str]:
+    return _WORD.findall(normalize_question(question))
 
 
 def shingles(question: str) -> frozenset[tuple[str, ...]]:
-    said = words(question)
-    return frozenset(tuple(said[i : i + RUN]) for i in range(max(1, len(said) - RUN + 1)))
+    said = question_tokens(question)
+    return frozenset(tuple(said[i : i + SHINGLE_WORDS]) for i in range(max(1, len(said) - SHINGLE_WORDS + 1)))
 
 
-def distinct(questions: Sequence[str]) -> list[int | None]:
+def exact_duplicates(questions: Sequence[str]) -> list[int | None]:
     """For each, the earlier one that it repeats; None: it is new."""
     first: dict[str, int] = {}
     found: list[int | None] = []
     for i, question in enumerate(questions):
-        j = first.setdefault(normal(question), i)
+        j = first.setdefault(normalize_question(question), i)
         found.append(None if i == j else j)
     return found
 
 
-def alike(questions: Sequence[str], threshold: float) -> list[int | None]:
+def near_duplicates(questions: Sequence[str], threshold: float) -> list[int | None]:
     """For each, an earlier one that was kept and shares this part of their pieces (Jaccard) or more; None: it is new.
 
     MinHash only proposes: every pair it finds is compared in full.
     """
-    _check(threshold)
+    _check_threshold(threshold)
     try:
         datasketch = importlib.import_module("datasketch")
     except ImportError:
@@ -72,7 +72,7 @@ def alike(questions: Sequence[str], threshold: float) -> list[int | None]:
 
 def alike_by(embed: Embed, questions: Sequence[str], threshold: float) -> list[int | None]:
     """The same by the cosine between embeddings, which a function of the user's gives."""
-    _check(threshold)
+    _check_threshold(threshold)
     vectors = np.asarray(embed(list(questions)), np.float64)
     if vectors.ndim != 2 or len(vectors) != len(questions) or not np.isfinite(vectors).all():
         raise UsageError(f"the embedding gave {vectors.shape} for {len(questions)} questions; give one finite row each")
@@ -91,14 +91,14 @@ def alike_by(embed: Embed, questions: Sequence[str], threshold: float) -> list[i
 def _nearest(
     unit: NDArray[np.float64], kept: Sequence[int], vector: NDArray[np.float64], threshold: float
 ) -> int | None:
-    for start in range(0, len(kept), BLOCK):
-        block = kept[start : start + BLOCK]
+    for start in range(0, len(kept), EMBEDDING_BLOCK):
+        block = kept[start : start + EMBEDDING_BLOCK]
         close = np.flatnonzero(unit[block] @ vector >= threshold)
         if len(close):
             return block[int(close[0])]
     return None
 
 
-def _check(threshold: float) -> None:
+def _check_threshold(threshold: float) -> None:
     if not 0 < threshold <= 1:
         raise UsageError(f"the threshold for near-duplicates is {threshold}; it is a share above 0, at most 1")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ponder.tasks.made.rows import bare
-from ponder.types import Message, Problem, user
-from ponder.verify.answer import after_thinking, tags
+from ponder.tasks.made.rows import bare_question
+from ponder.types import Message, Problem, user_messages
+from ponder.verify.answer import after_thinking, find_answer_tags
 
-LONGEST = 20_000  # characters of a reply that are read
+MAX_REPLY_CHARS = 20_000  # characters of a reply that are read
 
 TOPICS = (
     "arithmetic with whole numbers", "fractions", "percentages", "money and prices", "rates, distance and time",
@@ -17,7 +17,7 @@ TOPICS = (
     "counting and combinations", "probability", "divisibility and remainders", "prime numbers", "plane geometry",
     "areas and volumes", "sets and logic", "dates and calendars",
 )  # fmt: skip
-_FORM = (
+_REPLY_FORMAT = (
     "The problem must be complete and clear by itself and have exactly one right answer. Solve it yourself before you"
     " reply. Reply in this form and with nothing else after it:\n"
     "<problem>the problem</problem>\n<answer>the final answer alone, as a number or expression</answer>"
@@ -38,33 +38,33 @@ EVOLUTIONS: dict[str, str] = {
 }
 
 
-def write(examples: Sequence[Problem], topic: str = "mathematics") -> tuple[Message, ...]:
+def new_problem_prompt(examples: Sequence[Problem], topic: str = "mathematics") -> tuple[Message, ...]:
     """A new problem like these; or, without any, about a topic."""
-    shown = "\n\n".join(f"Problem {i}:\n{bare(p)}" for i, p in enumerate(examples, 1))
+    shown = "\n\n".join(f"Problem {i}:\n{bare_question(p)}" for i, p in enumerate(examples, 1))
     what = "Write one new problem of the same kind and about as hard, which differs from them in more than numbers."
-    return user(f"{shown}\n\n{what} {_FORM}" if examples else f"Write one problem about {topic}. {_FORM}")
+    return user_messages(f"{shown}\n\n{what} {_REPLY_FORMAT}" if examples else f"Write one problem about {topic}. {_REPLY_FORMAT}")
 
 
-def evolve(operator: str, parents: Sequence[Problem]) -> tuple[Message, ...]:
+def evolve_prompt(operator: str, parents: Sequence[Problem]) -> tuple[Message, ...]:
     """A harder problem out of these."""
-    shown = "\n\n".join(f"Problem{f' {i}' if len(parents) > 1 else ''}:\n{bare(p)}" for i, p in enumerate(parents, 1))
-    return user(f"{shown}\n\n{EVOLUTIONS[operator]} {_FORM}")
+    shown = "\n\n".join(f"Problem{f' {i}' if len(parents) > 1 else ''}:\n{bare_question(p)}" for i, p in enumerate(parents, 1))
+    return user_messages(f"{shown}\n\n{EVOLUTIONS[operator]} {_REPLY_FORMAT}")
 
 
-def backward(answer: str, example: Problem | None = None) -> tuple[Message, ...]:
+def backward_prompt(answer: str, example: Problem | None = None) -> tuple[Message, ...]:
     """A problem that has this answer."""
-    shown = f"Here is a problem, as an example of kind and style:\n{bare(example)}\n\n" if example else ""
+    shown = f"Here is a problem, as an example of kind and style:\n{bare_question(example)}\n\n" if example else ""
     what = f"Write one problem whose answer is {answer}. Do not mention that number as the answer in the problem."
-    return user(f"{shown}{what} {_FORM}")
+    return user_messages(f"{shown}{what} {_REPLY_FORMAT}")
 
 
 _PROBLEM = re.compile(r"<problem>(.*?)</problem>", re.DOTALL | re.IGNORECASE)
 _TAG = re.compile(r"</?problem>", re.IGNORECASE)
 
 
-def parse(reply: str) -> tuple[str, str] | str:
+def parse_reply(reply: str) -> tuple[str, str] | str:
     """Question and answer; or why the reply gives none."""
-    if len(reply) > LONGEST:
+    if len(reply) > MAX_REPLY_CHARS:
         return "too long"
     said = after_thinking(reply)
     if said is None:
@@ -72,7 +72,7 @@ def parse(reply: str) -> tuple[str, str] | str:
     found = _PROBLEM.findall(said)
     if len(found) != 1 or len(_TAG.findall(said)) != 2:
         return "no <problem>" if not found else "several problems"
-    answers = list(tags(_PROBLEM.sub("", said)))
+    answers = list(find_answer_tags(_PROBLEM.sub("", said)))
     if len(answers) != 1 or not (answers[0].content or "").strip():
         return "no <answer>" if len(answers) < 2 else "several answers"
     question = found[0].strip()

@@ -10,24 +10,24 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from ponder.errors import UnknownName
-from ponder.tasks.sets.files import Files, Row
-from ponder.tasks.sets.loaded import Loaded
+from ponder.tasks.sets.files import DatasetFiles, DatasetRow
+from ponder.tasks.sets.loaded import DatasetTask
 from ponder.types import Problem
-from ponder.verify import Choice, Form
-from ponder.verify.style import Wanted
+from ponder.verify import MultipleChoice, AnswerForm
+from ponder.verify.style import AnswerSpec
 
 Part = Literal["Challenge", "Easy"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ARC(Loaded):
+class ARC(DatasetTask):
     """Official split. `part="Challenge"` holds what retrieval and co-occurrence got wrong."""
 
-    WANTED = Wanted("the letter of the right option")
-    STYLE = "cot"
+    ANSWER_SPEC = AnswerSpec("the letter of the right option")
+    DEFAULT_STYLE = "cot"
 
     part: Part = "Challenge"
-    forms: tuple[Form, ...] = ()  # none: those of the style; the first is how gold is written
+    forms: tuple[AnswerForm, ...] = ()  # none: those of the style; the first is how gold is written
 
     def __post_init__(self) -> None:
         if self.part not in get_args(Part):
@@ -39,18 +39,18 @@ class ARC(Loaded):
         return "arc"
 
     @property
-    def verifier(self) -> Choice:
-        return Choice(self.reads)
+    def verifier(self) -> MultipleChoice:
+        return MultipleChoice(self.answer_forms)
 
-    def rows(self, files: Files) -> tuple[list[Row], list[Row]]:
+    def rows(self, files: DatasetFiles) -> tuple[list[DatasetRow], list[DatasetRow]]:
         base = f"ARC-{self.part}/ARC-{self.part}"
-        return files.lines(f"{base}-Train.jsonl", _question), files.lines(f"{base}-Test.jsonl", _question)
+        return files.read_jsonl(f"{base}-Train.jsonl", _question), files.read_jsonl(f"{base}-Test.jsonl", _question)
 
     def gold(self, problem: Problem) -> str:
-        return self.stated(problem.answer["choice"])
+        return self.gold_completion(problem.answer["choice"])
 
 
-def _question(record: dict[str, Any], number: int) -> Row:
+def _question(record: dict[str, Any], number: int) -> DatasetRow:
     choices = record["question"]["choices"]
     letters = {choice["label"]: chr(ord("A") + i) for i, choice in enumerate(choices)}  # some are labelled 1 to 4
     options = {letters[choice["label"]]: choice["text"].strip() for choice in choices}
@@ -58,4 +58,4 @@ def _question(record: dict[str, Any], number: int) -> Row:
         raise ValueError("there are fewer than two options, or two with one label")
     listed = "\n".join(f"({letter}) {text}" for letter, text in options.items())
     answer = {"choice": letters[record["answerKey"]], "options": options}
-    return Row(str(record["id"]), f"{record['question']['stem'].strip()}\n{listed}", answer)
+    return DatasetRow(str(record["id"]), f"{record['question']['stem'].strip()}\n{listed}", answer)

@@ -13,12 +13,12 @@ from functools import lru_cache
 from typing import Any, ClassVar, Self
 
 from ponder.errors import UnknownName, UsageError
-from ponder.tasks.sets.files import Files, Make, Row, read
-from ponder.tasks.sets.loaded import Loaded
+from ponder.tasks.sets.files import DatasetFiles, RowParser, DatasetRow, read_text_file
+from ponder.tasks.sets.loaded import DatasetTask
 from ponder.types import Problem, Score
-from ponder.verify import Choice, FinalList, FinalNumber, FinalText, Form
-from ponder.verify.scoring import TextScorer, bad_data, shown
-from ponder.verify.style import Wanted
+from ponder.verify import MultipleChoice, FinalList, FinalNumber, FinalText, AnswerForm
+from ponder.verify.scoring import TextScorer, bad_data, repr_for_reason
+from ponder.verify.style import AnswerSpec
 
 TASKS = (
     "boolean_expressions", "causal_judgement", "date_understanding", "disambiguation_qa", "dyck_languages",
@@ -30,30 +30,30 @@ TASKS = (
     "tracking_shuffled_objects_seven_objects", "tracking_shuffled_objects_three_objects", "web_of_lies", "word_sorting",
 )  # fmt: skip
 
-FORMS: tuple[Form, ...] = ("tag", "boxed", "line")  # the line: "So the answer is (B).", as the worked examples end
+FORMS: tuple[AnswerForm, ...] = ("tag", "boxed", "line")  # the line: "So the answer is (B).", as the worked examples end
 
 
 @dataclass(frozen=True)
 class BigBenchAnswer(TextScorer):
     """Each problem by its kind: `{"kind": "choice", "right": "(B)"}`, or a number, a word, a list, brackets."""
 
-    forms: tuple[Form, ...] = FORMS
+    forms: tuple[AnswerForm, ...] = FORMS
 
     @property
     def name(self) -> str:
         return "accuracy"
 
-    def verdict(self, text: str, gold: Any) -> Score:
+    def verify(self, text: str, gold: Any) -> Score:
         kinds = _kinds(self.forms)
         if not isinstance(gold, Mapping) or gold.get("kind") not in kinds:
-            bad_data(f"{shown(gold)} does not say which kind of answer is right")
-        return kinds[gold["kind"]].judge(text, gold["right"])
+            bad_data(f"{repr_for_reason(gold)} does not say which kind of answer is right")
+        return kinds[gold["kind"]].grade(text, gold["right"])
 
 
 @lru_cache(maxsize=8)
-def _kinds(forms: tuple[Form, ...]) -> dict[str, Choice | FinalNumber | FinalText | FinalList]:
+def _kinds(forms: tuple[AnswerForm, ...]) -> dict[str, MultipleChoice | FinalNumber | FinalText | FinalList]:
     return {
-        "choice": Choice(forms),
+        "choice": MultipleChoice(forms),
         "number": FinalNumber(forms),
         "word": FinalText(forms, ignore_case=True),
         "brackets": FinalText(forms, ignore_spaces=True),
@@ -62,21 +62,21 @@ def _kinds(forms: tuple[Form, ...]) -> dict[str, Choice | FinalNumber | FinalTex
 
 
 @dataclass(frozen=True, kw_only=True)
-class BBH(Loaded):
+class BBH(DatasetTask):
     """One of BIG-Bench Hard's tasks or, as `part="all"`, every one.
 
     `cot` puts the set's three worked examples before each.
     """
 
-    NO_TRAIN = (
+    NO_TRAIN_REASON = (
         "its authors ask that BIG-Bench never be trained on; train on another task (logic: knights, zebra, sat) and"
         " measure on bbh"
     )
 
-    PART: ClassVar[str] = "part"  # bbh:NAME
+    PART_SETTING: ClassVar[str] = "part"  # bbh:NAME
 
-    WANTED = Wanted("the answer", FORMS, "; where there are options, the letter of the right one")
-    STYLE = "cot"
+    ANSWER_SPEC = AnswerSpec("the answer", FORMS, "; where there are options, the letter of the right one")
+    DEFAULT_STYLE = "cot"
 
     part: str = "all"
     cot: bool = False
@@ -96,38 +96,38 @@ class BBH(Loaded):
 
     @property
     def verifier(self) -> BigBenchAnswer:
-        return BigBenchAnswer(FORMS if self.cot else self.reads)
+        return BigBenchAnswer(FORMS if self.cot else self.answer_forms)
 
-    def rows(self, files: Files) -> tuple[list[Row], list[Row]]:
-        test: list[Row] = []
+    def rows(self, files: DatasetFiles) -> tuple[list[DatasetRow], list[DatasetRow]]:
+        test: list[DatasetRow] = []
         for part in TASKS if self.part == "all" else (self.part,):
             worked = _worked(files, part) if self.cot else ""
-            test += files.records(f"bbh/{part}.json", _example(part, worked), under="examples")
+            test += files.read_json(f"bbh/{part}.json", _example(part, worked), under="examples")
         return [], test
 
-    def put(self, row: Row) -> str:
+    def question_text(self, row: DatasetRow) -> str:
         return f"{row.tags['worked']}\n\nQ: {row.question}\nA:" if self.cot else super().put(row)
 
-    def ask(self, question: str) -> str:
+    def with_instruction(self, question: str) -> str:
         return f"{question} Let's think step by step." if self.cot else super().ask(question)
 
-    def styled(self, style: str) -> Self:
+    def restyle(self, style: str) -> Self:
         """The worked examples are a chain of thought already."""
         return self if self.cot and style == "cot" else super().styled(style)
 
     def gold(self, problem: Problem) -> str:
         right = problem.answer["right"]
         said = " ".join(right) if isinstance(right, list) else right
-        return f"So the answer is {said}." if self.cot else self.stated(said)
+        return f"So the answer is {said}." if self.cot else self.gold_completion(said)
 
 
-def _worked(files: Files, part: str) -> str:
+def _worked(files: DatasetFiles, part: str) -> str:
     """The examples, below the line that parts them from the notice that they must not be trained on."""
-    return read(files.folder / "cot-prompts" / f"{part}.txt").partition("\n-----\n")[2].strip()
+    return read_text_file(files.folder / "cot-prompts" / f"{part}.txt").partition("\n-----\n")[2].strip()
 
 
-def _example(part: str, worked: str) -> Make:
-    def make(record: dict[str, Any], number: int) -> Row:
+def _example(part: str, worked: str) -> RowParser:
+    def make(record: dict[str, Any], number: int) -> DatasetRow:
         target = record["target"].strip()
         if not target:
             raise ValueError("no gold answer")
@@ -138,6 +138,6 @@ def _example(part: str, worked: str) -> Make:
             kind = "choice"
         answer = {"kind": kind, "right": target.split() if kind == "list" else target}
         tags = {"part": part, **({"worked": worked} if worked else {})}
-        return Row(f"{part}-{number - 1}", record["input"].strip(), answer, tags=tags)
+        return DatasetRow(f"{part}-{number - 1}", record["input"].strip(), answer, tags=tags)
 
     return make

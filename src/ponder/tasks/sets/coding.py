@@ -13,41 +13,41 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ponder.tasks.sets.files import Files, Row
-from ponder.tasks.sets.loaded import Loaded
+from ponder.tasks.sets.files import DatasetFiles, DatasetRow
+from ponder.tasks.sets.loaded import DatasetTask
 from ponder.types import Problem
 from ponder.verify.code.rows import from_humaneval, from_mbpp
 from ponder.verify.code.verdicts import AssertTests
-from ponder.verify.style import Wanted
+from ponder.verify.style import AnswerSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Coding(Loaded):
+class Coding(DatasetTask):
     """The program is the one code block after the thinking. `share`: the share of tests passed, not all or nothing."""
 
-    STYLE = "answer"
+    DEFAULT_STYLE = "answer"
 
-    share: bool = False
+    partial_credit: bool = False
 
     @property
     def verifier(self) -> AssertTests:
-        return AssertTests(share=self.share)
+        return AssertTests(partial_credit=self.partial_credit)
 
     @abstractmethod
-    def reference(self, problem: Problem) -> str:
+    def reference_solution(self, problem: Problem) -> str:
         """The set's own program."""
 
     def gold(self, problem: Problem) -> str:
-        return self.stated(f"```python\n{self.reference(problem).rstrip()}\n```")
+        return self.gold_completion(f"```python\n{self.reference_solution(problem).rstrip()}\n```")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HumanEval(Coding):
     """Functions to complete from their signature and docstring (Chen et al. 2021)."""
 
-    NO_TRAIN = "HumanEval is a test set; train on mbpp or on programs, which needs no data, and measure on humaneval"
+    NO_TRAIN_REASON = "HumanEval is a test set; train on mbpp or on programs, which needs no data, and measure on humaneval"
 
-    WANTED = Wanted("the whole function", place="in a ```python block", bare=False)
+    ANSWER_SPEC = AnswerSpec("the whole function", place="in a ```python block", allow_bare=False)
 
     prompt: str = "Complete this function.\n```python\n{question}\n```"
 
@@ -55,16 +55,16 @@ class HumanEval(Coding):
     def name(self) -> str:
         return "humaneval"
 
-    def rows(self, files: Files) -> tuple[list[Row], list[Row]]:
-        return [], files.lines("HumanEval.jsonl.gz", _humaneval)
+    def rows(self, files: DatasetFiles) -> tuple[list[DatasetRow], list[DatasetRow]]:
+        return [], files.read_jsonl("HumanEval.jsonl.gz", _humaneval)
 
-    def reference(self, problem: Problem) -> str:
+    def reference_solution(self, problem: Problem) -> str:
         return str(problem.answer["prefix"] + problem.tags["solution"])
 
 
-def _humaneval(record: dict[str, Any], number: int) -> Row:
+def _humaneval(record: dict[str, Any], number: int) -> DatasetRow:
     id = record["task_id"].removeprefix("HumanEval/")
-    return Row(id, record["prompt"].strip(), from_humaneval(record), tags={"solution": record["canonical_solution"]})
+    return DatasetRow(id, record["prompt"].strip(), from_humaneval(record), tags={"solution": record["canonical_solution"]})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class MBPP(Coding):
     The authors' split. `sanitized` reads the file that was checked by hand, in which 257 are for testing.
     """
 
-    WANTED = Wanted("the function", place="in a ```python block", bare=False)
+    ANSWER_SPEC = AnswerSpec("the function", place="in a ```python block", allow_bare=False)
 
     sanitized: bool = False
 
@@ -82,32 +82,32 @@ class MBPP(Coding):
     def name(self) -> str:
         return "mbpp"
 
-    def rows(self, files: Files) -> tuple[list[Row], list[Row]]:
+    def rows(self, files: DatasetFiles) -> tuple[list[DatasetRow], list[DatasetRow]]:
         rows = self._all(files)
         return _between(rows, 601, 974), _between(rows, 11, 510)
 
-    def _all(self, files: Files) -> list[Row]:
-        return files.records("sanitized-mbpp.json", _mbpp) if self.sanitized else files.lines("mbpp.jsonl", _mbpp)
+    def _all(self, files: DatasetFiles) -> list[DatasetRow]:
+        return files.read_json("sanitized-mbpp.json", _mbpp) if self.sanitized else files.read_jsonl("mbpp.jsonl", _mbpp)
 
     @property
     def validation(self) -> Sequence[Problem]:
         """Problems 511 to 600."""
-        return self._problems("validation", _between(self._all(Files.of(self.folder)), 511, 600))
+        return self._problems("validation", _between(self._all(DatasetFiles.in_data_folder(self.folder)), 511, 600))
 
     @property
     def few_shot(self) -> Sequence[Problem]:
         """Problems 1 to 10, from which the authors took the examples in their prompts."""
-        return self._problems("few-shot", _between(self._all(Files.of(self.folder)), 1, 10))
+        return self._problems("few-shot", _between(self._all(DatasetFiles.in_data_folder(self.folder)), 1, 10))
 
-    def reference(self, problem: Problem) -> str:
+    def reference_solution(self, problem: Problem) -> str:
         return str(problem.tags["solution"])
 
 
-def _between(rows: list[Row], first: int, last: int) -> list[Row]:
+def _between(rows: list[DatasetRow], first: int, last: int) -> list[DatasetRow]:
     return [row for row in rows if first <= int(row.id) <= last]
 
 
-def _mbpp(record: dict[str, Any], number: int) -> Row:
+def _mbpp(record: dict[str, Any], number: int) -> DatasetRow:
     told = (record.get("text") or record["prompt"]).strip()
     tests = "\n".join(record["test_list"])
     question = f"{told}\nYour code should pass these tests:\n{tests}"
@@ -115,4 +115,4 @@ def _mbpp(record: dict[str, Any], number: int) -> Row:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some references hold "\\s" and the like, which Python frowns on
         tests_of = from_mbpp(record)
-    return Row(str(int(record["task_id"])), question, tests_of, tags={"solution": solution})
+    return DatasetRow(str(int(record["task_id"])), question, tests_of, tags={"solution": solution})

@@ -9,24 +9,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ponder.tasks.sets.files import Files, Row
-from ponder.tasks.sets.loaded import Loaded
+from ponder.tasks.sets.files import DatasetFiles, DatasetRow
+from ponder.tasks.sets.loaded import DatasetTask
 from ponder.types import Problem
-from ponder.verify import Form
+from ponder.verify import AnswerForm
 from ponder.verify.maths import MathAnswer
 
 
 @dataclass(frozen=True, kw_only=True)
-class MATH500(Loaded):
+class MATH500(DatasetTask):
     """Problems from mathematics competitions (Hendrycks et al. 2021), with levels 1 to 5 in their tags."""
 
-    NO_TRAIN = (
+    NO_TRAIN_REASON = (
         "MATH-500 is a test set; put MATH's other 12,000 problems beside it as math500/train.jsonl, or train on gsm8k"
     )
 
-    STYLE = "cot"
+    DEFAULT_STYLE = "cot"
 
-    forms: tuple[Form, ...] = ()  # none: those of the style; the first is how gold is written
+    forms: tuple[AnswerForm, ...] = ()  # none: those of the style; the first is how gold is written
 
     @property
     def name(self) -> str:
@@ -34,22 +34,22 @@ class MATH500(Loaded):
 
     @property
     def verifier(self) -> MathAnswer:
-        return MathAnswer(self.reads)
+        return MathAnswer(self.answer_forms)
 
-    def rows(self, files: Files) -> tuple[list[Row], list[Row]]:
-        train = files.lines("train.jsonl", _problem) if (files.folder / "train.jsonl").exists() else []
-        return train, files.lines("test.jsonl", _problem)
+    def rows(self, files: DatasetFiles) -> tuple[list[DatasetRow], list[DatasetRow]]:
+        train = files.read_jsonl("train.jsonl", _parse_math_problem) if (files.folder / "train.jsonl").exists() else []
+        return train, files.read_jsonl("test.jsonl", _parse_math_problem)
 
     def gold(self, problem: Problem) -> str:
         """The set's own solution, where the strict verifier finds one plain answer in it, else the answer alone."""
         worked = str(problem.tags["solution"])
-        taken = self.reads[0] == "boxed" and self.verifier.judge(worked, problem.answer).value == 1.0
-        return worked if taken else self.stated(problem.answer)
+        taken = self.answer_forms[0] == "boxed" and self.verifier.grade(worked, problem.answer).value == 1.0
+        return worked if taken else self.gold_completion(problem.answer)
 
 
-def _problem(record: dict[str, Any], number: int) -> Row:
+def _parse_math_problem(record: dict[str, Any], number: int) -> DatasetRow:
     answer = record["answer"].strip()
     if not answer:
         raise ValueError("no gold answer")
     tags = {"level": record["level"], "subject": record["subject"], "solution": record["solution"]}
-    return Row(record["unique_id"].removesuffix(".json"), record["problem"].strip(), answer, tags=tags)
+    return DatasetRow(record["unique_id"].removesuffix(".json"), record["problem"].strip(), answer, tags=tags)

@@ -11,27 +11,27 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from ponder.errors import UnknownName
-from ponder.tasks.sets.files import Files, Row
-from ponder.tasks.sets.loaded import Loaded
+from ponder.tasks.sets.files import DatasetFiles, DatasetRow
+from ponder.tasks.sets.loaded import DatasetTask
 from ponder.types import Problem, Score
-from ponder.verify.code.equal import same
+from ponder.verify.code.equal import values_equal
 from ponder.verify.code.verdicts import CallTests
 from ponder.verify.reading import read_one
 from ponder.verify.sandbox.codec import NotPlain, encode
-from ponder.verify.scoring import TextScorer, bad_data, shown
-from ponder.verify.style import Wanted
+from ponder.verify.scoring import TextScorer, bad_data, repr_for_reason
+from ponder.verify.style import AnswerSpec
 
 Direction = Literal["output", "input"]
-LONGEST = 2_000  # characters of an answer
+MAX_ANSWER_CHARS = 2_000  # characters of an answer
 
-_ASK: dict[Direction, str] = {
+_QUESTIONS: dict[Direction, str] = {
     "output": "What does f({input}) return?",
     "input": "With which arguments does f return {output}? Any that do are right.",
 }
-_WANTED: dict[Direction, Wanted] = {
-    "output": Wanted("the value as a Python literal", ("tag", "boxed"), bare=False),
-    "input": Wanted(
-        "the arguments", ("tag", "boxed"), " as they stand between the brackets of the call, as literals", bare=False
+_WANTED: dict[Direction, AnswerSpec] = {
+    "output": AnswerSpec("the value as a Python literal", ("tag", "boxed"), allow_bare=False),
+    "input": AnswerSpec(
+        "the arguments", ("tag", "boxed"), " as they stand between the brackets of the call, as literals", allow_bare=False
     ),
 }
 
@@ -44,15 +44,15 @@ class PredictedOutput(TextScorer):
     def name(self) -> str:
         return "accuracy"
 
-    def verdict(self, text: str, gold: Any) -> Score:
-        row = _row(gold)
-        found = read_one(text, longest=LONGEST)
+    def verify(self, text: str, gold: Any) -> Score:
+        row = _checked_gold(gold)
+        found = read_one(text, max_chars=MAX_ANSWER_CHARS)
         if found.answer is None:
             return Score(0.0, found.reason)
         given = _literals(found.answer)
         if given is None:
             return Score(0.0, "malformed: not a Python literal")
-        right = len(given) == 1 and same(encode(given[0]), _gold(row["output"])[0])
+        right = len(given) == 1 and values_equal(encode(given[0]), _gold(row["output"])[0])
         return Score(1.0, "right") if right else Score(0.0, "wrong")
 
 
@@ -64,9 +64,9 @@ class PredictedInput(CallTests):
     them hold a `dict(...)`, a lambda or the like.
     """
 
-    def verdict(self, text: str, gold: Any) -> Score:
-        row = _row(gold)
-        found = read_one(text, longest=LONGEST)
+    def verify(self, text: str, gold: Any) -> Score:
+        row = _checked_gold(gold)
+        found = read_one(text, max_chars=MAX_ANSWER_CHARS)
         if found.answer is None:
             return Score(0.0, found.reason)
         if _within_call(found.answer) == row["input"].strip():
@@ -75,16 +75,16 @@ class PredictedInput(CallTests):
         if given is None:
             return Score(0.0, "malformed: not Python literals")
         test = {"args": given, "expected": _gold(row["output"])[0]}
-        return self.run(row["code"], {"entry": "f", "tests": [test]})
+        return self.grade_program(row["code"], {"entry": "f", "tests": [test]})
 
 
 @dataclass(frozen=True, kw_only=True)
-class CRUXEval(Loaded):
+class CRUXEval(DatasetTask):
     """`direction`: predict the output from the input, or an input from the output."""
 
-    NO_TRAIN = "CRUXEval is a test set; train on programs, which needs no data, and measure on cruxeval"
+    NO_TRAIN_REASON = "CRUXEval is a test set; train on programs, which needs no data, and measure on cruxeval"
 
-    STYLE = "answer"
+    DEFAULT_STYLE = "answer"
 
     direction: Direction = "output"
 
@@ -101,27 +101,27 @@ class CRUXEval(Loaded):
     def verifier(self) -> PredictedOutput | PredictedInput:
         return PredictedOutput() if self.direction == "output" else PredictedInput()
 
-    def rows(self, files: Files) -> tuple[list[Row], list[Row]]:
-        return [], files.lines("cruxeval.jsonl", _problem)
+    def rows(self, files: DatasetFiles) -> tuple[list[DatasetRow], list[DatasetRow]]:
+        return [], files.read_jsonl("cruxeval.jsonl", _problem)
 
     @property
-    def wanted(self) -> Wanted:
+    def answer_spec(self) -> AnswerSpec:
         return _WANTED[self.direction]
 
-    def put(self, row: Row) -> str:
-        asked = _ASK[self.direction].format(**row.answer)
+    def question_text(self, row: DatasetRow) -> str:
+        asked = _QUESTIONS[self.direction].format(**row.answer)
         return self.prompt.format(question=f"```python\n{row.question}\n```\n{asked}")
 
     def gold(self, problem: Problem) -> str:
         said = f"f({problem.answer['input']})" if self.direction == "input" else problem.answer["output"]
-        return self.stated(said)
+        return self.gold_completion(said)
 
 
-def _problem(record: dict[str, Any], number: int) -> Row:
+def _problem(record: dict[str, Any], number: int) -> DatasetRow:
     answer = {key: record[key] for key in ("code", "input", "output")}
     if len(_literals(answer["output"]) or ()) != 1:
         raise ValueError("the output is not a Python literal")
-    return Row(record["id"].removeprefix("sample_"), record["code"].strip(), answer)
+    return DatasetRow(record["id"].removeprefix("sample_"), record["code"].strip(), answer)
 
 
 def _literals(text: str) -> list[Any] | None:
@@ -142,11 +142,11 @@ def _within_call(text: str) -> str:
 def _gold(text: str) -> list[Any]:
     found = _literals(text)
     if not found:
-        bad_data(f"the output {shown(text)} is not a Python literal")
+        bad_data(f"the output {repr_for_reason(text)} is not a Python literal")
     return found
 
 
-def _row(gold: Any) -> Mapping[str, Any]:
+def _checked_gold(gold: Any) -> Mapping[str, Any]:
     if not isinstance(gold, Mapping) or not {"code", "input", "output"} <= gold.keys():
-        bad_data(f"{shown(gold)} does not hold 'code', 'input' and 'output'")
+        bad_data(f"{repr_for_reason(gold)} does not hold 'code', 'input' and 'output'")
     return gold

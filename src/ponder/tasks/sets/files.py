@@ -18,21 +18,21 @@ from ponder import tables
 from ponder.errors import TaskError
 
 BadRows = Literal["refuse", "skip"]
-NAMED = 3  # bad rows that a message names; the rest are counted
+MAX_LISTED_ROWS = 3  # bad rows that a message names; the rest are counted
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DatasetRow:
     """One problem as its file gives it. `key` decides the side where the set has no split of its own."""
 
     id: str
     question: str
     answer: Any
-    key: str = ""
+    split_key: str = ""
     tags: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Record(dict[str, Any]):
+class DatasetRecord(dict[str, Any]):
     """A row as it stands in its file, which says what it lacks."""
 
     def __missing__(self, name: str) -> Any:
@@ -40,19 +40,19 @@ class Record(dict[str, Any]):
         raise TaskError(f"the column {name!r} is missing; the columns are {there}")
 
 
-Make = Callable[[dict[str, Any], int], Row]  # from a record and its number; raises where there is no problem in it
+RowParser = Callable[[dict[str, Any], int], DatasetRow]  # from a record and its number; raises where there is no problem in it
 
 
 @dataclass(slots=True)
-class Files:
+class DatasetFiles:
     """The files of one set. `bad` says which rows could not be used, and why."""
 
     folder: Path
-    rows: int = 0
-    bad: list[str] = field(default_factory=list)
+    row_count: int = 0
+    bad_rows: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, name: str) -> Files:
+    def in_data_folder(cls, name: str) -> DatasetFiles:
         """Those in the folder of that name in PONDER_DATA."""
         root = os.environ.get("PONDER_DATA")
         if not root:
@@ -62,89 +62,89 @@ class Files:
             raise TaskError(f"no folder {folder}; set PONDER_DATA to the folder that holds {name}/ (now {root})")
         return cls(folder)
 
-    def lines(self, file: str, make: Make) -> list[Row]:
+    def read_jsonl(self, file: str, make: RowParser) -> list[DatasetRow]:
         """One JSON object per line; a name that ends in .gz is unpacked."""
         path = self.folder / file
-        lines = enumerate(read(path).split("\n"), 1)
-        return self._rows(path, "line", ((n, line) for n, line in lines if line.strip()), make, tables.parse)
+        lines = enumerate(read_text_file(path).split("\n"), 1)
+        return self._parse_rows(path, "line", ((n, line) for n, line in lines if line.strip()), make, tables.parse_json)
 
-    def records(self, file: str, make: Make, under: str | None = None) -> list[Row]:
+    def read_json(self, file: str, make: RowParser, under: str | None = None) -> list[DatasetRow]:
         """One JSON file that holds a list of records, or has it under a name."""
         path = self.folder / file
         try:
-            data = tables.parse(read(path))
+            data = tables.parse_json(read_text_file(path))
             records = data[under] if under else data
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise TaskError(f"{path} is not the JSON it should be ({error!r}); download the file again") from error
         if not isinstance(records, list):
             raise TaskError(f"{path} does not hold a list of problems; download the file again")
-        return self._rows(path, "problem", enumerate(records, 1), make)
+        return self._parse_rows(path, "problem", enumerate(records, 1), make)
 
-    def table(self, file: str, make: Make) -> list[Row]:
+    def read_csv(self, file: str, make: RowParser) -> list[DatasetRow]:
         """Comma-separated values under a line of names."""
         path = self.folder / file
         try:
-            records = tables.table(read(path))
+            records = tables.parse_csv(read_text_file(path))
         except tables.BadRow as error:
             raise TaskError(f"{path}, {error}. Mend the file or get it again") from None
         begins = [line for line, _ in records]  # a cell may have several lines, so that a row's number is another
         rows = enumerate((record for _, record in records), 2)
-        return self._rows(path, "line", rows, make, line=lambda number: begins[number - 2])
+        return self._parse_rows(path, "line", rows, make, line=lambda number: begins[number - 2])
 
-    def listed(self, file: str, records: list[Any], make: Make) -> list[Row]:
+    def from_records(self, file: str, records: list[Any], make: RowParser) -> list[DatasetRow]:
         """Records that are there already; `file` is what messages call them."""
-        return self._rows(self.folder / file, "row", enumerate(records, 1), make)
+        return self._parse_rows(self.folder / file, "row", enumerate(records, 1), make)
 
-    def settle(self, task: str, bad_rows: BadRows) -> None:
+    def report_bad_rows(self, task: str, bad_rows: BadRows) -> None:
         """Refuse the set for its bad rows, or say what was left out."""
-        if not self.bad:
+        if not self.bad_rows:
             return
-        listed = "; ".join(self.bad[:NAMED]) + (f"; and {len(self.bad) - NAMED} more" if len(self.bad) > NAMED else "")
-        said = f"task {task!r}: {len(self.bad)} of {self.rows} rows cannot be used: {listed}"
+        listed = "; ".join(self.bad_rows[:MAX_LISTED_ROWS]) + (f"; and {len(self.bad_rows) - MAX_LISTED_ROWS} more" if len(self.bad_rows) > MAX_LISTED_ROWS else "")
+        said = f"task {task!r}: {len(self.bad_rows)} of {self.row_count} rows cannot be used: {listed}"
         if bad_rows == "refuse":
-            others = ", or go on without them: bad_rows=skip" if len(self.bad) < self.rows else ""
+            others = ", or go on without them: bad_rows=skip" if len(self.bad_rows) < self.row_count else ""
             raise TaskError(f"{said}. Mend the file or get it again{others}")
         warnings.warn(f"{said}. They were left out", stacklevel=2)
 
-    def _rows(
+    def _parse_rows(
         self,
         path: Path,
         unit: str,
         given: Iterable[tuple[int, Any]],
-        make: Make,
+        make: RowParser,
         load: Callable[[Any], Any] | None = None,
         line: Callable[[int], int] = lambda number: number,
-    ) -> list[Row]:
+    ) -> list[DatasetRow]:
         first: dict[str, int] = {}
-        found: list[Row] = []
+        found: list[DatasetRow] = []
         seen = 0
         for number, record in given:
             seen += 1
             if isinstance(record, tables.BadRow):
-                self.bad.append(f"{path}, {unit} {line(number)}: {record.why}")
+                self.bad_rows.append(f"{path}, {unit} {line(number)}: {record.reason}")
                 continue
             try:
                 given_row = load(record) if load else record
-                row = make(Record(given_row) if isinstance(given_row, Mapping) else given_row, number)
+                row = make(DatasetRecord(given_row) if isinstance(given_row, Mapping) else given_row, number)
             except TaskError as error:
-                self.bad.append(f"{path}, {unit} {line(number)}: {error}")
+                self.bad_rows.append(f"{path}, {unit} {line(number)}: {error}")
                 continue
             except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-                self.bad.append(f"{path}, {unit} {line(number)}: malformed ({error!r})")
+                self.bad_rows.append(f"{path}, {unit} {line(number)}: malformed ({error!r})")
                 continue
             if first.setdefault(row.id, number) != number:
-                self.bad.append(
+                self.bad_rows.append(
                     f"{path}, {unit} {line(number)}: the id {row.id!r} stands at {unit} {line(first[row.id])} already"
                 )
                 continue
             found.append(row)
         if not seen:
             raise TaskError(f"{path} is empty; download the file again")
-        self.rows += seen
+        self.row_count += seen
         return found
 
 
-def read(path: Path) -> str:
+def read_text_file(path: Path) -> str:
     """All of a text file, unpacked where its name ends in .gz."""
     try:
         data = path.read_bytes()

@@ -11,20 +11,20 @@ from typing import Any
 from ponder import verify
 from ponder.errors import TaskError
 from ponder.tasks.drawn.countdown import solve
-from ponder.tasks.sets.files import Files, Row
-from ponder.tasks.sets.loaded import Loaded
+from ponder.tasks.sets.files import DatasetFiles, DatasetRow
+from ponder.tasks.sets.loaded import DatasetTask
 from ponder.types import Problem
-from ponder.verify.style import Wanted
+from ponder.verify.style import AnswerSpec
 
 TEST_RANKS = range(901, 1001)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Game24(Loaded):
+class Game24(DatasetTask):
     """Each number once, + - * / and brackets, exactly 24. `twenty-four` draws such puzzles without a file."""
 
-    WANTED = Wanted("the expression", ("tag", "boxed", "line"), joint=" ")
-    STYLE = "answer"
+    ANSWER_SPEC = AnswerSpec("the expression", ("tag", "boxed", "line"), separator=" ")
+    DEFAULT_STYLE = "answer"
 
     prompt: str = "Make 24 from the numbers {question}. Use each number exactly once, with + - * / and brackets."
 
@@ -33,12 +33,12 @@ class Game24(Loaded):
         return "game24"
 
     @property
-    def verifier(self) -> verify.Countdown:
-        return verify.Countdown(forms=self.reads)
+    def verifier(self) -> verify.CountdownVerifier:
+        return verify.CountdownVerifier(forms=self.answer_forms)
 
-    def rows(self, files: Files) -> tuple[list[Row], list[Row]]:
-        rows = files.table("24.csv", _puzzle)
-        sides: tuple[list[Row], list[Row]] = ([], [])
+    def rows(self, files: DatasetFiles) -> tuple[list[DatasetRow], list[DatasetRow]]:
+        rows = files.read_csv("24.csv", _puzzle)
+        sides: tuple[list[DatasetRow], list[DatasetRow]] = ([], [])
         for row in rows:
             sides[int(row.id) in TEST_RANKS].append(row)
         return sides
@@ -47,13 +47,13 @@ class Game24(Loaded):
         found = solve(problem.answer["numbers"], problem.answer["target"])
         if found is None:
             raise TaskError(f"problem {problem.id!r} has no solution: {problem.answer}; leave it out")
-        return self.stated(found)
+        return self.gold_completion(found)
 
 
-def _puzzle(record: dict[str, Any], number: int) -> Row:
+def _puzzle(record: dict[str, Any], number: int) -> DatasetRow:
     numbers = sorted(int(n) for n in record["Puzzles"].split())
     if len(numbers) != 4:
         raise ValueError(f"{len(numbers)} numbers, not 4")
     solved = float(record["Solved rate"].removesuffix("%")) / 100
     answer = {"numbers": numbers, "target": 24}
-    return Row(str(int(record["Rank"])), ", ".join(map(str, numbers)), answer, tags={"solved": solved})
+    return DatasetRow(str(int(record["Rank"])), ", ".join(map(str, numbers)), answer, tags={"solved": solved})

@@ -15,8 +15,8 @@ from typing import ClassVar, get_args
 
 from ponder.errors import TaskError, UsageError
 from ponder.protocols import Scorer
-from ponder.tasks.sets.files import BadRows, Files, Row
-from ponder.tasks.split import held_out
+from ponder.tasks.sets.files import BadRows, DatasetFiles, DatasetRow
+from ponder.tasks.split import hashes_to_test
 from ponder.tasks.styled import Styled
 from ponder.types import Problem
 
@@ -24,10 +24,10 @@ HELD_OUT_TENTHS = 3  # of a set that comes without a split
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loaded(Styled, ABC):
+class DatasetTask(Styled, ABC):
     """`limit` keeps the first so many problems of each split."""
 
-    NO_TRAIN: ClassVar[str] = ""  # of a set made for testing only: why there is nothing to train on, and what to do
+    NO_TRAIN_REASON: ClassVar[str] = ""  # of a set made for testing only: why there is nothing to train on, and what to do
 
     limit: int | None = None
     prompt: str = "{question}"
@@ -62,7 +62,7 @@ class Loaded(Styled, ABC):
     def verifier(self) -> Scorer: ...
 
     @abstractmethod
-    def rows(self, files: Files) -> tuple[list[Row], list[Row]]:
+    def rows(self, files: DatasetFiles) -> tuple[list[DatasetRow], list[DatasetRow]]:
         """Train and test as the set has them, before `limit` and before overlaps are dropped."""
 
     @abstractmethod
@@ -72,7 +72,7 @@ class Loaded(Styled, ABC):
     @property
     def train(self) -> Sequence[Problem]:
         if not self._splits[0]:
-            raise TaskError(f"task {self.name!r} has no training problems: {self.NO_TRAIN}")
+            raise TaskError(f"task {self.name!r} has no training problems: {self.NO_TRAIN_REASON}")
         return self._splits[0]
 
     @property
@@ -81,41 +81,41 @@ class Loaded(Styled, ABC):
 
     @cached_property
     def _splits(self) -> tuple[list[Problem], list[Problem]]:
-        files = Files.of(self.folder)
+        files = DatasetFiles.in_data_folder(self.folder)
         train, test = self.rows(files)
-        files.settle(self.name, self.bad_rows)
-        held = {asked(row.question) for row in test}
-        train = [row for row in train if asked(row.question) not in held]
-        if not test or not (train or self.NO_TRAIN):
+        files.report_bad_rows(self.name, self.bad_rows)
+        held = {same_question_key(row.question) for row in test}
+        train = [row for row in train if same_question_key(row.question) not in held]
+        if not test or not (train or self.NO_TRAIN_REASON):
             have = f"{len(train)} training and {len(test)} test problems"
             raise TaskError(f"task {self.name!r} has {have}; put the whole set into PONDER_DATA")
         return self._problems("train", train), self._problems("test", test)
 
-    def _problems(self, split: str, rows: list[Row]) -> list[Problem]:
+    def _problems(self, split: str, rows: list[DatasetRow]) -> list[Problem]:
         return [
-            self.posed(f"{self.name}/{split}/{row.id}", self.put(row), row.answer, row.tags)
+            self.make_problem(f"{self.name}/{split}/{row.id}", self.question_text(row), row.answer, row.tags)
             for row in rows[: self.limit]
         ]
 
-    def put(self, row: Row) -> str:
+    def question_text(self, row: DatasetRow) -> str:
         """The question in words, without how to answer it."""
         return self.prompt.format(question=row.question)
 
 
-def normal(question: str) -> str:
+def split_key(question: str) -> str:
     """What is left of a question when case, spacing and punctuation do not count."""
     return " ".join(re.findall(r"[a-z0-9]+", question.lower()))
 
 
-def asked(question: str) -> str:
+def same_question_key(question: str) -> str:
     """The same for questions that are one: as `normal`, in any script. (`normal` decides sides, and must stay as it is:
     else a question would change from training to test.)"""
     return " ".join(re.findall(r"[^\W_]+", question.lower())) or question
 
 
-def parted(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
+def split_by_key(rows: Iterable[DatasetRow]) -> tuple[list[DatasetRow], list[DatasetRow]]:
     """Train and test by the hash of each row's key."""
-    sides: tuple[list[Row], list[Row]] = ([], [])
+    sides: tuple[list[DatasetRow], list[DatasetRow]] = ([], [])
     for row in rows:
-        sides[held_out(row.key, HELD_OUT_TENTHS)].append(row)
+        sides[hashes_to_test(row.split_key, HELD_OUT_TENTHS)].append(row)
     return sides

@@ -10,30 +10,30 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponder.errors import UnknownName, UsageError
-from ponder.tasks.sets.files import Files, Row
-from ponder.tasks.sets.loaded import Loaded
+from ponder.tasks.sets.files import DatasetFiles, DatasetRow
+from ponder.tasks.sets.loaded import DatasetTask
 from ponder.types import Problem
-from ponder.verify import FinalNumber, Form
-from ponder.verify.style import Wanted
+from ponder.verify import FinalNumber, AnswerForm
+from ponder.verify.style import AnswerSpec
 
 PARTS = ("gsm8k", "math", "olympiadbench", "omnimath")
 NO_ERROR = -1
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProcessBench(Loaded):
+class ProcessBench(DatasetTask):
     """The index of the first wrong step, from 0; -1 where all are right. `tasks.steps.judging` has the paper's F1."""
 
-    NO_TRAIN = "ProcessBench is a test set; train step scorers on other labelled steps"
+    NO_TRAIN_REASON = "ProcessBench is a test set; train step scorers on other labelled steps"
 
-    WANTED = Wanted("its number", note=", or -1 where all steps are right", joint=" ")
-    STYLE = "cot"
+    ANSWER_SPEC = AnswerSpec("its number", notation=", or -1 where all steps are right", separator=" ")
+    DEFAULT_STYLE = "cot"
 
     parts: tuple[str, ...] = ("gsm8k", "math")
     prompt: str = (
         "Here is a problem and a solution, cut into numbered steps.\n\n{question}\n\nFind the first step that is wrong."
     )
-    forms: tuple[Form, ...] = ()  # none: those of the style; the first is how gold is written
+    forms: tuple[AnswerForm, ...] = ()  # none: those of the style; the first is how gold is written
 
     def __post_init__(self) -> None:
         if not self.parts or isinstance(self.parts, str):
@@ -49,16 +49,16 @@ class ProcessBench(Loaded):
 
     @property
     def verifier(self) -> FinalNumber:
-        return FinalNumber(self.reads)
+        return FinalNumber(self.answer_forms)
 
-    def rows(self, files: Files) -> tuple[list[Row], list[Row]]:
-        return [], [row for part in self.parts for row in files.records(f"{part}.json", _solution)]
+    def rows(self, files: DatasetFiles) -> tuple[list[DatasetRow], list[DatasetRow]]:
+        return [], [row for part in self.parts for row in files.read_json(f"{part}.json", _solution)]
 
     def gold(self, problem: Problem) -> str:
-        return self.stated(str(problem.answer))
+        return self.gold_completion(str(problem.answer))
 
 
-def _solution(record: dict[str, Any], number: int) -> Row:
+def _solution(record: dict[str, Any], number: int) -> DatasetRow:
     steps, label = [str(s).strip() for s in record["steps"]], record["label"]
     if not steps:
         raise ValueError("the solution has no steps")
@@ -69,4 +69,4 @@ def _solution(record: dict[str, Any], number: int) -> Row:
         "steps": steps, "problem": record["problem"], "generator": record.get("generator", ""),
         "final_answer_correct": bool(record["final_answer_correct"]),
     }  # fmt: skip
-    return Row(str(record["id"]), f"Problem: {record['problem'].strip()}\n\n{shown}", str(label), tags=tags)
+    return DatasetRow(str(record["id"]), f"Problem: {record['problem'].strip()}\n\n{shown}", str(label), tags=tags)

@@ -15,39 +15,39 @@ from typing import Any, ClassVar, Literal, get_args
 from ponder.errors import TaskError, UnknownName, UsageError
 from ponder.protocols import Scorer
 from ponder.tasks.columns import read_parquet
-from ponder.tasks.sets.files import BadRows, Files, Row
-from ponder.tasks.sets.loaded import asked
+from ponder.tasks.sets.files import BadRows, DatasetFiles, DatasetRow
+from ponder.tasks.sets.loaded import same_question_key
 from ponder.tasks.styled import Styled
 from ponder.types import Problem
-from ponder.verify import Choice, FinalNumber, FinalText, Form, MathAnswer
+from ponder.verify import MultipleChoice, FinalNumber, FinalText, AnswerForm, MathAnswer
 
-Judge = Literal["math", "number", "choice", "text"]
-QUESTION = ("problem", "question", "Problem", "Question", "prompt", "input")
-ANSWER = ("answer", "Answer", "final_answer", "solution", "target", "gold")
-ID = ("id", "ID", "problem_id", "unique_id", "url")
+AnswerType = Literal["math", "number", "choice", "text"]
+QUESTION_COLUMNS = ("problem", "question", "Problem", "Question", "prompt", "input")
+ANSWER_COLUMNS = ("answer", "Answer", "final_answer", "solution", "target", "gold")
+ID_COLUMNS = ("id", "ID", "problem_id", "unique_id", "url")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Questions(Styled):
+class QuestionFile(Styled):
     """A file of questions and answers to measure with; `train_data` names another to train on."""
 
-    STYLE = "cot"
-    ASKS: ClassVar[dict[str, str]] = {"data": "a .jsonl, .json, .csv or .parquet file of questions and answers"}
+    DEFAULT_STYLE = "cot"
+    REQUIRED_SETTINGS: ClassVar[dict[str, str]] = {"data": "a .jsonl, .json, .csv or .parquet file of questions and answers"}
 
     data: str
     question: str = ""  # its column; empty: the first of the usual names
     answer: str = ""
-    judge: Judge = "math"
+    answer_type: AnswerType = "math"
     train_data: str | None = None
     limit: int | None = None
     prompt: str = "{question}"
     system: str | None = None
-    forms: tuple[Form, ...] = ()  # none: those of the style; the first is how gold is written
+    forms: tuple[AnswerForm, ...] = ()  # none: those of the style; the first is how gold is written
     bad_rows: BadRows = "refuse"
 
     def __post_init__(self) -> None:
-        if self.judge not in get_args(Judge):
-            raise UnknownName("judge", self.judge, get_args(Judge))
+        if self.answer_type not in get_args(AnswerType):
+            raise UnknownName("judge", self.answer_type, get_args(AnswerType))
         if self.limit is not None and self.limit < 1:
             raise UsageError(f"limit is {self.limit}; give at least 1, or leave it out to take all rows")
         try:
@@ -62,8 +62,8 @@ class Questions(Styled):
 
     @property
     def verifier(self) -> Scorer:
-        judges: dict[str, Any] = {"math": MathAnswer, "number": FinalNumber, "choice": Choice, "text": FinalText}
-        made: Scorer = judges[self.judge](self.reads)
+        judges: dict[str, Any] = {"math": MathAnswer, "number": FinalNumber, "choice": MultipleChoice, "text": FinalText}
+        made: Scorer = judges[self.answer_type](self.answer_forms)
         return made
 
     @cached_property
@@ -74,46 +74,46 @@ class Questions(Styled):
     def train(self) -> Sequence[Problem]:
         if self.train_data is None:
             raise TaskError(f"{self.data} is to measure with: name other questions to train on with train_data=FILE")
-        held = {asked(row.question) for row in self._rows(self.data)}
-        rows = [row for row in self._rows(self.train_data) if asked(row.question) not in held]
+        held = {same_question_key(row.question) for row in self._rows(self.data)}
+        rows = [row for row in self._rows(self.train_data) if same_question_key(row.question) not in held]
         if not rows:
             raise TaskError(f"{self.train_data} has no question that {self.data} has not, too")
         return self._problems("train", rows)
 
     def gold(self, problem: Problem) -> str:
-        return self.stated(str(problem.answer))
+        return self.gold_completion(str(problem.answer))
 
-    def _problems(self, split: str, rows: list[Row]) -> list[Problem]:
+    def _problems(self, split: str, rows: list[DatasetRow]) -> list[Problem]:
         return [
-            self.posed(f"{self.name}/{split}/{row.id}", self.prompt.format(question=row.question), row.answer, row.tags)
+            self.make_problem(f"{self.name}/{split}/{row.id}", self.prompt.format(question=row.question), row.answer, row.tags)
             for row in rows[: self.limit]
         ]
 
-    def _rows(self, data: str) -> list[Row]:
+    def _rows(self, data: str) -> list[DatasetRow]:
         path = Path(data)
-        files = Files(path.parent)
+        files = DatasetFiles(path.parent)
         if path.suffix == ".parquet":
-            rows = files.listed(path.name, read_parquet(path), self._row)
+            rows = files.from_records(path.name, read_parquet(path), self._row)
         else:
-            readers = {".jsonl": files.lines, ".json": files.records, ".csv": files.table}
+            readers = {".jsonl": files.read_jsonl, ".json": files.read_json, ".csv": files.read_csv}
             if path.suffix not in readers:
                 raise UsageError(f"{data} is no file of questions; give .jsonl, .json (a list), .csv or .parquet")
             rows = readers[path.suffix](path.name, self._row)
-        files.settle(self.name, self.bad_rows)
+        files.report_bad_rows(self.name, self.bad_rows)
         return rows
 
-    def _row(self, record: dict[str, Any], number: int) -> Row:
-        question, answer = _column(record, self.question, QUESTION), _column(record, self.answer, ANSWER)
+    def _row(self, record: dict[str, Any], number: int) -> DatasetRow:
+        question, answer = _column(record, self.question, QUESTION_COLUMNS), _column(record, self.answer, ANSWER_COLUMNS)
         for column in (question, answer):
             if record[column] is None or not str(record[column]).strip():
                 raise ValueError(f"no {question} or no {answer}")
         if not isinstance(record[question], str | int):
             raise ValueError(f"the {question} is {record[question]!r:.40}, no text")
-        own = next((str(record[c]) for c in ID if record.get(c) not in (None, "")), str(number))
+        own = next((str(record[c]) for c in ID_COLUMNS if record.get(c) not in (None, "")), str(number))
         tags = {
             k: v for k, v in record.items() if k not in (question, answer) and isinstance(v, str | int | float | bool)
         }
-        return Row(own, str(record[question]).strip(), _plain(record[answer]), tags=tags)
+        return DatasetRow(own, str(record[question]).strip(), _plain_number(record[answer]), tags=tags)
 
 
 def _column(record: dict[str, Any], asked: str, usual: Sequence[str]) -> str:
@@ -123,7 +123,7 @@ def _column(record: dict[str, Any], asked: str, usual: Sequence[str]) -> str:
     return found
 
 
-def _plain(answer: Any) -> str:
+def _plain_number(answer: Any) -> str:
     """A whole number that a table kept as a float is itself."""
     if not isinstance(answer, float):
         return str(answer).strip()

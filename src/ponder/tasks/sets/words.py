@@ -13,29 +13,29 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from ponder.tasks.sets.files import Files, Row
-from ponder.tasks.sets.loaded import Loaded, normal, parted
+from ponder.tasks.sets.files import DatasetFiles, DatasetRow
+from ponder.tasks.sets.loaded import DatasetTask, split_key, split_by_key
 from ponder.types import Problem
-from ponder.verify import FinalNumber, Form, parse
-from ponder.verify.style import Wanted
+from ponder.verify import FinalNumber, AnswerForm, parse_plain_number
+from ponder.verify.style import AnswerSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordProblems(Loaded):
+class WordProblems(DatasetTask):
     """The answer is one number."""
 
-    WANTED = Wanted("the final number")
-    STYLE = "cot"
+    ANSWER_SPEC = AnswerSpec("the final number")
+    DEFAULT_STYLE = "cot"
 
-    forms: tuple[Form, ...] = ()  # none: those of the style; the first is how gold is written
+    forms: tuple[AnswerForm, ...] = ()  # none: those of the style; the first is how gold is written
 
     @property
     def verifier(self) -> FinalNumber:
-        return FinalNumber(self.reads)
+        return FinalNumber(self.answer_forms)
 
     def gold(self, problem: Problem) -> str:
         """The set's own worked solution, where it has one and the style has room for it, then the answer."""
-        return self.stated(problem.answer, problem.tags.get("solution", ""))
+        return self.gold_completion(problem.answer, problem.tags.get("solution", ""))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,16 +46,16 @@ class GSM8K(WordProblems):
     def name(self) -> str:
         return "gsm8k"
 
-    def rows(self, files: Files) -> tuple[list[Row], list[Row]]:
-        return files.lines("train.jsonl", _gsm8k), files.lines("test.jsonl", _gsm8k)
+    def rows(self, files: DatasetFiles) -> tuple[list[DatasetRow], list[DatasetRow]]:
+        return files.read_jsonl("train.jsonl", _gsm8k), files.read_jsonl("test.jsonl", _gsm8k)
 
 
-def _gsm8k(record: dict[str, Any], number: int) -> Row:
+def _gsm8k(record: dict[str, Any], number: int) -> DatasetRow:
     solution, mark, answer = record["answer"].rpartition("####")
     if not mark:
         raise ValueError("no '####' before the answer")
     worked = re.sub(r"<<[^<>]*>>", "", solution).strip()  # calculator notes, for a tool that is not here
-    return Row(str(number - 1), record["question"].strip(), _number(answer), tags={"solution": worked})
+    return DatasetRow(str(number - 1), record["question"].strip(), _exact_number(answer), tags={"solution": worked})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,15 +66,15 @@ class SVAMP(WordProblems):
     def name(self) -> str:
         return "svamp"
 
-    def rows(self, files: Files) -> tuple[list[Row], list[Row]]:
-        return parted(files.records("SVAMP.json", _svamp))
+    def rows(self, files: DatasetFiles) -> tuple[list[DatasetRow], list[DatasetRow]]:
+        return split_by_key(files.read_json("SVAMP.json", _svamp))
 
 
-def _svamp(record: dict[str, Any], number: int) -> Row:
+def _svamp(record: dict[str, Any], number: int) -> DatasetRow:
     body = record["Body"].strip()
     joint = " " if body.endswith((".", "?", "!", ",")) else ", "
     question = body + joint + record["Question"].strip()
-    return Row(record["ID"], question, _number(record["Answer"]), record["ID"], {"type": str(record["Type"])})
+    return DatasetRow(record["ID"], question, _exact_number(record["Answer"]), record["ID"], {"type": str(record["Type"])})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,24 +89,24 @@ class MAWPS(WordProblems):
     def name(self) -> str:
         return "mawps"
 
-    def rows(self, files: Files) -> tuple[list[Row], list[Row]]:
-        same: dict[str, list[Row]] = defaultdict(list)
+    def rows(self, files: DatasetFiles) -> tuple[list[DatasetRow], list[DatasetRow]]:
+        same: dict[str, list[DatasetRow]] = defaultdict(list)
         for part in ("addsub", "multiarith", "singleeq", "singleop"):
-            for row in files.lines(f"{part}.jsonl", _mawps):
-                named = Row(f"{part}-{row.id}", row.question, row.answer, row.key, {"set": part})
-                same[normal(row.question)].append(named)
-        return parted(rows[0] for rows in same.values() if len({row.answer for row in rows}) == 1)
+            for row in files.read_jsonl(f"{part}.jsonl", _mawps):
+                named = DatasetRow(f"{part}-{row.id}", row.question, row.answer, row.split_key, {"set": part})
+                same[split_key(row.question)].append(named)
+        return split_by_key(rows[0] for rows in same.values() if len({row.answer for row in rows}) == 1)
 
 
-def _mawps(record: dict[str, Any], number: int) -> Row:
-    question, answer = record["input"].strip(), _number(record["target"])
+def _mawps(record: dict[str, Any], number: int) -> DatasetRow:
+    question, answer = record["input"].strip(), _exact_number(record["target"])
     figures = sorted(re.findall(r"[0-9]+(?:\.[0-9]+)?", question))
-    return Row(str(number - 1), question, answer, f"{figures} {answer}")
+    return DatasetRow(str(number - 1), question, answer, f"{figures} {answer}")
 
 
-def _number(given: Any) -> str:
+def _exact_number(given: Any) -> str:
     """A gold answer as an exact number: "1,234" -> "1234", 43.0 -> "43", 0.6666666667 -> "2/3"."""
-    value = parse(str(given)).value
+    value = parse_plain_number(str(given)).value
     if value is None or isinstance(given, bool):
         raise ValueError(f"the answer {str(given)[:40]!r} is not a number")
     ratio = value.limit_denominator(100)

@@ -13,7 +13,7 @@ makes those where the traces are used. Each step's text carries its separator, s
     outcomes   prompt, completion and label
 """
 
-from ponder.tasks.steps.files import FORMATS, guess, read, write
-from ponder.tasks.steps.labelled import LABEL
+from ponder.tasks.steps.files import STEP_LABEL_FORMATS, detect_format, read_labels, write_labels
+from ponder.tasks.steps.labelled import LABEL_SCORE
 
-__all__ = ["FORMATS", "LABEL", "guess", "read", "write"]
+__all__ = ["STEP_LABEL_FORMATS", "LABEL_SCORE", "detect_format", "read_labels", "write_labels"]

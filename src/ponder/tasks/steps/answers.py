@@ -8,55 +8,55 @@ from typing import Any
 
 from ponder.errors import TaskError
 from ponder.tasks.steps.labelled import (
-    add,
-    asked,
+    add_labelled_step,
+    new_labelled_trace,
     label_of,
-    listed,
-    matching,
-    messages,
-    number,
+    get_list,
+    check_same_length,
+    parse_messages,
+    parse_number,
     prompt_of,
-    share,
+    parse_label,
     share_of,
-    text,
+    parse_text,
 )
 from ponder.types import Score, Trace
 
 
 def read_pair(row: Mapping[str, Any], where: str) -> Trace:
     """Both may be texts, or conversations that end in the answer, as the public sets of preferences have them."""
-    chosen, rejected = (_answer(row[name], name) for name in ("chosen", "rejected"))
+    chosen, rejected = (_answer_text(row[name], name) for name in ("chosen", "rejected"))
     if chosen == rejected:
         raise TaskError("the chosen answer is the rejected one")
-    trace = asked(where, row["prompt"])
+    trace = new_labelled_trace(where, row["prompt"])
     for said, score in ((chosen, 1.0), (rejected, 0.0)):
-        add(trace, 0, said, Score(score), last=True)
+        add_labelled_step(trace, 0, said, Score(score), last=True)
     return trace
 
 
-def _answer(given: Any, name: str) -> str:
-    return str(messages(given)[-1]["content"]) if isinstance(given, list) else text(given, repr(name))
+def _answer_text(given: Any, name: str) -> str:
+    return str(parse_messages(given)[-1]["content"]) if isinstance(given, list) else parse_text(given, repr(name))
 
 
 def read_ranked(row: Mapping[str, Any], where: str) -> Trace:
     if "ranked" in row:
-        answers = listed(row, "ranked")
+        answers = get_list(row, "ranked")
         scores = [float(len(answers) - 1 - i) for i in range(len(answers))]
     else:
-        answers = listed(row, "completions")
-        scores = [number(s, "a score") for s in listed(row, "scores")]
-        matching(answers, scores)
+        answers = get_list(row, "completions")
+        scores = [parse_number(s, "a score") for s in get_list(row, "scores")]
+        check_same_length(answers, scores)
     if len(answers) < 2 or len(set(scores)) < 2:
         raise TaskError("a ranking needs two answers or more, of which one is better than another")
-    trace = asked(where, row["prompt"])
+    trace = new_labelled_trace(where, row["prompt"])
     for said, score in zip(answers, scores, strict=True):
-        add(trace, 0, text(said, "an answer"), Score(score), last=True)
+        add_labelled_step(trace, 0, parse_text(said, "an answer"), Score(score), last=True)
     return trace
 
 
 def read_outcome(row: Mapping[str, Any], where: str) -> Trace:
-    trace = asked(where, row["prompt"], row.get("answer"))
-    add(trace, 0, _answer(row["completion"], "completion"), share(row["label"]), last=True)
+    trace = new_labelled_trace(where, row["prompt"], row.get("answer"))
+    add_labelled_step(trace, 0, _answer_text(row["completion"], "completion"), parse_label(row["label"]), last=True)
     return trace
 
 

@@ -12,10 +12,10 @@ import numpy as np
 from ponder.errors import UsageError
 from ponder.types import Ids, Step, Trace
 
-Text = Callable[[Ids], str]  # a policy's `text`, or a tokenizer's `decode`
+Detokenize = Callable[[Ids], str]  # a policy's `text`, or a tokenizer's `decode`
 
 
-def ends(tokens: Ids, text: Text, separator: str = "\n", ended: bool = False) -> list[int]:
+def step_ends(tokens: Ids, text: Detokenize, separator: str = "\n", ended: bool = False) -> list[int]:
     """How many tokens there are up to the end of each piece; the last is all of them.
 
     Blank pieces are none: blanks before a piece are its own, and what is blank after the last one is the last one's.
@@ -44,7 +44,7 @@ def ends(tokens: Ids, text: Text, separator: str = "\n", ended: bool = False) ->
     return [*found[:-1], len(tokens)]
 
 
-def split(trace: Trace, text: Text, separator: str = "\n") -> Trace:
+def split_steps(trace: Trace, text: Detokenize, separator: str = "\n") -> Trace:
     """The same thoughts with a step for each piece: tokens, log-probabilities and notes go with theirs.
 
     What was known of a whole step (scores, visits, value, how it ended) stands on its last piece.
@@ -53,7 +53,7 @@ def split(trace: Trace, text: Text, separator: str = "\n") -> Trace:
     place: dict[int, int] = {}
     for i, step in enumerate(trace.steps):
         parent = None if step.parent is None else place[step.parent]
-        cuts = ends(step.token_ids, text, separator, step.stop == "eos") if step.sampled else []
+        cuts = step_ends(step.token_ids, text, separator, step.stop == "eos") if step.sampled else []
         if len(cuts) < 2:
             place[i] = out.add(replace(step, parent=parent, cites=tuple(place[c] for c in step.cites)))
             continue
@@ -68,7 +68,7 @@ def split(trace: Trace, text: Text, separator: str = "\n") -> Trace:
     return out
 
 
-def _piece(step: Step, parent: int | None, begin: int, end: int, text: Text, last: bool) -> Step:
+def _piece(step: Step, parent: int | None, begin: int, end: int, text: Detokenize, last: bool) -> Step:
     """Its text is what its tokens add to those before, so that the pieces read as the whole."""
     before = len(text(step.token_ids[:begin])) if begin else 0
     said = step.text[before:] if last else text(step.token_ids[:end])[before:]
@@ -79,7 +79,7 @@ def _piece(step: Step, parent: int | None, begin: int, end: int, text: Text, las
     made = Step(parent, said, step.token_ids[part], floats["logprobs"], "stop", step.version)
     made.advantages = floats["advantages"]
     made.notes = {name: np.asarray(values[part]) for name, values in step.notes.items()}
-    made.aside = step.aside
+    made.meta = step.meta
     if last:
         made.stop, made.last, made.pruned = step.stop, step.last, step.pruned
         made.scores, made.visits, made.value, made.prior = dict(step.scores), step.visits, step.value, step.prior

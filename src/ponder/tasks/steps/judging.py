@@ -14,30 +14,30 @@ from numpy.typing import ArrayLike, NDArray
 from ponder.errors import UsageError
 
 COOLEST, WARMEST = 0.1, 10.0  # bounds of a temperature
-FEWEST = 20  # labels to fit a temperature to
+MIN_LABELS = 20  # labels to fit a temperature to
 
 
-def first_wrong(steps: Sequence[float], threshold: float = 0.5) -> int:
+def first_wrong_step(steps: Sequence[float], threshold: float = 0.5) -> int:
     """The first step that is less likely right than this; -1 where all are right (ProcessBench's convention)."""
     return next((i for i, p in enumerate(steps) if p < threshold), -1)
 
 
 @dataclass(frozen=True, slots=True)
-class FirstError:
+class FirstErrorScores:
     """ProcessBench (Zheng et al. 2024, arXiv:2412.06559)."""
 
-    erroneous: float  # share of the solutions with an error in which the very first wrong step was found
-    correct: float  # share of the others in which none was
+    error_accuracy: float  # share of the solutions with an error in which the very first wrong step was found
+    correct_accuracy: float  # share of the others in which none was
     solutions: int
 
     @property
     def f1(self) -> float:
         """The harmonic mean of both."""
-        total = self.erroneous + self.correct
-        return 2 * self.erroneous * self.correct / total if total else 0.0
+        total = self.error_accuracy + self.correct_accuracy
+        return 2 * self.error_accuracy * self.correct_accuracy / total if total else 0.0
 
 
-def first_errors(found: Sequence[int], labels: Sequence[int]) -> FirstError:
+def first_errors(found: Sequence[int], labels: Sequence[int]) -> FirstErrorScores:
     """Indices of first wrong steps, -1 for none, against those that people found."""
     if len(found) != len(labels):
         raise UsageError(f"{len(found)} verdicts do not match {len(labels)} labels")
@@ -45,7 +45,7 @@ def first_errors(found: Sequence[int], labels: Sequence[int]) -> FirstError:
     right = [f == -1 for f, label in zip(found, labels, strict=True) if label < 0]
     if not wrong or not right:
         raise UsageError("F1 needs solutions with an error and solutions without: give both")
-    return FirstError(sum(wrong) / len(wrong), sum(right) / len(right), len(labels))
+    return FirstErrorScores(sum(wrong) / len(wrong), sum(right) / len(right), len(labels))
 
 
 def pairs_right(scores: Sequence[float], labels: Sequence[float]) -> tuple[float, int]:
@@ -57,7 +57,7 @@ def pairs_right(scores: Sequence[float], labels: Sequence[float]) -> tuple[float
     return float(won[better].sum()), int(better.sum())
 
 
-def temperature(logits: ArrayLike, labels: ArrayLike) -> float:
+def fit_binary_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
     """What to divide logits by, so that their sigmoids fit the labels best (Guo et al. 2017, arXiv:1706.04599).
 
     Labels may be soft. Where every label is told apart by the sign alone, it is 1: ever less doubt would fit better.
@@ -69,7 +69,7 @@ def temperature(logits: ArrayLike, labels: ArrayLike) -> float:
     def loss(t: float) -> float:
         return float(np.mean(np.logaddexp(0, z / t) - y * z / t))
 
-    return fitted(loss, len(z))
+    return best_temperature(loss, len(z))
 
 
 def categorical_temperature(logits_NB: ArrayLike, targets_NB: ArrayLike) -> float:
@@ -80,14 +80,14 @@ def categorical_temperature(logits_NB: ArrayLike, targets_NB: ArrayLike) -> floa
         w: NDArray[np.float64] = z / t
         return float(np.mean(np.logaddexp.reduce(w, axis=1) - (y * w).sum(1)))
 
-    return fitted(loss, len(z))
+    return best_temperature(loss, len(z))
 
 
-def fitted(loss: Callable[[float], float], labels: int) -> float:
+def best_temperature(loss: Callable[[float], float], labels: int) -> float:
     """The best temperature in range; 1 where there are too few labels to say."""
     from scipy.optimize import minimize_scalar
 
-    if labels < FEWEST:
+    if labels < MIN_LABELS:
         return 1.0
     bounds = (math.log(COOLEST), math.log(WARMEST))
     found = minimize_scalar(lambda u: loss(math.exp(u)), bounds=bounds, method="bounded", options={"xatol": 1e-6})

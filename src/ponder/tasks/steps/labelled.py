@@ -7,42 +7,42 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ponder.errors import TaskError
-from ponder.types import Message, Problem, Score, Step, Trace, ids, user
+from ponder.types import Message, Problem, Score, Step, Trace, ids, user_messages
 
-LABEL = "label"  # the scorer's name under which a label stands
-LINE = "\n"  # what stands between steps that a file keeps apart
+LABEL_SCORE = "label"  # the scorer's name under which a label stands
+STEP_SEPARATOR = "\n"  # what stands between steps that a file keeps apart
 
 UNRATED = Score(None, "nobody rated this step")
 
 
-def asked(where: str, prompt: Any, answer: Any = None, tags: Mapping[str, Any] | None = None) -> Trace:
+def new_labelled_trace(where: str, prompt: Any, answer: Any = None, tags: Mapping[str, Any] | None = None) -> Trace:
     """A trace with nothing but its prompt, which is a text or messages."""
-    problem = Problem(where, messages(prompt), answer, dict(tags or {}))
+    problem = Problem(where, parse_messages(prompt), answer, dict(tags or {}))
     return Trace(problem, [Step(None, problem.question, ids([]))])
 
 
-def messages(prompt: Any) -> tuple[Message, ...]:
+def parse_messages(prompt: Any) -> tuple[Message, ...]:
     if isinstance(prompt, list):
         if not prompt:
             raise TaskError("the prompt has no messages")
-        parts = [(m, part(m, "role", "a message"), part(m, "content", "a message")) for m in prompt]
-        return tuple({**m, "role": str(role), "content": text(said, "a message")} for m, role, said in parts)
-    return user(text(prompt, "the prompt"))
+        parts = [(m, get_field(m, "role", "a message"), get_field(m, "content", "a message")) for m in prompt]
+        return tuple({**m, "role": str(role), "content": parse_text(said, "a message")} for m, role, said in parts)
+    return user_messages(parse_text(prompt, "the prompt"))
 
 
-def add(trace: Trace, parent: int, said: str, label: Score, last: bool = False) -> int:
-    return trace.add(Step(parent, said, ids([]), scores={LABEL: label}, last=last))
+def add_labelled_step(trace: Trace, parent: int, said: str, label: Score, last: bool = False) -> int:
+    return trace.add(Step(parent, said, ids([]), scores={LABEL_SCORE: label}, last=last))
 
 
-def chain(trace: Trace, steps: Sequence[str], labels: Sequence[Score]) -> Trace:
+def add_chain(trace: Trace, steps: Sequence[str], labels: Sequence[Score]) -> Trace:
     """Steps one after another, each a line or more; the last one ends the answer."""
     at = 0
     for i, (said, label) in enumerate(zip(steps, labels, strict=True)):
-        at = add(trace, at, said + LINE, label, last=i == len(steps) - 1)
+        at = add_labelled_step(trace, at, said + STEP_SEPARATOR, label, last=i == len(steps) - 1)
     return trace
 
 
-def share(value: Any, what: str = "a label") -> Score:
+def parse_label(value: Any, what: str = "a label") -> Score:
     """true, false, a number from 0 to 1; null is a step that nobody rated."""
     if value is None:
         return UNRATED
@@ -51,26 +51,26 @@ def share(value: Any, what: str = "a label") -> Score:
     return Score(float(value))
 
 
-def number(value: Any, what: str) -> float:
+def parse_number(value: Any, what: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise TaskError(f"{what} is {value!r}; it must be a finite number")
     return float(value)
 
 
-def text(value: Any, what: str) -> str:
+def parse_text(value: Any, what: str) -> str:
     if not isinstance(value, str):
         raise TaskError(f"{what} is {'null' if value is None else type(value).__name__}, not text")
     return value
 
 
-def worded(value: Any, what: str) -> str:
+def parse_step_text(value: Any, what: str) -> str:
     """The text of a step. A label on nothing would be one of the step before."""
-    if not text(value, what).strip():
+    if not parse_text(value, what).strip():
         raise TaskError(f"{what} has a label and no text")
     return str(value)
 
 
-def part(of: Any, name: str, what: str) -> Any:
+def get_field(of: Any, name: str, what: str) -> Any:
     """What stands under a name; where it does not, what does."""
     if not isinstance(of, Mapping):
         raise TaskError(f"{what} is {type(of).__name__}, not an object with {name!r}")
@@ -79,14 +79,14 @@ def part(of: Any, name: str, what: str) -> Any:
     return of[name]
 
 
-def listed(row: Any, name: str, what: str = "the row") -> list[Any]:
-    found = part(row, name, what)
+def get_list(row: Any, name: str, what: str = "the row") -> list[Any]:
+    found = get_field(row, name, what)
     if not isinstance(found, list):
         raise TaskError(f"{name!r} is {type(found).__name__}, not a list")
     return found
 
 
-def matching(steps: Sequence[Any], labels: Sequence[Any]) -> None:
+def check_same_length(steps: Sequence[Any], labels: Sequence[Any]) -> None:
     if len(steps) != len(labels):
         raise TaskError(f"the labels do not match the steps: {len(steps)} steps and {len(labels)} labels")
     if not steps:
@@ -100,7 +100,7 @@ def prompt_of(trace: Trace) -> Any:
 
 
 def label_of(trace: Trace, step: int) -> float | None:
-    return trace.score(step, LABEL)
+    return trace.score(step, LABEL_SCORE)
 
 
 def share_of(trace: Trace, step: int) -> float | None:
@@ -111,27 +111,27 @@ def share_of(trace: Trace, step: int) -> float | None:
     return label
 
 
-def below(trace: Trace, step: int) -> list[int]:
+def child_steps(trace: Trace, step: int) -> list[int]:
     """The steps that go on from one. A question about it does not."""
-    return [child for child in trace.children(step) if not trace.steps[child].aside]
+    return [child for child in trace.children(step) if not trace.steps[child].meta]
 
 
-def thoughts(trace: Trace) -> list[int]:
+def thought_steps(trace: Trace) -> list[int]:
     """All that was thought after the prompt itself, given up or not; what follows a prompt that quotes is not."""
     found = {0: None}
     for i, step in enumerate(trace.steps):
-        if step.parent in found and not step.aside:
+        if step.parent in found and not step.meta:
             found[i] = None
     return list(found)[1:]
 
 
-def paths(trace: Trace) -> list[list[int]]:
+def reasoning_paths(trace: Trace) -> list[list[int]]:
     """The steps of each way down, without the prompt."""
-    return [trace.path(i)[1:] for i in thoughts(trace) if not below(trace, i)]
+    return [trace.path(i)[1:] for i in thought_steps(trace) if not child_steps(trace, i)]
 
 
-def said(trace: Trace, step: int) -> str:
+def step_text(trace: Trace, step: int) -> str:
     """A step's text without its separator."""
     if not trace.steps[step].text.strip():
         raise TaskError(f"{trace.problem.id}: step {step} has no text, and no file can hold its label: leave it out")
-    return trace.steps[step].text.removesuffix(LINE)
+    return trace.steps[step].text.removesuffix(STEP_SEPARATOR)

@@ -15,19 +15,19 @@ from typing import Any
 
 from ponder.errors import TaskError
 from ponder.tasks.steps.labelled import (
-    LABEL,
-    LINE,
+    LABEL_SCORE,
+    STEP_SEPARATOR,
     UNRATED,
-    add,
-    asked,
-    below,
-    listed,
-    part,
-    paths,
-    said,
+    add_labelled_step,
+    new_labelled_trace,
+    child_steps,
+    get_list,
+    get_field,
+    reasoning_paths,
+    step_text,
     share_of,
-    text,
-    worded,
+    parse_text,
+    parse_step_text,
 )
 from ponder.types import Score, Trace
 
@@ -40,15 +40,15 @@ ROW = "prm800k"  # the tag with all that is no step
 
 def read(row: Mapping[str, Any], where: str) -> Trace:
     question, label = row["question"], row["label"]
-    rounds = listed(label, "steps", "'label'")
+    rounds = get_list(label, "steps", "'label'")
     while rounds and not (rounds[-1].get("completions") or rounds[-1].get("human_completion")):
         rounds = rounds[:-1]  # a round that nobody filled in
     if not rounds:
         raise TaskError("there are no steps")
-    asking = text(part(question, "problem", "'question'"), "the problem")
+    asking = parse_text(get_field(question, "problem", "'question'"), "the problem")
     rest = {**row, "question": _without(question, "problem"), "label": _without(label, "steps")}
     tags: dict[str, Any] = {ROW: rest | {"flagged": (flags := [False])}}
-    trace = asked(where, asking, question.get("ground_truth_answer"), tags)
+    trace = new_labelled_trace(where, asking, question.get("ground_truth_answer"), tags)
     ended = label.get("finish_reason") in ENDED
     at = 0
     for number, here in enumerate(rounds):
@@ -58,13 +58,13 @@ def read(row: Mapping[str, Any], where: str) -> Trace:
             raise TaskError(f"step {number} chooses completion {chosen}, and there are {len(ways)}")
         after = None
         for i, way in enumerate(ways):
-            words = worded(part(way, "text", "a completion"), "a completion")
-            made = add(trace, at, words + LINE, _rated(way, number), last and i == chosen and ended)
+            words = parse_step_text(get_field(way, "text", "a completion"), "a completion")
+            made = add_labelled_step(trace, at, words + STEP_SEPARATOR, _rating_score(way, number), last and i == chosen and ended)
             flags.append(way.get("flagged"))
             after = made if i == chosen else after
         if chosen is None and (human := here.get("human_completion")) is not None:
-            words = worded(part(human, "text", "a person's completion"), "a person's completion")
-            after = add(trace, at, words + LINE, HUMAN, last and label.get("finish_reason") == "solution")
+            words = parse_step_text(get_field(human, "text", "a person's completion"), "a person's completion")
+            after = add_labelled_step(trace, at, words + STEP_SEPARATOR, HUMAN, last and label.get("finish_reason") == "solution")
             flags.append(human.get("flagged"))
         if after is None and not last:
             raise TaskError(f"the labels do not match the steps: nothing was chosen at step {number}, and more follow")
@@ -76,7 +76,7 @@ def _without(record: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in record.items() if key != name}
 
 
-def _rated(way: Mapping[str, Any], number: int) -> Score:
+def _rating_score(way: Mapping[str, Any], number: int) -> Score:
     rating = way.get("rating")
     if isinstance(rating, bool) or rating not in RATINGS:
         raise TaskError(f"step {number} is rated {rating!r}; a rating is -1, 0, 1 or null")
@@ -86,29 +86,29 @@ def _rated(way: Mapping[str, Any], number: int) -> Score:
 def write(trace: Trace) -> Iterator[dict[str, Any]]:
     """Answers first, longer ways before shorter ones. A soft label is rated 1 from a half on."""
     told: set[int] = set()
-    for way in sorted(paths(trace), key=lambda way: (not trace.steps[way[-1]].done, -len(way))):
-        new = [j for i in way for j in _round(trace, i, told) if j not in told]
+    for way in sorted(reasoning_paths(trace), key=lambda way: (not trace.steps[way[-1]].done, -len(way))):
+        new = [j for i in way for j in _rated_alternatives(trace, i, told) if j not in told]
         if any(share_of(trace, j) is not None for j in new):
-            yield _row(trace, way[-1], [_written(trace, i, told) for i in way])
+            yield _row(trace, way[-1], [_step_record(trace, i, told) for i in way])
             told.update(new)
 
 
-def _round(trace: Trace, step: int, told: set[int]) -> list[int]:
+def _rated_alternatives(trace: Trace, step: int, told: set[int]) -> list[int]:
     """A step of a way, and those beside it that no row has told. An answer beside it has a row of its own, in which it
     can be the last step."""
-    beside = below(trace, trace.steps[step].parent or 0)
+    beside = child_steps(trace, trace.steps[step].parent or 0)
     return [j for j in beside if j == step or (j not in told and not _answer(trace, j))]
 
 
 def _answer(trace: Trace, step: int) -> bool:
-    return trace.steps[step].done and not below(trace, step)
+    return trace.steps[step].done and not child_steps(trace, step)
 
 
-def _written(trace: Trace, step: int, told: set[int]) -> dict[str, Any]:
-    here = _round(trace, step, told)
-    human = [j for j in here if trace.steps[j].scores.get(LABEL) == HUMAN]
+def _step_record(trace: Trace, step: int, told: set[int]) -> dict[str, Any]:
+    here = _rated_alternatives(trace, step, told)
+    human = [j for j in here if trace.steps[j].scores.get(LABEL_SCORE) == HUMAN]
     rated = [j for j in here if j not in human]
-    goes_on = step in rated and (trace.steps[step].done or below(trace, step))
+    goes_on = step in rated and (trace.steps[step].done or child_steps(trace, step))
     written = [_way(trace, j, None) | {"source": "human"} for j in human if j == step or step not in human]
     return {
         "completions": [_way(trace, j, None if j in told else _rating(trace, j)) for j in rated],
@@ -119,14 +119,14 @@ def _written(trace: Trace, step: int, told: set[int]) -> dict[str, Any]:
 
 def _way(trace: Trace, step: int, rating: int | None) -> dict[str, Any]:
     flags = trace.problem.tags.get(ROW, {}).get("flagged", [])
-    return {"text": said(trace, step), "rating": rating, "flagged": flags[step] if step < len(flags) else False}
+    return {"text": step_text(trace, step), "rating": rating, "flagged": flags[step] if step < len(flags) else False}
 
 
 def _rating(trace: Trace, step: int) -> int | None:
     label = share_of(trace, step)
     if label is None:
         return None
-    return 0 if trace.steps[step].scores[LABEL].reason == NEUTRAL else 1 if label >= 0.5 else -1
+    return 0 if trace.steps[step].scores[LABEL_SCORE].reason == NEUTRAL else 1 if label >= 0.5 else -1
 
 
 def _row(trace: Trace, end: int, rounds: list[dict[str, Any]]) -> dict[str, Any]:

@@ -6,34 +6,34 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ponder.tasks.steps.labelled import (
-    asked,
-    chain,
-    listed,
-    matching,
-    paths,
+    new_labelled_trace,
+    add_chain,
+    get_list,
+    check_same_length,
+    reasoning_paths,
     prompt_of,
-    said,
-    share,
+    step_text,
+    parse_label,
     share_of,
-    worded,
+    parse_step_text,
 )
 from ponder.types import Trace
 
 
 def read(row: Mapping[str, Any], where: str) -> Trace:
-    steps, labels = listed(row, "completions"), listed(row, "labels")
-    matching(steps, labels)
-    trace = asked(where, row["prompt"], row.get("answer"))
-    return chain(trace, [worded(step, "a completion") for step in steps], [share(label) for label in labels])
+    steps, labels = get_list(row, "completions"), get_list(row, "labels")
+    check_same_length(steps, labels)
+    trace = new_labelled_trace(where, row["prompt"], row.get("answer"))
+    return add_chain(trace, [parse_step_text(step, "a completion") for step in steps], [parse_label(label) for label in labels])
 
 
 def write(trace: Trace) -> Iterator[dict[str, Any]]:
     """One row for each way down with labels that no row before it has: those that it shares with one are null. A label
     of 0 or 1 becomes false or true, which TRL expects."""
     told: set[int] = set()
-    for way in paths(trace):
+    for way in reasoning_paths(trace):
         labels = [None if i in told else share_of(trace, i) for i in way]
         if any(label is not None for label in labels):
             plain = [bool(label) if label in (0.0, 1.0) else label for label in labels]
-            yield {"prompt": prompt_of(trace), "completions": [said(trace, i) for i in way], "labels": plain}
+            yield {"prompt": prompt_of(trace), "completions": [step_text(trace, i) for i in way], "labels": plain}
             told.update(way)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 
-from ponder.tasks.split import digest
-from ponder.tasks.suite.item import Item, choice
+from ponder.tasks.split import stable_hash
+from ponder.tasks.suite.item import SuiteQuestion, shuffled_choice_question
 
 # kind, question, options: the right one first
-WRITTEN: tuple[tuple[str, str, str], ...] = (
+QUESTIONS: tuple[tuple[str, str, str], ...] = (
     ("matter", "You leave an ice cube on a warm stove plate. What do you find there an hour later?",
      "Nothing, or a dry mark | A larger ice cube | A stone | A colder plate than before"),
     ("matter", "A wet towel hangs on a line on a windy, sunny day. What happens to the water in it?",
@@ -148,10 +148,10 @@ WRITTEN: tuple[tuple[str, str, str], ...] = (
 )  # fmt: skip
 
 
-def items() -> list[Item]:
+def suite_questions() -> list[SuiteQuestion]:
     """In the order written; the options' order is fixed by the question."""
     out = []
-    for kind, question, options in WRITTEN:
+    for kind, question, options in QUESTIONS:
         right, *wrong = options.split(" | ")
-        out.append(choice(kind, question, right, wrong, random.Random(digest(question))))
+        out.append(shuffled_choice_question(kind, question, right, wrong, random.Random(stable_hash(question))))
     return out

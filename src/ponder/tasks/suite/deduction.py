@@ -6,14 +6,14 @@ import itertools
 import random
 from collections.abc import Callable
 
-from ponder.tasks.suite.item import Item, choice, chosen
+from ponder.tasks.suite.item import SuiteQuestion, shuffled_choice_question, choice_question
 
 NAMES = ("Ines", "Jonas", "Kofi", "Lena", "Mira", "Noor", "Oskar", "Pia")
 MADE_UP = ("blick", "dorp", "fenk", "gramp", "jolt", "merk", "plon", "quib", "snaf", "trell", "vosk", "wump")
 VERDICTS = ("It must be true", "It must be false", "It cannot be known")
 
 
-def ordering(rng: random.Random) -> Item:
+def ordering(rng: random.Random) -> SuiteQuestion:
     """Five in a row by height; clues are added until one order is left."""
     people = rng.sample(NAMES, 5)
     truth = tuple(rng.sample(people, 5))  # the tallest first
@@ -30,10 +30,10 @@ def ordering(rng: random.Random) -> Item:
     said = " ".join(f"{a} is taller than {b}." if rng.random() < 0.5 else f"{b} is shorter than {a}." for a, b in clues)
     asked = ("the tallest", "the second tallest", "in the middle", "the second shortest", "the shortest")[rank]
     wrong = [p for p in people if p != truth[rank]]
-    return choice("ordering", f"{said} Ordered by height, who is {asked}?", truth[rank], wrong, rng)
+    return shuffled_choice_question("ordering", f"{said} Ordered by height, who is {asked}?", truth[rank], wrong, rng)
 
 
-def syllogism(rng: random.Random) -> Item:
+def syllogism(rng: random.Random) -> SuiteQuestion:
     """Three made-up kinds of things: a model says which of their eight combinations exist."""
     words = rng.sample(MADE_UP, 3)
     while True:
@@ -47,9 +47,9 @@ def syllogism(rng: random.Random) -> Item:
     if not models or (len(truths) == 2 and rng.random() < 0.7):  # most random conclusions are open: keep a third
         return syllogism(rng)
     verdict = VERDICTS[2] if len(truths) == 2 else VERDICTS[0 if truths == {True} else 1]
-    told = " ".join(_said(*p, words) for p in premises)
+    told = " ".join(_sentence(*p, words) for p in premises)
     there = "There is at least one of each kind."
-    return chosen("syllogism", f"{told} {there} Consider: {_said(*asked, words)}", verdict, VERDICTS)
+    return choice_question("syllogism", f"{told} {there} Consider: {_sentence(*asked, words)}", verdict, VERDICTS)
 
 
 def _worlds() -> list[frozenset[int]]:
@@ -63,11 +63,11 @@ def _holds(world: frozenset[int], quantity: str, a: int, b: int) -> bool:
     return {"all": all(both), "no": not any(both), "some": any(both)}[quantity]
 
 
-def _said(quantity: str, a: int, b: int, words: list[str]) -> str:
+def _sentence(quantity: str, a: int, b: int, words: list[str]) -> str:
     return f"{quantity.capitalize()} {words[a]}s are {words[b]}s."
 
 
-def implication(rng: random.Random) -> Item:
+def implication(rng: random.Random) -> SuiteQuestion:
     """A chain of ifs and one fact: what of another letter?"""
     things = rng.sample(("the alarm rings", "the bell tolls", "the door opens", "the fan runs", "the lamp glows"), 4)
     edges = [(0, 1), (1, 2), (2, 3)]
@@ -80,10 +80,10 @@ def implication(rng: random.Random) -> Item:
     rng.shuffle(edges)
     ifs = " ".join(f"If {things[a]}, then {things[b]}." for a, b in edges)
     known = f"It is {'true' if value else 'false'} that {things[fact]}."
-    return chosen("implication", f"{ifs} {known} Consider: {things[asked]}.", verdict, VERDICTS)
+    return choice_question("implication", f"{ifs} {known} Consider: {things[asked]}.", verdict, VERDICTS)
 
 
-def liars(rng: random.Random) -> Item:
+def liars(rng: random.Random) -> SuiteQuestion:
     """Truth-tellers and liars: statements about each other that leave one way."""
     people = rng.sample(NAMES, 3)
     statements: list[tuple[str, Callable[[tuple[bool, ...]], bool]]] = []
@@ -111,7 +111,7 @@ def liars(rng: random.Random) -> Item:
         for c in itertools.product((True, False), repeat=3)
     }
     wrong = rng.sample([text for c, text in named.items() if c != ways[0]], 3)
-    return choice("liars", question, named[ways[0]], wrong, rng)
+    return shuffled_choice_question("liars", question, named[ways[0]], wrong, rng)
 
 
 def _named(people: list[str]) -> str:
@@ -120,7 +120,7 @@ def _named(people: list[str]) -> str:
     return people[0] if len(people) == 1 else f"{', '.join(people[:-1])} and {people[-1]}"
 
 
-def matching(rng: random.Random) -> Item:
+def matching(rng: random.Random) -> SuiteQuestion:
     """Three people, three pets: clues by exclusion until one way is left."""
     people, pets = rng.sample(NAMES, 3), rng.sample(("cat", "dog", "parrot", "rabbit", "turtle"), 3)
     truth = dict(zip(people, rng.sample(pets, 3), strict=True))
@@ -136,7 +136,7 @@ def matching(rng: random.Random) -> Item:
     who = rng.choice(people)
     owned = f"{_named(people)} own a {pets[0]}, a {pets[1]} and a {pets[2]}, one each."
     question = f"{owned} {' '.join(clues)} What does {who} own?"
-    return choice("matching", question, f"the {truth[who]}", [f"the {p}" for p in pets if p != truth[who]], rng)
+    return shuffled_choice_question("matching", question, f"the {truth[who]}", [f"the {p}" for p in pets if p != truth[who]], rng)
 
 
-DRAWS = (ordering, syllogism, implication, liars, matching)
+GENERATORS = (ordering, syllogism, implication, liars, matching)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import random
 
-from ponder.tasks.suite.item import Item, choice, number
+from ponder.tasks.suite.item import SuiteQuestion, shuffled_choice_question, number_question
 
-WINDS = ("north", "east", "south", "west")
+DIRECTIONS = ("north", "east", "south", "west")
 STEPS = ((0, 1), (1, 0), (0, -1), (-1, 0))
 DIAGONAL = {
     (0, 1): "north", (1, 1): "north-east", (1, 0): "east", (1, -1): "south-east", (0, -1): "south",
@@ -16,11 +16,11 @@ DIAGONAL = {
 THINGS = ("bench", "bush", "fountain", "gate", "lantern", "oak", "statue", "well")
 
 
-def walk(rng: random.Random) -> Item:
+def walk(rng: random.Random) -> SuiteQuestion:
     """Turns and steps: in which direction does the start lie?"""
     facing = rng.randrange(4)
     x = y = 0
-    said = [f"You stand in a field, facing {WINDS[facing]}."]
+    said = [f"You stand in a field, facing {DIRECTIONS[facing]}."]
     for i in range(rng.randint(3, 4)):
         if i:
             turn = rng.choice((("left", 3), ("right", 1), ("around", 2)))
@@ -33,10 +33,10 @@ def walk(rng: random.Random) -> Item:
         return walk(rng)
     way = DIAGONAL[(_sign(-x), _sign(-y))]
     wrong = _wrong_ways(rng, way, -x, -y)
-    return choice("walk", f"{' '.join(said)} In which direction does your starting point lie?", way, wrong, rng)
+    return shuffled_choice_question("walk", f"{' '.join(said)} In which direction does your starting point lie?", way, wrong, rng)
 
 
-def layout(rng: random.Random) -> Item:
+def layout(rng: random.Random) -> SuiteQuestion:
     """Things placed from one another: how does the last lie from the first?"""
     things = rng.sample(THINGS, 4)
     x = y = 0
@@ -52,7 +52,7 @@ def layout(rng: random.Random) -> Item:
     way = DIAGONAL[(_sign(x), _sign(y))]
     wrong = _wrong_ways(rng, way, x, y)
     question = f"{' '.join(said)} In which direction does the {things[-1]} lie, seen from the {things[0]}?"
-    return choice("layout", question, way, wrong, rng)
+    return shuffled_choice_question("layout", question, way, wrong, rng)
 
 
 def _wrong_ways(rng: random.Random, way: str, x: int, y: int) -> list[str]:
@@ -66,7 +66,7 @@ def _wrong_ways(rng: random.Random, way: str, x: int, y: int) -> list[str]:
     return wrong
 
 
-def turning(rng: random.Random) -> Item:
+def turning(rng: random.Random) -> SuiteQuestion:
     """A square of letters, turned and mirrored: which one stands where?"""
     letters = rng.sample("ABCDEFGHKLMNPRSTUVWXYZ", 9)
     grid = [letters[0:3], letters[3:6], letters[6:9]]
@@ -92,10 +92,10 @@ def turning(rng: random.Random) -> Item:
     right = grid[i][j]
     wrong = rng.sample([x for x in letters if x != right], 3)
     question = f"This square of letters is {', then '.join(said)}:\n{shown}\nWhich letter is then at the {place}?"
-    return choice("turning", question, right, wrong, rng)
+    return shuffled_choice_question("turning", question, right, wrong, rng)
 
 
-def rolling(rng: random.Random) -> Item:
+def rolling(rng: random.Random) -> SuiteQuestion:
     """A die whose opposite faces add up to 7 is rolled over its edges."""
     top, north = rng.sample(range(1, 7), 2)
     if top + north == 7:
@@ -103,7 +103,7 @@ def rolling(rng: random.Random) -> Item:
     east = rng.choice([f for f in range(1, 7) if f not in (top, 7 - top, north, 7 - north)])
     faces = f"On top is {top}, {north} faces north and {east} faces east."
     start = f"A die lies on a table; opposite faces add up to 7. {faces}"
-    rolls = [rng.choice(WINDS) for _ in range(rng.randint(3, 5))]
+    rolls = [rng.choice(DIRECTIONS) for _ in range(rng.randint(3, 5))]
     for wind in rolls:
         if wind == "north":  # the top goes north, the south face comes up
             top, north = 7 - north, top
@@ -114,10 +114,10 @@ def rolling(rng: random.Random) -> Item:
         else:
             top, east = east, 7 - top
     question = f"{start} It is tipped over, one face at a time, to the {', '.join(rolls)}. Which number is on top?"
-    return number("rolling", question, top)
+    return number_question("rolling", question, top)
 
 
-def mirror(rng: random.Random) -> Item:
+def mirror(rng: random.Random) -> SuiteQuestion:
     """A clock without figures, seen in a mirror."""
     hour, minute = rng.randint(1, 12), 5 * rng.randint(1, 11)
     true = (12 * 60 - (hour % 12 * 60 + minute)) % (12 * 60)
@@ -125,7 +125,7 @@ def mirror(rng: random.Random) -> Item:
     if len(wrong) < 3:
         return mirror(rng)
     question = f"In a mirror, a clock with hands and no figures seems to show {hour}:{minute:02d}. What time is it?"
-    return choice("mirror", question, _time(true), [_time(t) for t in sorted(wrong)], rng)
+    return shuffled_choice_question("mirror", question, _time(true), [_time(t) for t in sorted(wrong)], rng)
 
 
 def _time(minutes: int) -> str:
@@ -136,4 +136,4 @@ def _sign(x: int) -> int:
     return (x > 0) - (x < 0)
 
 
-DRAWS = (walk, layout, turning, rolling, mirror)
+GENERATORS = (walk, layout, turning, rolling, mirror)

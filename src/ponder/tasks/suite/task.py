@@ -12,32 +12,32 @@ from functools import cached_property, lru_cache
 from typing import Any, Literal, get_args
 
 from ponder.errors import TaskError, UnknownName, UsageError
-from ponder.tasks.split import digest
+from ponder.tasks.split import stable_hash
 from ponder.tasks.styled import Styled
 from ponder.tasks.suite import arithmetic, common_sense, deduction, spatial
-from ponder.tasks.suite.item import EACH, Item
-from ponder.types import Problem, Score, user
-from ponder.verify import EXPLICIT, Choice, FinalNumber, Form
+from ponder.tasks.suite.item import QUESTIONS_PER_CATEGORY, SuiteQuestion
+from ponder.types import Problem, Score, user_messages
+from ponder.verify import EXPLICIT, MultipleChoice, FinalNumber, AnswerForm
 from ponder.verify.scoring import TextScorer, bad_data
-from ponder.verify.style import Style, Wanted, asked
+from ponder.verify.style import Style, AnswerSpec, question_with_instruction
 
 Category = Literal["arithmetic", "deduction", "spatial", "common-sense"]
 CATEGORIES: tuple[Category, ...] = get_args(Category)
-DRAWN: dict[str, Sequence[Callable[[random.Random], Item]]] = {
-    "arithmetic": arithmetic.DRAWS,
-    "deduction": deduction.DRAWS,
-    "spatial": spatial.DRAWS,
+CATEGORY_GENERATORS: dict[str, Sequence[Callable[[random.Random], SuiteQuestion]]] = {
+    "arithmetic": arithmetic.GENERATORS,
+    "deduction": deduction.GENERATORS,
+    "spatial": spatial.GENERATORS,
 }
-VERSIONS = (1,)  # raised whenever a question or its answer changes: results of two versions are not compared
+SUITE_VERSIONS = (1,)  # raised whenever a question or its answer changes: results of two versions are not compared
 
-NUMBER, LETTER = Wanted("the final number"), Wanted("the letter of the right option")
+NUMBER_SPEC, LETTER_SPEC = AnswerSpec("the final number"), AnswerSpec("the letter of the right option")
 
 
 @dataclass(frozen=True)
 class NumberOrChoice(TextScorer):
     """Judges a number or the letter of an option, whichever the question asks for."""
 
-    forms: tuple[Form, ...] = EXPLICIT
+    forms: tuple[AnswerForm, ...] = EXPLICIT
 
     @property
     def name(self) -> str:
@@ -45,14 +45,14 @@ class NumberOrChoice(TextScorer):
 
     def read(self, text: str) -> str | None:
         """The answer as votes count it: a number, else a letter."""
-        return FinalNumber(self.forms).read(text) or Choice(self.forms).read(text)
+        return FinalNumber(self.forms).extract_answer(text) or MultipleChoice(self.forms).extract_answer(text)
 
-    def verdict(self, text: str, gold: Any) -> Score:
+    def verify(self, text: str, gold: Any) -> Score:
         if not isinstance(gold, dict) or not {"number", "choice"} & set(gold):
             bad_data("the answer is neither a number nor a choice")
         if "number" in gold:
-            return FinalNumber(self.forms).judge(text, gold["number"])
-        return Choice(self.forms).judge(text, gold)
+            return FinalNumber(self.forms).grade(text, gold["number"])
+        return MultipleChoice(self.forms).grade(text, gold)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class Suite(Styled):
     categories: tuple[str, ...] = CATEGORIES
     think: bool = True
     system: str | None = None
-    version: int = VERSIONS[-1]
+    version: int = SUITE_VERSIONS[-1]
 
     def __post_init__(self) -> None:
         if not self.categories or isinstance(self.categories, str):
@@ -75,8 +75,8 @@ class Suite(Styled):
                 raise UnknownName("category of the suite", category, CATEGORIES)
         if len(set(self.categories)) < len(self.categories):
             raise UsageError("a category stands twice; name each once")
-        if self.version not in VERSIONS:
-            raise UsageError(f"there is no version {self.version} of the suite here; there is {VERSIONS[-1]}")
+        if self.version not in SUITE_VERSIONS:
+            raise UsageError(f"there is no version {self.version} of the suite here; there is {SUITE_VERSIONS[-1]}")
 
     @property
     def name(self) -> str:
@@ -84,11 +84,11 @@ class Suite(Styled):
 
     @property
     def verifier(self) -> NumberOrChoice:
-        return NumberOrChoice(self.reads)
+        return NumberOrChoice(self.answer_forms)
 
     @property
-    def asks(self) -> Style:
-        return super().asks if self.style is not None else "cot" if self.think else "direct"
+    def resolved_style(self) -> Style:
+        return super().resolved_style if self.style is not None else "cot" if self.think else "direct"
 
     @property
     def train(self) -> Sequence[Problem]:
@@ -96,28 +96,28 @@ class Suite(Styled):
 
     @cached_property
     def test(self) -> Sequence[Problem]:
-        return [self._problem(c, i, item) for c in self.categories for i, item in enumerate(questions(c))]
+        return [self._problem(c, i, item) for c in self.categories for i, item in enumerate(category_questions(c))]
 
     def gold(self, problem: Problem) -> str:
-        return self.stated(problem.answer.get("number") or problem.answer["choice"])
+        return self.gold_completion(problem.answer.get("number") or problem.answer["choice"])
 
-    def _problem(self, category: str, place: int, item: Item) -> Problem:
-        text = asked(item.question, self.asks, NUMBER if "number" in item.answer else LETTER)
+    def _problem(self, category: str, place: int, item: SuiteQuestion) -> Problem:
+        text = question_with_instruction(item.question, self.resolved_style, NUMBER_SPEC if "number" in item.answer else LETTER_SPEC)
         tags = {"category": category, "kind": item.kind, "version": self.version}
         told = text.removeprefix(item.question)
-        return Problem(f"suite/{category}/{place}", user(text, self.system), item.answer, tags, self.asks, told)
+        return Problem(f"suite/{category}/{place}", user_messages(text, self.system), item.answer, tags, self.resolved_style, told)
 
 
 @lru_cache(maxsize=len(CATEGORIES))
-def questions(category: str) -> tuple[Item, ...]:
+def category_questions(category: str) -> tuple[SuiteQuestion, ...]:
     """The kinds of a category in turn, no question twice."""
     if category == "common-sense":
-        return tuple(common_sense.items())
-    draws = DRAWN[category]
-    found: dict[str, Item] = {}
-    for i in range(100 * EACH):
-        if len(found) == EACH:
+        return tuple(common_sense.suite_questions())
+    draws = CATEGORY_GENERATORS[category]
+    found: dict[str, SuiteQuestion] = {}
+    for i in range(100 * QUESTIONS_PER_CATEGORY):
+        if len(found) == QUESTIONS_PER_CATEGORY:
             break
-        item = draws[len(found) % len(draws)](random.Random(digest(f"suite/{category}/{i}")))
+        item = draws[len(found) % len(draws)](random.Random(stable_hash(f"suite/{category}/{i}")))
         found.setdefault(item.question, item)
     return tuple(found.values())

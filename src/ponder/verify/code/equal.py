@@ -32,7 +32,7 @@ _TAGS: dict[type[Any], str] = {
 }
 
 
-def same(tree: Tree, expected: Plain, tolerance: float = RELATIVE) -> bool:
+def values_equal(tree: Tree, expected: Plain, tolerance: float = RELATIVE) -> bool:
     """Whether this answer equals the expected value. `tolerance=0` compares floats exactly."""
     kind = type(expected)
     if expected is None or kind is bool:
@@ -52,7 +52,7 @@ def same(tree: Tree, expected: Plain, tolerance: float = RELATIVE) -> bool:
     if len(rest) != len(expected):
         return False
     if kind in (list, tuple):
-        return all(same(answer, value, tolerance) for answer, value in zip(rest, expected, strict=True))
+        return all(values_equal(answer, value, tolerance) for answer, value in zip(rest, expected, strict=True))
     if kind is dict:
         return _same_dict(rest, expected, tolerance)
     return _sorted(rest) == _sorted([encode(value) for value in expected])
@@ -101,7 +101,7 @@ def _same_dict(pairs: Sequence[Any], expected: dict[Any, Any], tolerance: float)
     if [key for key, _ in given] != [key for key, _ in wanted]:
         return False
     values = list(expected.values())
-    return all(same(pairs[a][1], values[b], tolerance) for (_, a), (_, b) in zip(given, wanted, strict=True))
+    return all(values_equal(pairs[a][1], values[b], tolerance) for (_, a), (_, b) in zip(given, wanted, strict=True))
 
 
 def _sorted(trees: Sequence[Tree]) -> list[str]:

@@ -7,37 +7,37 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ponder.errors import UnknownName
-from ponder.verify.sandbox import Limits, Ran, Sandbox, SandboxError
+from ponder.verify.sandbox import SandboxLimits, Ran, Sandbox, SandboxError
 
 WHERE = "/usr/local/bin:/usr/bin:/bin"  # what is visible inside the jail
-COMPILING = Limits(seconds=30, memory=2 << 30, disk=128 << 20, output=32 << 20, processes=64)
+COMPILING = SandboxLimits(cpu_seconds=30, memory_bytes=2 << 30, disk_bytes=128 << 20, output_bytes=32 << 20, max_processes=64)
 
 
 @dataclass(frozen=True)
-class Language:
+class ProgrammingLanguage:
     """`run` takes the source where {source} stands; with `compiler`, the program it made, from a file of this name."""
 
-    tags: frozenset[str]
+    fence_tags: frozenset[str]
     run: tuple[str, ...]
     compiler: tuple[str, ...] = ()
     file: str = ""
-    reserves: bool = False  # takes far more address space than it uses
+    reserves_address_space: bool = False  # takes far more address space than it uses
 
     @property
-    def needs(self) -> str:
+    def required_program(self) -> str:
         """The program that must be installed."""
         return (self.compiler or self.run)[0]
 
 
-def _interpreted(tags: Sequence[str], *run: str, reserves: bool = False) -> Language:
-    return Language(frozenset(tags), run, reserves=reserves)
+def _interpreted(tags: Sequence[str], *run: str, reserves: bool = False) -> ProgrammingLanguage:
+    return ProgrammingLanguage(frozenset(tags), run, reserves_address_space=reserves)
 
 
-def _compiled(tags: Sequence[str], file: str, *compiler: str) -> Language:
-    return Language(frozenset(tags), ("./program",), compiler, file)
+def _compiled(tags: Sequence[str], file: str, *compiler: str) -> ProgrammingLanguage:
+    return ProgrammingLanguage(frozenset(tags), ("./program",), compiler, file)
 
 
-LANGUAGES = {
+PROGRAMMING_LANGUAGES = {
     "bash": _interpreted(["bash", "sh", "shell"], "bash", "-c", "{source}"),
     "perl": _interpreted(["perl", "pl"], "perl", "-e", "{source}"),
     "ruby": _interpreted(["ruby", "rb"], "ruby", "-e", "{source}"),
@@ -49,13 +49,13 @@ LANGUAGES = {
 }
 
 
-def language(name: str) -> Language:
-    if name not in LANGUAGES:
-        raise UnknownName("language", name, [*LANGUAGES, "python"])
-    return LANGUAGES[name]
+def find_language(name: str) -> ProgrammingLanguage:
+    if name not in PROGRAMMING_LANGUAGES:
+        raise UnknownName("language", name, [*PROGRAMMING_LANGUAGES, "python"])
+    return PROGRAMMING_LANGUAGES[name]
 
 
-def find(program: str) -> str:
+def find_program(program: str) -> str:
     """Where a program lies, or `SandboxError`."""
     if program.startswith("./"):
         return program
@@ -67,21 +67,21 @@ def find(program: str) -> str:
     return found
 
 
-def build(jail: Sandbox, spoken: Language, source: str) -> tuple[dict[str, bytes], Ran | None]:
+def build(jail: Sandbox, spoken: ProgrammingLanguage, source: str) -> tuple[dict[str, bytes], Ran | None]:
     """What has to lie beside a program so that it can run, and how the compiler failed, if it did.
 
     The compiler reads text that nobody trusts, so it works in the jail too, and hands its program out over stdout.
     """
     if not spoken.compiler:
         return {}, None
-    compiler = " ".join([find(spoken.compiler[0]), *spoken.compiler[1:]])
+    compiler = " ".join([find_program(spoken.compiler[0]), *spoken.compiler[1:]])
     command = ["/bin/sh", "-c", f"{compiler} && exec cat program"]
-    made, ran = jail.program(command, b"", {spoken.file: source.encode("utf-8", "replace")}, COMPILING)
-    return {"program": made}, None if ran.end == "done" and made else ran
+    made, ran = jail.run_program(command, b"", {spoken.file: source.encode("utf-8", "replace")}, COMPILING)
+    return {"program": made}, None if ran.run_status == "done" and made else ran
 
 
-def run(jail: Sandbox, spoken: Language, source: str, beside: dict[str, bytes], stdin: str, limits: Limits) -> Ran:
+def run(jail: Sandbox, spoken: ProgrammingLanguage, source: str, beside: dict[str, bytes], stdin: str, limits: SandboxLimits) -> Ran:
     """One run of a program that `build` made ready."""
-    command = [find(spoken.run[0]), *(part.replace("{source}", source) for part in spoken.run[1:])]
-    bounds = replace(limits, disk=max(limits.disk, 2 * sum(map(len, beside.values()))))
-    return jail.program(command, stdin.encode("utf-8", "surrogateescape"), beside, bounds, spoken.reserves)[1]
+    command = [find_program(spoken.run[0]), *(part.replace("{source}", source) for part in spoken.run[1:])]
+    bounds = replace(limits, disk_bytes=max(limits.disk_bytes, 2 * sum(map(len, beside.values()))))
+    return jail.run_program(command, stdin.encode("utf-8", "surrogateescape"), beside, bounds, spoken.reserves_address_space)[1]

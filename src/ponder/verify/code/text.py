@@ -5,28 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
-from ponder.verify.answer import Found, after_thinking
+from ponder.verify.answer import ExtractedAnswer, after_thinking
 
-LONGEST = 100_000  # characters
-PYTHON = frozenset({"python", "py", "python3", "py3"})
+MAX_PROGRAM_CHARS = 100_000  # characters
+PYTHON_TAGS = frozenset({"python", "py", "python3", "py3"})
 _FENCE = re.compile(r"^([ \t]{0,12})(`{3,}|~{3,})[ \t]*([^\s`{]*)[^`\n]*$")
 
 
-def program(text: str, tags: Collection[str] = PYTHON) -> Found:
+def extract_program(text: str, tags: Collection[str] = PYTHON_TAGS) -> ExtractedAnswer:
     """The one fenced block in this language after the thinking; where none names it, the one that names none."""
     said = after_thinking(text)
     if said is None:
-        return Found(None, "no program")
+        return ExtractedAnswer(None, "no program")
     blocks = list(_blocks(said))
     if any(source is None for _, source in blocks):
-        return Found(None, "malformed: a code block without an end")
+        return ExtractedAnswer(None, "malformed: a code block without an end")
     found = [source for tag, source in blocks if tag in tags] or [source for tag, source in blocks if not tag]
     if len(found) != 1:
-        return Found(None, "several programs" if found else "no program")
+        return ExtractedAnswer(None, "several programs" if found else "no program")
     (source,) = found
     if source is None or not source.strip():
-        return Found(None, "no program")
-    return Found(source) if len(source) <= LONGEST else Found(None, "too long")
+        return ExtractedAnswer(None, "no program")
+    return ExtractedAnswer(source) if len(source) <= MAX_PROGRAM_CHARS else ExtractedAnswer(None, "too long")
 
 
 def _blocks(text: str) -> Iterator[tuple[str, str | None]]:

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from ponder.verify.expression import evaluate
-from ponder.verify.sandbox import Limits, Sandbox, SandboxError, shared
+from ponder.verify.expression import evaluate_arithmetic
+from ponder.verify.sandbox import SandboxLimits, Sandbox, SandboxError, shared_sandbox
 
-LONGEST = 4000  # characters of output that a model gets to read
-TOOL = Limits(seconds=5, output=256 << 10)
+MAX_TOOL_OUTPUT_CHARS = 4000  # characters of output that a model gets to read
+TOOL = SandboxLimits(cpu_seconds=5, output_bytes=256 << 10)
 
 
 def run_python(code: str, jail: Sandbox | None = None) -> str:
     """What this code prints, and the value of its last line; an error is text as well. Nothing is kept between runs."""
     try:
-        ran = (jail or shared(TOOL)).notebook(code)
+        ran = (jail or shared_sandbox(TOOL)).run_cell(code)
     except SandboxError as error:
         return f"[refused: {error}]"
     said = ran.stdout
-    if len(said) > LONGEST:
-        said = f"{said[: LONGEST // 2]}\n[{len(said) - LONGEST} characters left out]\n{said[-LONGEST // 2 :]}"
-    return said if ran.end in ("done", "raised") else f"{said}[{ran.why}]"
+    if len(said) > MAX_TOOL_OUTPUT_CHARS:
+        said = f"{said[: MAX_TOOL_OUTPUT_CHARS // 2]}\n[{len(said) - MAX_TOOL_OUTPUT_CHARS} characters left out]\n{said[-MAX_TOOL_OUTPUT_CHARS // 2 :]}"
+    return said if ran.run_status in ("done", "raised") else f"{said}[{ran.description}]"
 
 
 def calculate(expression: str) -> str:
     """An arithmetic expression's exact value: an integer, or a fraction and its decimal."""
-    result = evaluate(expression)
+    result = evaluate_arithmetic(expression)
     if result.value is None:
         return f"[{result.reason}]"
     if result.value.denominator == 1:

@@ -21,24 +21,24 @@ from ponder.errors import TaskError, UsageError
 from ponder.trust import names_code
 from ponder.types import Score, Trace
 from ponder.verify.code import languages
-from ponder.verify.code.equal import RELATIVE, same
-from ponder.verify.code.text import PYTHON, program
-from ponder.verify.sandbox import Limits, Ran, Reply, Rung, Sandbox, SandboxError, Tested, shared
+from ponder.verify.code.equal import RELATIVE, values_equal
+from ponder.verify.code.text import PYTHON_TAGS, extract_program
+from ponder.verify.sandbox import SandboxLimits, Ran, CallResult, Rung, Sandbox, SandboxError, Tested, shared_sandbox
 from ponder.verify.sandbox.codec import NotPlain, encode
 from ponder.verify.sandbox.outcome import legible
-from ponder.verify.scoring import TextScorer, bad_data, safely, shown
+from ponder.verify.scoring import TextScorer, bad_data, safely, repr_for_reason
 
 
 @dataclass(frozen=True)
-class Code(TextScorer):
+class CodeVerifier(TextScorer):
     """What the verifiers of programs share. `rung` chooses the jail (default: the best that this machine can build)."""
 
-    share: bool = False
-    limits: Limits = Limits()
+    partial_credit: bool = False
+    limits: SandboxLimits = SandboxLimits()
     rung: Rung | None = field(default=None, metadata=names_code(lambda rung: "rung=unsafe" if rung == "unsafe" else ""))
 
-    NEEDS: ClassVar[tuple[str, ...]] = ("tests",)
-    TAGS: ClassVar[frozenset[str]] = PYTHON
+    REQUIRED_KEYS: ClassVar[tuple[str, ...]] = ("tests",)
+    TAGS: ClassVar[frozenset[str]] = PYTHON_TAGS
 
     @property
     def name(self) -> str:
@@ -46,45 +46,45 @@ class Code(TextScorer):
 
     @property
     def jail(self) -> Sandbox:
-        return shared(self.limits, self.rung)
+        return shared_sandbox(self.limits, self.rung)
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
         """All at once, as far as the jail has slots."""
-        work = [partial(self.judge, trace.text(step), trace.problem.answer) for step in steps]
+        work = [partial(self.grade, trace.text(step), trace.problem.answer) for step in steps]
         try:
             jail = self.jail
         except SandboxError as error:
             return [Score(None, f"refused: {error}") for _ in steps]
-        return list(await asyncio.gather(*(jail.later(one) for one in work)))
+        return list(await asyncio.gather(*(jail.in_thread(one) for one in work)))
 
-    def verdict(self, text: str, gold: Any) -> Score:
-        row = self.row(gold)
-        found = program(text, self.tags)
-        return Score(0.0, found.reason) if found.answer is None else self.run(found.answer, row)
+    def verify(self, text: str, gold: Any) -> Score:
+        row = self.checked_row(gold)
+        found = extract_program(text, self.tags)
+        return Score(0.0, found.reason) if found.answer is None else self.grade_program(found.answer, row)
 
     @property
     def tags(self) -> frozenset[str]:
         """The names that the language goes by in a code block."""
         return self.TAGS
 
-    def row(self, gold: Any) -> Mapping[str, Any]:
+    def checked_row(self, gold: Any) -> Mapping[str, Any]:
         """The problem's answer, if it has what this verifier reads."""
         if not isinstance(gold, Mapping):
-            bad_data(f"the problem's answer is {shown(gold)}; it must be a mapping with {' and '.join(self.NEEDS)}")
-        for key in self.NEEDS:
+            bad_data(f"the problem's answer is {repr_for_reason(gold)}; it must be a mapping with {' and '.join(self.REQUIRED_KEYS)}")
+        for key in self.REQUIRED_KEYS:
             if not gold.get(key):
                 bad_data(f"the problem has no {key!r}; a program cannot be judged without, so leave the row out")
         if not isinstance(gold.get("entry") or "", str):
-            bad_data(f"the problem's 'entry' is {shown(gold['entry'])}; it must be the name of a function")
+            bad_data(f"the problem's 'entry' is {repr_for_reason(gold['entry'])}; it must be the name of a function")
         return gold
 
-    def run(self, source: str, row: Mapping[str, Any]) -> Score:
+    def grade_program(self, source: str, row: Mapping[str, Any]) -> Score:
         """Judge a program, given as it is."""
         raise NotImplementedError(f"{type(self).__name__} must say how to judge a program")
 
-    def check(self, gold: Any, reference: str, id: str = "") -> None:
+    def check_reference(self, gold: Any, reference: str, id: str = "") -> None:
         """Refuse a row whose own reference program does not pass: `TaskError` says which, and why."""
-        score = safely(lambda: self.run(reference, self.row(gold)))
+        score = safely(lambda: self.grade_program(reference, self.checked_row(gold)))
         if score.value is None:
             raise TaskError(f"problem {id or '?'} cannot be judged: {score.reason}")
         if score.value < 1:
@@ -92,11 +92,11 @@ class Code(TextScorer):
 
     def _unless_tested(self, tested: Tested) -> Score | None:
         """The score where tests did not come to an end, or could not tell."""
-        if tested.end == "lost":
+        if tested.run_status == "lost":
             return Score(None, f"crashed: {tested.detail}")
-        if tested.end != "done":
-            return Score(0.0, f"{tested.end}: {tested.detail}" if tested.detail else tested.end)
-        if tested.undecided and (self.share or not tested.failed):
+        if tested.run_status != "done":
+            return Score(0.0, f"{tested.run_status}: {tested.detail}" if tested.detail else tested.run_status)
+        if tested.undecided and (self.partial_credit or not tested.failed):
             return Score(None, f"undecided: {tested.undecided}")
         return None
 
@@ -104,11 +104,11 @@ class Code(TextScorer):
         if passed == total:
             return Score(1.0, "right")
         told = f"{why}; passed {passed} of {total}"
-        return Score(passed / total if self.share else 0.0, told)
+        return Score(passed / total if self.partial_credit else 0.0, told)
 
 
 @dataclass(frozen=True)
-class CallTests(Code):
+class CallTests(CodeVerifier):
     """Calls of one function: the answer is `{"entry": "f", "tests": [{"args": [1], "expected": 2}, ...]}`.
 
     A test may have `kwargs`. An entry `Solution.f` is a method of a class. How values compare: `equal.same`.
@@ -116,43 +116,43 @@ class CallTests(Code):
 
     tolerance: float = RELATIVE
 
-    NEEDS: ClassVar[tuple[str, ...]] = ("entry", "tests")
+    REQUIRED_KEYS: ClassVar[tuple[str, ...]] = ("entry", "tests")
 
     def __post_init__(self) -> None:
         if not 0 <= self.tolerance < 1:
             raise UsageError(f"tolerance is {self.tolerance}; it is a share of the expected value: 0 (exact) up to 1")
 
-    def run(self, source: str, row: Mapping[str, Any]) -> Score:
+    def grade_program(self, source: str, row: Mapping[str, Any]) -> Score:
         tests = row["tests"]
         for test in tests:
             if not isinstance(test, Mapping) or not {"args", "expected"} <= test.keys():
-                bad_data(f"the test {shown(test)} has no 'args' or no 'expected'")
+                bad_data(f"the test {repr_for_reason(test)} has no 'args' or no 'expected'")
             if not isinstance(test["args"], list | tuple):
-                bad_data(f"the test's 'args' are {shown(test['args'])}; they must be a list")
+                bad_data(f"the test's 'args' are {repr_for_reason(test['args'])}; they must be a list")
             try:
                 encode([test["args"], test.get("kwargs", {}), test["expected"]])
             except NotPlain as error:
                 bad_data(f"a test is not plain data: {error}")
         calls = [(tuple(test["args"]), test.get("kwargs") or {}) for test in tests]
-        replies = self.jail.answers(source, row["entry"], calls, self.limits)
-        if any(reply.end == "lost" for reply in replies):
+        replies = self.jail.call_program(source, row["entry"], calls, self.limits)
+        if any(reply.run_status == "lost" for reply in replies):
             return Score(None, f"crashed: {replies[-1].detail}")
         good = [
-            r.end == "done" and same(r.value, t["expected"], self.tolerance)
+            r.run_status == "done" and values_equal(r.value, t["expected"], self.tolerance)
             for r, t in zip(replies, tests, strict=True)
         ]
         return self._score(sum(good), len(good), _first_fault(good, replies))
 
 
-def _first_fault(good: Sequence[bool], replies: Sequence[Reply]) -> str:
+def _first_fault(good: Sequence[bool], replies: Sequence[CallResult]) -> str:
     for at, (passed, reply) in enumerate(zip(good, replies, strict=True)):
         if not passed:
-            return ("wrong" if reply.end == "done" else reply.why) + f" (test {at + 1})"
+            return ("wrong" if reply.run_status == "done" else reply.description) + f" (test {at + 1})"
     return ""
 
 
 @dataclass(frozen=True)
-class OutputTests(Code):
+class OutputTests(CodeVerifier):
     """A program's stdout for each stdin: the answer is `{"tests": [{"stdin": "1", "stdout": "2"}, ...]}`.
 
     `compare`: "lines" ignores white space at the ends of lines and of the output, "words" all of it, "exact" none.
@@ -165,20 +165,20 @@ class OutputTests(Code):
         if self.compare not in ("lines", "words", "exact"):
             raise UsageError(f"compare is {self.compare!r}; it must be 'lines', 'words' or 'exact'")
         if self.language != "python":
-            languages.language(self.language)
+            languages.find_language(self.language)
 
     @property
     def tags(self) -> frozenset[str]:
-        return PYTHON if self.language == "python" else languages.language(self.language).tags
+        return PYTHON_TAGS if self.language == "python" else languages.find_language(self.language).fence_tags
 
-    def run(self, source: str, row: Mapping[str, Any]) -> Score:
+    def grade_program(self, source: str, row: Mapping[str, Any]) -> Score:
         tests = row["tests"]
         for test in tests:
             if not isinstance(test, Mapping) or not isinstance(test.get("stdout"), str):
-                bad_data(f"the test {shown(test)} has no text under 'stdout'")
+                bad_data(f"the test {repr_for_reason(test)} has no text under 'stdout'")
             if not isinstance(test.get("stdin", ""), str | None):
-                bad_data(f"the test's 'stdin' is {shown(test['stdin'])}; it must be text")
-        spoken = None if self.language == "python" else languages.language(self.language)
+                bad_data(f"the test's 'stdin' is {repr_for_reason(test['stdin'])}; it must be text")
+        spoken = None if self.language == "python" else languages.find_language(self.language)
         beside: dict[str, bytes] = {}
         if spoken is not None:
             beside, failed = languages.build(self.jail, spoken, source)
@@ -188,16 +188,16 @@ class OutputTests(Code):
         for at, test in enumerate(tests):
             stdin = test.get("stdin") or ""
             if spoken is None:
-                ran = self.jail.script(source, stdin, self.limits)
+                ran = self.jail.run_script(source, stdin, self.limits)
             else:
                 ran = languages.run(self.jail, spoken, source, beside, stdin, self.limits)
-            if ran.end == "lost":
+            if ran.run_status == "lost":
                 return Score(None, f"crashed: {ran.detail}")
-            if ran.end == "done" and self._matches(ran.stdout, test["stdout"]):
+            if ran.run_status == "done" and self._matches(ran.stdout, test["stdout"]):
                 passed += 1
             elif not why:
                 why = f"{_why(ran)} (test {at + 1})"
-                if not self.share:  # one failure decides
+                if not self.partial_credit:  # one failure decides
                     return Score(0.0, why)
         return self._score(passed, len(tests), why)
 
@@ -214,23 +214,23 @@ def _lines(text: str) -> list[str]:
 
 
 def _why(ran: Ran) -> str:
-    if ran.end == "raised":
+    if ran.run_status == "raised":
         last = legible(ran.stderr.strip().rpartition("\n")[2][:200])
         return f"raised: {last or ran.detail}"
-    return "wrong" if ran.end == "done" else ran.why
+    return "wrong" if ran.run_status == "done" else ran.description
 
 
 def _not_built(ran: Ran) -> Score:
-    if ran.end == "lost":
+    if ran.run_status == "lost":
         return Score(None, f"crashed: {ran.detail}")
-    if ran.end == "raised":
+    if ran.run_status == "raised":
         told = next((line for line in ran.stderr.splitlines() if "error" in line), ran.stderr[:100])
         return Score(0.0, f"malformed: it does not compile: {legible(told[:200])}")
-    return Score(0.0, f"{ran.why} (compiling)")
+    return Score(0.0, f"{ran.description} (compiling)")
 
 
 @dataclass(frozen=True)
-class AssertTests(Code):
+class AssertTests(CodeVerifier):
     """Test code with asserts, as in HumanEval and MBPP: `{"tests": ["assert f(1) == 2", ...]}` or one text.
 
     Optional: `entry`, the function or class that must exist; `names`, more that the program supplies; `setup`, code
@@ -248,12 +248,12 @@ class AssertTests(Code):
     could have passed too, the reason says "by weak tests" and why.
     """
 
-    def run(self, source: str, row: Mapping[str, Any]) -> Score:
+    def grade_program(self, source: str, row: Mapping[str, Any]) -> Score:
         tests = [row["tests"]] if isinstance(row["tests"], str) else list(row["tests"])
         setup, entry = str(row.get("setup") or ""), str(row.get("entry") or "")
-        whole = complete(str(row.get("prefix") or ""), source)
+        whole = prepend_prefix(str(row.get("prefix") or ""), source)
         names = _listed(row.get("names"))
-        tested = self.jail.tests(whole, tests, entry, setup, self.share and len(tests) == 1, self.limits, names)
+        tested = self.jail.run_tests(whole, tests, entry, setup, self.partial_credit and len(tests) == 1, self.limits, names)
         score = self._unless_tested(tested)
         if score is not None:
             return score
@@ -261,8 +261,8 @@ class AssertTests(Code):
             bad_data(f"the tests cannot be used: {tested.detail}")
         why = "wrong" if tested.detail.startswith("AssertionError") else f"wrong: {tested.detail}"
         score = self._score(tested.passed, tested.total, why)
-        if score.value == 1 and tested.weak:
-            return Score(1.0, f"{score.reason}, by weak tests: {'; '.join(tested.weak)}")
+        if score.value == 1 and tested.weaknesses:
+            return Score(1.0, f"{score.reason}, by weak tests: {'; '.join(tested.weaknesses)}")
         return score
 
 
@@ -270,11 +270,11 @@ def _listed(names: Any) -> list[str]:
     if names is None:
         return []
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        bad_data(f"the problem's 'names' are {shown(names)}; they must be a list of names")
+        bad_data(f"the problem's 'names' are {repr_for_reason(names)}; they must be a list of names")
     return list(names)
 
 
-def complete(prefix: str, source: str) -> str:
+def prepend_prefix(prefix: str, source: str) -> str:
     """A program and the code it goes on from: the body of a function begins with white space, a whole one does not."""
     if not prefix:
         return source
@@ -282,23 +282,23 @@ def complete(prefix: str, source: str) -> str:
 
 
 @dataclass(frozen=True)
-class PropertyTests(Code):
+class PropertyTests(CodeVerifier):
     """What must hold for drawn inputs: `{"entry": "f", "property": code}`.
 
     The code defines `draw(random)`, which returns a tuple of arguments, and `holds(result, *arguments)`. Both run where
     the program cannot see them. The same `seed` draws the same inputs.
     """
 
-    cases: int = 50
+    n_cases: int = 50
     seed: int = 0
 
-    NEEDS: ClassVar[tuple[str, ...]] = ("entry", "property")
+    REQUIRED_KEYS: ClassVar[tuple[str, ...]] = ("entry", "property")
 
     def __post_init__(self) -> None:
-        if self.cases < 1:
-            raise UsageError(f"cases is {self.cases}; draw at least one")
+        if self.n_cases < 1:
+            raise UsageError(f"cases is {self.n_cases}; draw at least one")
 
-    def run(self, source: str, row: Mapping[str, Any]) -> Score:
+    def grade_program(self, source: str, row: Mapping[str, Any]) -> Score:
         try:
             names = {node.name for node in ast.parse(row["property"]).body if isinstance(node, ast.FunctionDef)}
         except (SyntaxError, ValueError, TypeError) as error:
@@ -306,7 +306,7 @@ class PropertyTests(Code):
         if not {"draw", "holds"} <= names:
             bad_data("the property defines no function 'draw', or none 'holds'")
         setup = row["property"] + _DRAWING.format(seed=self.seed)
-        tested = self.jail.tests(source, [_CASE] * self.cases, row["entry"], setup, False, self.limits)
+        tested = self.jail.run_tests(source, [_CASE] * self.n_cases, row["entry"], setup, False, self.limits)
         score = self._unless_tested(tested)
         if score is not None:
             return score

@@ -14,12 +14,12 @@ from typing import Any
 
 from ponder.errors import UnknownName
 from ponder.types import Score
-from ponder.verify.form.language import consistency
-from ponder.verify.form.patterns import LONGEST, matches
+from ponder.verify.form.language import language_share
+from ponder.verify.form.patterns import MAX_REGEX_TEXT_CHARS, regex_matches
 from ponder.verify.form.schema import json_fault
 from ponder.verify.form.tongues import LANGUAGES
-from ponder.verify.reading import read_all, read_one
-from ponder.verify.scoring import TextScorer, bad_data, shown
+from ponder.verify.reading import extract_all_text, read_one
+from ponder.verify.scoring import TextScorer, bad_data, repr_for_reason
 
 Constraint = Mapping[str, Any]
 
@@ -38,41 +38,41 @@ class Constraints(TextScorer):
     thinking; `tagged`: for the content of its one `<answer>` or box.
     """
 
-    partial: bool = False
-    tagged: bool = False
+    partial_credit: bool = False
+    in_answer_tag: bool = False
 
     @property
     def name(self) -> str:
         return "constraints"
 
-    def verdict(self, text: str, gold: Any) -> Score:
+    def verify(self, text: str, gold: Any) -> Score:
         constraints = _constraints(gold)
-        found = read_one(text, longest=LONGEST) if self.tagged else read_all(text, longest=LONGEST)
+        found = read_one(text, max_chars=MAX_REGEX_TEXT_CHARS) if self.in_answer_tag else extract_all_text(text, max_chars=MAX_REGEX_TEXT_CHARS)
         for constraint in constraints:  # before the answer is looked at: a fault in the data is not the model's
-            broken(constraint, "")
+            constraint_fault(constraint, "")
         if found.answer is None:
             return Score(0.0, found.reason)
-        shows = visible(found.answer)
-        if len(shows) > LONGEST:  # some characters are several when composed
+        shows = visible_text(found.answer)
+        if len(shows) > MAX_REGEX_TEXT_CHARS:  # some characters are several when composed
             return Score(0.0, "too long")
-        faults = [fault for constraint in constraints if (fault := broken(constraint, shows))]
+        faults = [fault for constraint in constraints if (fault := constraint_fault(constraint, shows))]
         if not faults:
             return Score(1.0, f"keeps all {len(constraints)}")
         kept = len(constraints) - len(faults)
-        share = kept / len(constraints) if self.partial else 0.0
+        share = kept / len(constraints) if self.partial_credit else 0.0
         return Score(share, f"keeps {kept} of {len(constraints)}; not: {'; '.join(faults)}"[:400])
 
 
-def broken(constraint: Constraint, text: str) -> str:
+def constraint_fault(constraint: Constraint, text: str) -> str:
     """How a text, as `visible` gives it, breaks a constraint; empty where it keeps it."""
-    check, known = KINDS[constraint["kind"]]
+    check, known = CONSTRAINT_KINDS[constraint["kind"]]
     settings = {name: value for name, value in constraint.items() if name != "kind"}
     if unknown := settings.keys() - known:
         bad_data(f"a {constraint['kind']!r} constraint has no {min(unknown)!r}; it takes {', '.join(sorted(known))}")
     return check(text, **settings)
 
 
-def visible(text: str) -> str:
+def visible_text(text: str) -> str:
     """Composed, and without characters that show nothing: a zero-width space must not make two words of one."""
     if text.isascii():
         return text
@@ -97,7 +97,7 @@ def _bounds(count: int, what: str, at_least: Any = None, at_most: Any = None, ex
     given = {"at_least": at_least, "at_most": at_most, "exactly": exactly}
     for name, bound in given.items():
         if bound is not None and (type(bound) is not int or bound < 0):
-            bad_data(f"{name} is {shown(bound)}; it must be a whole number from 0 up")
+            bad_data(f"{name} is {repr_for_reason(bound)}; it must be a whole number from 0 up")
     if at_least is at_most is exactly is None:
         bad_data(f"a count of {what} needs at_least, at_most or exactly")
     if exactly is not None and count != exactly:
@@ -116,37 +116,37 @@ def _keyword(text: str, word: Any = None, case: bool = False, **bounds: Any) -> 
     if not case:
         text, wanted = text.casefold(), wanted.casefold()
     count = len(re.findall(rf"(?<!\w){re.escape(wanted)}(?!\w)", text))
-    return _bounds(count, f"times {shown(word)}", **(bounds or {"at_least": 1}))
+    return _bounds(count, f"times {repr_for_reason(word)}", **(bounds or {"at_least": 1}))
 
 
 def _absent(text: str, words: Any = None) -> str:
     if isinstance(words, str) or not isinstance(words, Sequence) or not words:
-        bad_data(f"words is {shown(words)}; give a list of words that may not occur")
+        bad_data(f"words is {repr_for_reason(words)}; give a list of words that may not occur")
     found = [word for word in words if not _keyword(text, word)]
-    return f"contains {shown(found[0])}" if found else ""
+    return f"contains {repr_for_reason(found[0])}" if found else ""
 
 
 def _starts(said: str, text: Any = None) -> str:
-    return "" if said.startswith(_text("text", text)) else f"does not start with {shown(text)}"
+    return "" if said.startswith(_text("text", text)) else f"does not start with {repr_for_reason(text)}"
 
 
 def _ends(said: str, text: Any = None) -> str:
-    return "" if said.endswith(_text("text", text)) else f"does not end with {shown(text)}"
+    return "" if said.endswith(_text("text", text)) else f"does not end with {repr_for_reason(text)}"
 
 
 def _case(text: str, case: Any = None) -> str:
     if case not in ("upper", "lower"):
-        bad_data(f"case is {shown(case)}; it is 'upper' or 'lower'")
+        bad_data(f"case is {repr_for_reason(case)}; it is 'upper' or 'lower'")
     return "" if text and text == getattr(text, case)() and text.lower() != text.upper() else f"is not all {case} case"
 
 
 def _regex(text: str, pattern: Any = None, whole: bool = False) -> str:
-    found = matches(_text("pattern", pattern), text, "fullmatch" if whole else "search")
-    return "" if found else f"does not match {shown(pattern)}"
+    found = regex_matches(_text("pattern", pattern), text, "fullmatch" if whole else "search")
+    return "" if found else f"does not match {repr_for_reason(pattern)}"
 
 
 def _no_regex(text: str, pattern: Any = None) -> str:
-    return f"matches {shown(pattern)}" if matches(_text("pattern", pattern), text) else ""
+    return f"matches {repr_for_reason(pattern)}" if regex_matches(_text("pattern", pattern), text) else ""
 
 
 def _json(text: str, schema: Any = None) -> str:
@@ -155,20 +155,20 @@ def _json(text: str, schema: Any = None) -> str:
 
 def _language(text: str, language: Any = None, share: float = 0.8) -> str:
     if language not in LANGUAGES:
-        bad_data(f"the language {shown(language)} is not among {', '.join(LANGUAGES)}")
-    found, how = consistency(text, language)
+        bad_data(f"the language {repr_for_reason(language)} is not among {', '.join(LANGUAGES)}")
+    found, how = language_share(text, language)
     return "" if found >= share and any(map(str.isalpha, text)) else f"is not {language}: {how}"
 
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str) or not value:
-        bad_data(f"{name} is {shown(value)}; it must be some text")
+        bad_data(f"{name} is {repr_for_reason(value)}; it must be some text")
     return unicodedata.normalize("NFC", value)
 
 
 _COUNT = frozenset({"at_least", "at_most", "exactly"})
 
-KINDS: dict[str, tuple[Callable[..., str], frozenset[str]]] = {
+CONSTRAINT_KINDS: dict[str, tuple[Callable[..., str], frozenset[str]]] = {
     "words": (_counting("words", lambda t: len(words(t))), _COUNT),
     "sentences": (_counting("sentences", lambda t: len(sentences(t))), _COUNT),
     "paragraphs": (_counting("paragraphs", lambda t: len(paragraphs(t))), _COUNT),
@@ -190,10 +190,10 @@ KINDS: dict[str, tuple[Callable[..., str], frozenset[str]]] = {
 def _constraints(gold: Any) -> Sequence[Constraint]:
     given = gold.get("constraints") if isinstance(gold, Mapping) else gold
     if isinstance(given, str) or not isinstance(given, Sequence) or not given:
-        bad_data(f"{shown(gold)} is not a list of constraints")
+        bad_data(f"{repr_for_reason(gold)} is not a list of constraints")
     for constraint in given:
         if not isinstance(constraint, Mapping) or "kind" not in constraint:
-            bad_data(f"the constraint {shown(constraint)} is not a mapping with a 'kind'")
-        if constraint["kind"] not in KINDS:
-            bad_data(str(UnknownName("kind of constraint", str(constraint["kind"]), KINDS)))
+            bad_data(f"the constraint {repr_for_reason(constraint)} is not a mapping with a 'kind'")
+        if constraint["kind"] not in CONSTRAINT_KINDS:
+            bad_data(str(UnknownName("kind of constraint", str(constraint["kind"]), CONSTRAINT_KINDS)))
     return given

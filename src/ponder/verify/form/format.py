@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ponder.types import Score, Trace
-from ponder.verify.answer import boxes
+from ponder.verify.answer import find_boxes
 from ponder.verify.scoring import score_each
 
 _TAG = re.compile(r"</?(?:think|answer)>", re.IGNORECASE)  # in capitals they are found, and refused
@@ -23,18 +23,18 @@ class ThinkFormat:
     as it comes, since a text does not show its prompt: one whose first tag is `</think>` was opened before.
     """
 
-    opened: bool | None = None
+    prompt_opens_think: bool | None = None
 
     @property
     def name(self) -> str:
         return "format"
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        return score_each(trace, steps, self.judge)
+        return score_each(trace, steps, self.grade)
 
-    def judge(self, text: str) -> Score:
+    def grade(self, text: str) -> Score:
         first = _TAG.search(text)
-        opened = (first is not None and first[0] == _THINK[1]) if self.opened is None else self.opened
+        opened = (first is not None and first[0] == _THINK[1]) if self.prompt_opens_think is None else self.prompt_opens_think
         fault = _fault(_THINK[0] + text if opened else text)
         return Score(0.0, fault) if fault else Score(1.0, "well formed")
 
@@ -61,7 +61,7 @@ def _fault(text: str) -> str:
 
 
 def _box_fault(after: str) -> str:
-    found = list(boxes(after))
+    found = list(find_boxes(after))
     if len(found) != 1 or found[0].content is None:
         return "no <answer> </answer> or single \\boxed{} after the thinking"
     around = after[: found[0].start] + after[found[0].end :]

@@ -17,8 +17,8 @@ from ponder.types import Score, Trace
 from ponder.verify.form.tongues import LANGUAGES, SCRIPTS
 from ponder.verify.scoring import bad_data, safely
 
-LONGEST = 200_000  # characters that are looked at
-ENOUGH = 8  # common words below which only the script is judged
+MAX_LANGUAGE_CHARS = 200_000  # characters that are looked at
+MIN_COMMON_WORDS = 8  # common words below which only the script is judged
 
 _SCRIPT = re.compile("|".join(f"(?P<{name}>[{span}]+)" for name, span in SCRIPTS.items()))
 _UNSPACED = {"kana", "han", "thai"}  # there, a sign counts as much as elsewhere half a word
@@ -28,7 +28,7 @@ _NOT_PROSE = re.compile(
 
 
 @dataclass(frozen=True)
-class Language:
+class LanguageConsistency:
     """The share of a text that is in the language asked for, 0 to 1, after the language consistency reward of
     DeepSeek-R1: the share of the target language's words. That counts the thinking alone, this all that was written.
 
@@ -49,21 +49,21 @@ class Language:
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
         return [safely(partial(self._score, trace, step)) for step in steps]
 
-    def judge(self, text: str, language: str) -> Score:
-        share, how = consistency(text, language)
+    def grade(self, text: str, language: str) -> Score:
+        share, how = language_share(text, language)
         return Score(share, how)
 
     def _score(self, trace: Trace, step: int) -> Score:
         problem = trace.problem
-        wanted = self.language or problem.tags.get("language") or detect(problem.question)
+        wanted = self.language or problem.tags.get("language") or detect_language(problem.question)
         if not isinstance(wanted, str) or wanted not in LANGUAGES:
             bad_data(
                 f"the language of the question is unclear ({wanted}); set language, or the problem's tag 'language'"
             )
-        return self.judge(trace.text(step), wanted)
+        return self.grade(trace.text(step), wanted)
 
 
-def detect(text: str) -> str | None:
+def detect_language(text: str) -> str | None:
     """The language that most of a text is in; None where two are as likely or too little is written."""
     words, scripts = _counted(text)
     if not scripts:
@@ -74,11 +74,11 @@ def detect(text: str) -> str | None:
     spoken = [code for code, tongue in LANGUAGES.items() if main in tongue.scripts and code != "ja"]
     if len(spoken) == 1:
         return spoken[0]
-    hits = Counter({code: sum(words[w] for w in LANGUAGES[code].common) for code in spoken}).most_common(2)
+    hits = Counter({code: sum(words[w] for w in LANGUAGES[code].common_words) for code in spoken}).most_common(2)
     return hits[0][0] if hits[0][1] >= 2 and hits[0][1] > hits[1][1] else None
 
 
-def consistency(text: str, language: str) -> tuple[float, str]:
+def language_share(text: str, language: str) -> tuple[float, str]:
     """The share of a text that can be in this language, and how that was found."""
     words, scripts = _counted(text)
     total = sum(scripts.values())
@@ -90,12 +90,12 @@ def consistency(text: str, language: str) -> tuple[float, str]:
         own = 0  # Japanese of some length has kana
     by_script = own / total
     # Of the common words of any language in this script, those of this language.
-    rivals = [t for t in LANGUAGES.values() if t.common and t.scripts == tongue.scripts]
-    known = frozenset[str]().union(*(t.common for t in rivals))
+    rivals = [t for t in LANGUAGES.values() if t.common_words and t.scripts == tongue.scripts]
+    known = frozenset[str]().union(*(t.common_words for t in rivals))
     seen = sum(words[w] for w in known)
-    if not tongue.common or seen < ENOUGH:
+    if not tongue.common_words or seen < MIN_COMMON_WORDS:
         return by_script, f"{by_script:.0%} {language} by script"
-    by_word = sum(words[w] for w in tongue.common) / seen
+    by_word = sum(words[w] for w in tongue.common_words) / seen
     return by_script * by_word, f"{by_script:.0%} {language} by script, {by_word:.0%} by common words"
 
 
@@ -103,7 +103,7 @@ def _counted(text: str) -> tuple[Counter[str], Counter[str]]:
     """Words by spelling, and how much is written in each script (in words)."""
     words: Counter[str] = Counter()
     scripts: Counter[str] = Counter()
-    for match in _SCRIPT.finditer(_NOT_PROSE.sub(" ", text[:LONGEST])):
+    for match in _SCRIPT.finditer(_NOT_PROSE.sub(" ", text[:MAX_LANGUAGE_CHARS])):
         script, written = str(match.lastgroup), match[0]
         if script in _UNSPACED:
             scripts[script] += max(1, len(written) // 2)

@@ -14,12 +14,12 @@ from ponder.protocols import Scorer
 from ponder.types import Score, Trace
 
 
-def overlong(length: int, longest: int, buffer: int) -> float:
+def soft_overlong_penalty(length: int, max_tokens: int, buffer_tokens: int) -> float:
     """DAPO's soft penalty (Yu et al. 2025, eq. 13): 0 up to longest - buffer, then down to -1; buffer 0: none."""
-    return -min(1.0, max(0.0, (length - (longest - buffer)) / buffer)) if buffer else 0.0
+    return -min(1.0, max(0.0, (length - (max_tokens - buffer_tokens)) / buffer_tokens)) if buffer_tokens else 0.0
 
 
-def written(trace: Trace, step: int) -> int | None:
+def sampled_length(trace: Trace, step: int) -> int | None:
     """Tokens the policy wrote on the way to this step; None where none are known to be its own."""
     own = [trace.steps[i] for i in trace.path(step)[1:] if trace.steps[i].sampled]
     return sum(len(s.token_ids) for s in own) if own else None
@@ -32,24 +32,24 @@ _UNKNOWN = Score(None, "the length is unknown: no step was sampled by a policy")
 class Overlong:
     """From 0 to -1 over the last `buffer` tokens before `longest`, as in DAPO. Add it to an accuracy."""
 
-    longest: int
-    buffer: int
+    max_tokens: int
+    buffer_tokens: int
 
     def __post_init__(self) -> None:
-        if not 0 < self.buffer <= self.longest:
-            raise UsageError(f"buffer is {self.buffer}; it must lie between 1 and longest, which is {self.longest}")
+        if not 0 < self.buffer_tokens <= self.max_tokens:
+            raise UsageError(f"buffer is {self.buffer_tokens}; it must lie between 1 and longest, which is {self.max_tokens}")
 
     @property
     def name(self) -> str:
         return "overlong"
 
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
-        return [self._score(written(trace, step)) for step in steps]
+        return [self._score(sampled_length(trace, step)) for step in steps]
 
     def _score(self, length: int | None) -> Score:
         if length is None:
             return _UNKNOWN
-        return Score(overlong(length, self.longest, self.buffer), f"{length} of {self.longest} tokens")
+        return Score(soft_overlong_penalty(length, self.max_tokens, self.buffer_tokens), f"{length} of {self.max_tokens} tokens")
 
 
 @dataclass(frozen=True)
@@ -62,15 +62,15 @@ class CosineLength:
     """
 
     accuracy: Scorer
-    longest: int
-    right: tuple[float, float] = (2.0, 1.0)  # at length 0 and at `longest`
-    wrong: tuple[float, float] = (-10.0, 0.0)
-    exceeded: float = -10.0
+    max_tokens: int
+    right_rewards: tuple[float, float] = (2.0, 1.0)  # at length 0 and at `longest`
+    wrong_rewards: tuple[float, float] = (-10.0, 0.0)
+    reward_at_limit: float = -10.0
 
     def __post_init__(self) -> None:
-        if self.longest < 1:
-            raise UsageError(f"longest is {self.longest}; it must be at least 1 token")
-        if not all(len(ends) == 2 and all(map(math.isfinite, ends)) for ends in (self.right, self.wrong)):
+        if self.max_tokens < 1:
+            raise UsageError(f"longest is {self.max_tokens}; it must be at least 1 token")
+        if not all(len(ends) == 2 and all(map(math.isfinite, ends)) for ends in (self.right_rewards, self.wrong_rewards)):
             raise UsageError("right and wrong are two finite numbers each: the reward at length 0 and at longest")
         if self.accuracy.name == self.name:
             raise UsageError(f"the inner scorer is named {self.name!r} too, and one score would hide the other")
@@ -83,16 +83,16 @@ class CosineLength:
         judged = await self.accuracy(trace, steps)
         for step, score in zip(steps, judged, strict=True):
             trace.steps[step].scores[self.accuracy.name] = score
-        return [self._score(score, written(trace, step)) for step, score in zip(steps, judged, strict=True)]
+        return [self._score(score, sampled_length(trace, step)) for step, score in zip(steps, judged, strict=True)]
 
     def _score(self, judged: Score, length: int | None) -> Score:
         if length is None:
             return _UNKNOWN
-        if length >= self.longest:
-            return Score(self.exceeded, f"{length} tokens reach the limit of {self.longest}")
+        if length >= self.max_tokens:
+            return Score(self.reward_at_limit, f"{length} tokens reach the limit of {self.max_tokens}")
         if judged.value is None:
             return Score(None, f"{self.accuracy.name} is undecided: {judged.reason}")
         right = judged.value >= 1
-        short, long = self.right if right else self.wrong
-        value = long + (short - long) * (1 + math.cos(math.pi * length / self.longest)) / 2
-        return Score(value, f"{'right' if right else 'wrong'} in {length} of {self.longest} tokens")
+        short, long = self.right_rewards if right else self.wrong_rewards
+        value = long + (short - long) * (1 + math.cos(math.pi * length / self.max_tokens)) / 2
+        return Score(value, f"{'right' if right else 'wrong'} in {length} of {self.max_tokens} tokens")

@@ -13,17 +13,17 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from ponder.errors import MissingExtra
-from ponder.verify.scoring import bad_data, shown
+from ponder.verify.scoring import bad_data, repr_for_reason
 
-LONGEST = 100_000  # characters of text
-LARGEST = 1_000  # instructions of a compiled pattern; both together are at most about a second of work
+MAX_REGEX_TEXT_CHARS = 100_000  # characters of text
+MAX_REGEX_INSTRUCTIONS = 1_000  # instructions of a compiled pattern; both together are at most about a second of work
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def matches(pattern: str, text: str, how: Literal["search", "fullmatch"] = "search") -> bool:
+def regex_matches(pattern: str, text: str, how: Literal["search", "fullmatch"] = "search") -> bool:
     """Whether the pattern is found in the text (or is all of it). A text past the bound matches nothing."""
-    if len(text) > LONGEST:
+    if len(text) > MAX_REGEX_TEXT_CHARS:
         return False
     compiled = compile_pattern(pattern)
     # Half of a surrogate pair is no character: RE2 reads UTF-8, which has none.
@@ -43,7 +43,7 @@ def compile_pattern(pattern: str) -> Any:
         compiled = re2.compile(_SURROGATE.sub("\ufffd", pattern), options=options)
     except re2.error as error:
         said = error.args[0].decode(errors="replace") if error.args and isinstance(error.args[0], bytes) else str(error)
-        bad_data(f"the pattern {shown(pattern)} cannot be used: {said} (RE2 syntax: no look-around, no \\1)")
-    if compiled.programsize > LARGEST:
-        bad_data(f"the pattern {shown(pattern)} compiles to {compiled.programsize} instructions, above {LARGEST}")
+        bad_data(f"the pattern {repr_for_reason(pattern)} cannot be used: {said} (RE2 syntax: no look-around, no \\1)")
+    if compiled.programsize > MAX_REGEX_INSTRUCTIONS:
+        bad_data(f"the pattern {repr_for_reason(pattern)} compiles to {compiled.programsize} instructions, above {MAX_REGEX_INSTRUCTIONS}")
     return compiled

@@ -21,19 +21,19 @@ class Repetition(TextScorer):
     The share is 1 - distinct / all, as in Yeo et al. 2025 (appendix). Thinking counts like the rest.
     """
 
-    size: int = 3
+    ngram_size: int = 3
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise UsageError(f"size is {self.size}; an n-gram has at least 1 word")
+        if self.ngram_size < 1:
+            raise UsageError(f"size is {self.ngram_size}; an n-gram has at least 1 word")
 
     @property
     def name(self) -> str:
         return "repetition"
 
-    def verdict(self, text: str, gold: Any) -> Score:
-        share = repeated_share(text, self.size)
-        return Score(-share if share else 0.0, f"{share:.0%} of its {self.size}-grams stood there before")
+    def verify(self, text: str, gold: Any) -> Score:
+        share = repeated_share(text, self.ngram_size)
+        return Score(-share if share else 0.0, f"{share:.0%} of its {self.ngram_size}-grams stood there before")
 
 
 def repeated_share(text: str, size: int) -> float:

@@ -17,9 +17,9 @@ from typing import Any
 
 from ponder.errors import MissingExtra
 from ponder.types import Score
-from ponder.verify.form.patterns import matches
-from ponder.verify.reading import NotJson, read_all, read_json, read_one
-from ponder.verify.scoring import BadData, TextScorer, bad_data, shown
+from ponder.verify.form.patterns import regex_matches
+from ponder.verify.reading import NotJson, extract_all_text, parse_strict_json, read_one
+from ponder.verify.scoring import BadData, TextScorer, bad_data, repr_for_reason
 
 BUDGET = 40_000  # keywords looked at for one document, at most about a second
 
@@ -32,15 +32,15 @@ class JsonSchema(TextScorer):
     without a code fence around it.
     """
 
-    tagged: bool = True
+    in_answer_tag: bool = True
 
     @property
     def name(self) -> str:
         return "schema"
 
-    def verdict(self, text: str, gold: Any) -> Score:
+    def verify(self, text: str, gold: Any) -> Score:
         _validator(_frozen(gold))
-        written = read_one(text) if self.tagged else read_all(text)
+        written = read_one(text) if self.in_answer_tag else extract_all_text(text)
         if written.answer is None:
             return Score(0.0, written.reason)
         fault = json_fault(written.answer, gold)
@@ -51,7 +51,7 @@ def json_fault(text: str, schema: Mapping[str, Any]) -> str:
     """Why this text is not JSON that follows the schema; empty where it is."""
     validator = _validator(_frozen(schema))
     try:
-        document = read_json(text)
+        document = parse_strict_json(text)
     except NotJson as why:
         return f"malformed: {why}"
     _LEFT.set([BUDGET])
@@ -62,11 +62,11 @@ def json_fault(text: str, schema: Mapping[str, Any]) -> str:
     except _Spent:
         bad_data(f"the schema needs more than {BUDGET} checks for a document of {len(text)} characters")
     except Exception as why:  # the package's own errors: a reference to nowhere, a keyword of the wrong type
-        bad_data(f"the schema cannot be applied: {type(why).__name__}: {shown(str(why))}")
+        bad_data(f"the schema cannot be applied: {type(why).__name__}: {repr_for_reason(str(why))}")
     if error is None:
         return ""
     where = "/".join(map(str, error.absolute_path)) or "the whole"
-    return f"{shown(where)} breaks {error.validator!r}"
+    return f"{repr_for_reason(where)} breaks {error.validator!r}"
 
 
 class _Spent(Exception):
@@ -90,11 +90,11 @@ def _counted(check: Callable[..., Any]) -> Callable[..., Any]:
 def _frozen(schema: object) -> str:
     """A schema as text, by which its validator is remembered."""
     if not isinstance(schema, Mapping):
-        bad_data(f"{shown(schema)} is not a JSON schema (a mapping)")
+        bad_data(f"{repr_for_reason(schema)} is not a JSON schema (a mapping)")
     try:
         return json.dumps(schema, sort_keys=True, default=dict)
     except (TypeError, ValueError, RecursionError):
-        bad_data(f"{shown(schema)} is not a JSON schema: it is not JSON itself")
+        bad_data(f"{repr_for_reason(schema)} is not a JSON schema: it is not JSON itself")
 
 
 @lru_cache(maxsize=256)
@@ -111,7 +111,7 @@ def _validator(schema: str) -> Any:
     try:
         kind.check_schema(given)
     except jsonschema.SchemaError as error:
-        bad_data(f"the schema is not valid: {shown(error.message)}")
+        bad_data(f"the schema is not valid: {repr_for_reason(error.message)}")
     checks = {name: _counted(check) for name, check in {**kind.VALIDATORS, **_OWN}.items()}
     return jsonschema.validators.extend(kind, checks)(given, registry=registry)
 
@@ -121,7 +121,7 @@ def _error(message: str) -> Any:
 
 
 def _pattern(validator: Any, pattern: str, instance: object, schema: object) -> Iterator[Any]:
-    if isinstance(instance, str) and not matches(pattern, instance):
+    if isinstance(instance, str) and not regex_matches(pattern, instance):
         yield _error("does not match")
 
 
@@ -129,7 +129,7 @@ def _pattern_properties(validator: Any, patterns: Any, instance: object, schema:
     if isinstance(instance, dict):
         for pattern, subschema in patterns.items():
             for key, value in instance.items():
-                if matches(pattern, key):
+                if regex_matches(pattern, key):
                     yield from validator.descend(value, subschema, path=key, schema_path=pattern)
 
 
@@ -138,7 +138,7 @@ def _additional_properties(validator: Any, allowed: Any, instance: object, schem
         return
     for key, value in instance.items():
         named = key in schema.get("properties", {})
-        if not named and not any(matches(pattern, key) for pattern in schema.get("patternProperties", {})):
+        if not named and not any(regex_matches(pattern, key) for pattern in schema.get("patternProperties", {})):
             if allowed is False:
                 yield _error("has a property too many")
             else:

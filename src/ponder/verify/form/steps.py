@@ -10,15 +10,15 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from ponder.types import Score
-from ponder.verify.expression import evaluate
+from ponder.verify.expression import evaluate_arithmetic
 from ponder.verify.scoring import TextScorer
 
-LONGEST = 200_000  # characters of working
-SIDE = 120  # characters of one side of an equation
-MOST = 5_000  # equations that are looked at
+MAX_WORKING_CHARS = 200_000  # characters of working
+MAX_SIDE_CHARS = 120  # characters of one side of an equation
+MAX_EQUATIONS = 5_000  # equations that are looked at
 
 
-class Equation(NamedTuple):
+class CheckedEquation(NamedTuple):
     written: str
     right: bool
 
@@ -36,10 +36,10 @@ class StepArithmetic(TextScorer):
     def name(self) -> str:
         return "steps"
 
-    def verdict(self, text: str, gold: Any) -> Score:
-        if len(text) > LONGEST:
+    def verify(self, text: str, gold: Any) -> Score:
+        if len(text) > MAX_WORKING_CHARS:
             return Score(0.0, "too long")
-        found = {"".join(e.written.split()): e for e in islice(equations(text), MOST)}
+        found = {"".join(e.written.split()): e for e in islice(check_equations(text), MAX_EQUATIONS)}
         if not found:
             return Score(0.0, "no equation to check")
         wrong = [e.written for e in found.values() if not e.right]
@@ -58,17 +58,17 @@ _GLUED = re.compile(r"[\w^%_!\\{}]")  # 2x, 3^2, 50%: a part of something this c
 _OPERATES = re.compile(r"\b(?:plus|minus|times|by|over|of|half|double|twice|mod|per|x)\s*\Z", re.IGNORECASE)
 
 
-def equations(text: str) -> Iterator[Equation]:
+def check_equations(text: str) -> Iterator[CheckedEquation]:
     """Every `=` with an operation on its left and arithmetic on its right. What cannot be read is passed over."""
     text = _GROUPED.sub(lambda m: m[1].replace(",", ""), _TYPESET.sub(lambda m: _PLAIN.get(m[0], ""), text))
     for equals in _EQUALS.finditer(text):
-        left = _left(text[max(0, equals.start() - SIDE) : equals.start()])
-        right = _right(text[equals.end() : equals.end() + SIDE])
+        left = _left(text[max(0, equals.start() - MAX_SIDE_CHARS) : equals.start()])
+        right = _right(text[equals.end() : equals.end() + MAX_SIDE_CHARS])
         if not left or not right or not re.search(r"[0-9)]\s*[-+*/×÷·−]", left):
             continue
-        value, claimed = evaluate(left, decimals=True).value, evaluate(right, decimals=True).value
+        value, claimed = evaluate_arithmetic(left, allow_decimals=True).value, evaluate_arithmetic(right, allow_decimals=True).value
         if value is not None and claimed is not None:
-            yield Equation(f"{left} = {right}", value == claimed or _rounded(value, right) == claimed)
+            yield CheckedEquation(f"{left} = {right}", value == claimed or _rounded(value, right) == claimed)
 
 
 def _left(before: str) -> str:
@@ -79,7 +79,7 @@ def _left(before: str) -> str:
         earlier = before[: len(before) - len(run)]
         starts_with_sign = re.match(r"\s*[-+*/×÷·−]", run) and not re.search(r"(?:\A|[\n:=<>(\[])\s*\Z", earlier)
         glued = earlier and not run[:1].isspace() and _GLUED.match(earlier[-1])
-        if starts_with_sign or glued or len(run) == SIDE or _OPERATES.search(earlier):
+        if starts_with_sign or glued or len(run) == MAX_SIDE_CHARS or _OPERATES.search(earlier):
             return ""
     return _bare(side)
 
@@ -89,7 +89,7 @@ def _right(after: str) -> str:
     run = _match(after)
     side = _ENDS.split(run)[0]
     later = after[len(run) :]
-    if len(side) == len(run) and (len(run) == SIDE or (later and not run[-1:].isspace() and _GLUED.match(later))):
+    if len(side) == len(run) and (len(run) == MAX_SIDE_CHARS or (later and not run[-1:].isspace() and _GLUED.match(later))):
         return ""
     return _bare(side)
 

@@ -15,7 +15,7 @@ SCRIPTS: Mapping[str, str] = {  # as ranges of a character class
 @dataclass(frozen=True, slots=True)
 class Tongue:
     scripts: frozenset[str]
-    common: frozenset[str] = frozenset()
+    common_words: frozenset[str] = frozenset()
 
 
 def _tongue(scripts: str, common: str = "") -> Tongue:

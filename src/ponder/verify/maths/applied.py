@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ponder.verify.maths.tree import ALWAYS, FUNCTIONS, GREEK
+from ponder.verify.maths.tree import USUAL_FUNCTION_LETTERS, FUNCTIONS, GREEK
 
 _LETTER = (
     r"(?:(?<![A-Za-z\\])[A-Za-z]|\\(?:" + "|".join(sorted(GREEK)) + r"))(?:_(?:[A-Za-z0-9]|\{[A-Za-z0-9]{1,8}\}))?"
@@ -27,7 +27,7 @@ def functions_of(gold: str, answer: str) -> frozenset[str]:
     alone = {_plainly(name) for name in _ALONE.findall(both)}
     alone |= {name for word in re.findall(r"(?<!\\)\b[A-Za-z]{2,}", both) if word not in FUNCTIONS for name in word}
     applied = {_plainly(name) for name in _APPLIED.findall(gold)}
-    return frozenset(({n for n in usual if n.partition("_")[0] in ALWAYS} | (found - alone)) & applied)
+    return frozenset(({n for n in usual if n.partition("_")[0] in USUAL_FUNCTION_LETTERS} | (found - alone)) & applied)
 
 
 def _plainly(name: str) -> str:

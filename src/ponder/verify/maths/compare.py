@@ -11,41 +11,41 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from ponder.verify.maths.applied import functions_of
-from ponder.verify.maths.leaf import Leaf, leaf
-from ponder.verify.maths.parts import Group, Relation, Shape
-from ponder.verify.maths.tree import Node
-from ponder.verify.maths.typeset import NoValue, Unreadable, squeezed
-from ponder.verify.maths.value import proportional, rough, same
-from ponder.verify.maths.worked import worked
-from ponder.verify.units import agree, read_unit
+from ponder.verify.maths.leaf import Leaf, parse_answer_value
+from ponder.verify.maths.parts import ValueGroup, Relation, AnswerStructure
+from ponder.verify.maths.tree import ExpressionNode
+from ponder.verify.maths.typeset import OutsideGrammar, Unreadable, squeezed
+from ponder.verify.maths.value import proportional, approximate_values, same_value
+from ponder.verify.maths.worked import is_evaluated
+from ponder.verify.units import conversion_factors, read_unit
 
 RIGHT, WRONG = "right", "wrong"
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ComparisonRules:
     tolerance: float = 0.0  # as a share of the gold; 0: exact
-    worked: bool = True  # a gold that is a plain number wants one: 27 + 58 is not 85
+    require_evaluated: bool = True  # a gold that is a plain number wants one: 27 + 58 is not 85
 
 
-def compare(gold: Shape, answer: Shape, rules: Rules = Rules()) -> str:
+def compare_answers(gold: AnswerStructure, answer: AnswerStructure, rules: ComparisonRules = ComparisonRules()) -> str:
     """The verdict on the whole answer."""
     if isinstance(answer, Relation):
         return _relation(gold, answer, rules)
     if isinstance(gold, Relation):
         # x = 42 says 42, and x \in S says S; an equation between expressions says neither side.
         named = bool(gold.name) and gold.op in ("=", r"\in", r"\equiv")
-        return compare(gold.right, answer, rules) if named else WRONG
-    if isinstance(gold, Group) and isinstance(answer, Group):
+        return compare_answers(gold.right, answer, rules) if named else WRONG
+    if isinstance(gold, ValueGroup) and isinstance(answer, ValueGroup):
         return _groups(gold, answer, rules)
     if isinstance(gold, Leaf) and isinstance(answer, Leaf):
         return RIGHT if _leaves(gold, answer, rules) else WRONG
-    if isinstance(answer, Group) and answer.kind in ("list", "set", "union"):
+    if isinstance(answer, ValueGroup) and answer.kind in ("list", "set", "union"):
         return "several answers"
     return WRONG
 
 
-def _groups(gold: Group, answer: Group, rules: Rules) -> str:
+def _groups(gold: ValueGroup, answer: ValueGroup, rules: ComparisonRules) -> str:
     answer, gold = _as_tuple(gold, answer), _as_tuple(answer, gold)
     # A vector may be written as a tuple; a pair that is written as a vector may have been meant as an interval.
     alike = {gold.kind, answer.kind} <= {"list", "set"} or (gold.kind, answer.kind) == ("<>", "()")
@@ -65,53 +65,53 @@ def _groups(gold: Group, answer: Group, rules: Rules) -> str:
     return RIGHT
 
 
-def _as_tuple(gold: Group, answer: Group) -> Group:
+def _as_tuple(gold: ValueGroup, answer: ValueGroup) -> ValueGroup:
     """x = 1, y = 2 for (1, 2), and x_1 = 1, x_2 = 2 for 1, 2: names in their usual order tell which part is which."""
     parts = [part for part in answer.parts if isinstance(part, Relation) and part.op == "=" and part.name]
     if answer.kind != "list" or len(parts) < len(answer.parts) or any(isinstance(p, Relation) for p in gold.parts):
         return answer
     names, values = [part.name for part in parts], tuple(part.right for part in parts)
     if gold.kind == "()" and names == sorted(set(names)) and all(re.fullmatch("[a-z]", name) for name in names):
-        return Group("()", values)
+        return ValueGroup("()", values)
     bare = {name.partition("_")[0] for name in names}
-    return Group("list", values) if gold.kind in ("list", "set") and len(bare) == 1 and len(set(names)) > 1 else answer
+    return ValueGroup("list", values) if gold.kind in ("list", "set") and len(bare) == 1 and len(set(names)) > 1 else answer
 
 
-def _part(gold: Shape, answer: Shape, rules: Rules) -> bool:
+def _part(gold: AnswerStructure, answer: AnswerStructure, rules: ComparisonRules) -> bool:
     """One part against one: here a = 1 is not 1, since the name tells which part it is."""
     if isinstance(gold, Relation) != isinstance(answer, Relation) or not _may_match(gold, answer, rules):
         return False
-    return compare(gold, answer, rules) == RIGHT
+    return compare_answers(gold, answer, rules) == RIGHT
 
 
-def _may_match(gold: Shape, answer: Shape, rules: Rules) -> bool:
+def _may_match(gold: AnswerStructure, answer: AnswerStructure, rules: ComparisonRules) -> bool:
     """Cheap, so that sets of many expressions are matched in little time: False only where they differ."""
     if rules.tolerance or not (isinstance(gold, Leaf) and isinstance(answer, Leaf)) or gold.percent or answer.percent:
         return True
     if gold.unit or answer.unit:
         return True
-    if not gold.rough or not answer.rough or gold.symbols != answer.symbols:
+    if not gold.approximate_values or not answer.approximate_values or gold.symbols != answer.symbols:
         return True
-    return all(abs(g - a) <= 1e-6 * max(abs(g), abs(a), 1e-9) for g, a in zip(gold.rough, answer.rough, strict=True))
+    return all(abs(g - a) <= 1e-6 * max(abs(g), abs(a), 1e-9) for g, a in zip(gold.approximate_values, answer.approximate_values, strict=True))
 
 
-def _relation(gold: Shape, answer: Relation, rules: Rules) -> str:
+def _relation(gold: AnswerStructure, answer: Relation, rules: ComparisonRules) -> str:
     if not isinstance(gold, Relation):
         if answer.op == r"\in" and answer.name:
-            return compare(gold, answer.right, rules) if _is_set(gold) else WRONG
+            return compare_answers(gold, answer.right, rules) if _is_set(gold) else WRONG
         if answer.op != "=":
             return "hedged" if answer.op in (r"\approx", r"\sim", r"\ne") else WRONG
         # Only a name may stand before the value: 42=41 and 41+1=42 are uneven.
-        return compare(gold, answer.right, rules) if answer.name else "several answers"
+        return compare_answers(gold, answer.right, rules) if answer.name else "several answers"
     if gold.op == answer.op and gold.name and gold.name == answer.name:
-        return compare(gold.right, answer.right, rules)
+        return compare_answers(gold.right, answer.right, rules)
     return RIGHT if _equivalent(gold, answer) else WRONG
 
 
-def _is_set(shape: Shape) -> bool:
+def _is_set(shape: AnswerStructure) -> bool:
     if isinstance(shape, Leaf):
         return shape.words == r"\emptyset"
-    return isinstance(shape, Group) and shape.kind in ("set", "union", "()", "[]", "(]", "[)")
+    return isinstance(shape, ValueGroup) and shape.kind in ("set", "union", "()", "[]", "(]", "[)")
 
 
 _MIRROR = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le"}
@@ -121,7 +121,7 @@ def _equivalent(gold: Relation, answer: Relation) -> bool:
     """Two forms of one equation or inequality: what is zero in one is a constant times what is zero in the other."""
     if gold.op not in ("=", *_MIRROR) or answer.op not in ("=", *_MIRROR):
         return gold.op == answer.op and all(
-            compare(g, a) == RIGHT for g, a in ((gold.left, answer.left), (gold.right, answer.right))
+            compare_answers(g, a) == RIGHT for g, a in ((gold.left, answer.left), (gold.right, answer.right))
         )
     if gold.name and gold.op == "=" and not _symbols(gold.right):
         return False  # 2x = 10 for x = 5 is the question, not its answer
@@ -133,24 +133,24 @@ def _equivalent(gold: Relation, answer: Relation) -> bool:
     return answer.op == (gold.op if factor > 0 else _MIRROR[gold.op])
 
 
-def _symbols(shape: Shape) -> frozenset[str]:
+def _symbols(shape: AnswerStructure) -> frozenset[str]:
     return shape.symbols if isinstance(shape, Leaf) else frozenset()
 
 
-def _difference(relation: Relation, is_gold: bool = False) -> Node:
+def _difference(relation: Relation, is_gold: bool = False) -> ExpressionNode:
     sides = (relation.left, relation.right)
     if not all(isinstance(side, Leaf) for side in sides):
-        raise NoValue if is_gold else Unreadable("malformed")
+        raise OutsideGrammar if is_gold else Unreadable("malformed")
     left, right = (_tree(side, is_gold) for side in sides if isinstance(side, Leaf))
-    return Node("add", (left, Node("neg", (right,))))
+    return ExpressionNode("add", (left, ExpressionNode("neg", (right,))))
 
 
-def _tree(value: Leaf, is_gold: bool) -> Node:
+def _tree(value: Leaf, is_gold: bool) -> ExpressionNode:
     try:
         return value.tree
     except Unreadable as unreadable:
         if is_gold:
-            raise NoValue from unreadable
+            raise OutsideGrammar from unreadable
         raise
 
 
@@ -158,17 +158,17 @@ _LETTER_UNIT = re.compile(r"(.*[0-9}])\s?(?:\\text\{)?([mgshlLVWJN])\}?")
 _RADIANS = read_unit("radian") or ()
 
 
-def _leaves(gold: Leaf, answer: Leaf, rules: Rules) -> bool:
+def _leaves(gold: Leaf, answer: Leaf, rules: ComparisonRules) -> bool:
     if gold.words or answer.words:
-        if gold.letter and answer.letter:
-            return gold.letter == answer.letter
-        return bool(gold.words) and gold.words == answer.said
+        if gold.choice_letter and answer.choice_letter:
+            return gold.choice_letter == answer.choice_letter
+        return bool(gold.words) and gold.words == answer.comparable_words
     if squeezed(gold.text) == squeezed(answer.text):
         return True
     if gold.base or answer.base:
         return (gold.body, gold.base) == (answer.body, answer.base)
-    if gold.letter:
-        return gold.letter == answer.letter
+    if gold.choice_letter:
+        return gold.choice_letter == answer.choice_letter
     truth = _tree(gold, True)
     answer = _renamed(gold, answer, truth)
     functions = functions_of(gold.body, answer.body)
@@ -178,49 +178,49 @@ def _leaves(gold: Leaf, answer: Leaf, rules: Rules) -> bool:
     if not given.symbols() <= truth.symbols():
         return False  # x - x + 42 is not worked out
     if gold.degrees != answer.degrees and (gold.radians or answer.radians):
-        return same(_turned(given, answer), _turned(truth, gold), rules.tolerance)
-    if rules.worked and worked(truth) and not worked(given, truth):
+        return same_value(_turned(given, answer), _turned(truth, gold), rules.tolerance)
+    if rules.require_evaluated and is_evaluated(truth) and not is_evaluated(given, truth):
         return False
     if gold.percent != answer.percent and (gold.unit or answer.unit):
         return False
     return any(
         _same_value(truth, gold.percent, _scaled(given, factor), answer.percent, rules.tolerance)
-        for factor in agree(gold.unit, answer.unit)
+        for factor in conversion_factors(gold.unit, answer.unit)
     )
 
 
-def _turned(node: Node, of: Leaf) -> Node:
+def _turned(node: ExpressionNode, of: Leaf) -> ExpressionNode:
     """As an angle in radians."""
-    return Node("degrees", (node,)) if of.degrees else node
+    return ExpressionNode("degrees", (node,)) if of.degrees else node
 
 
-def _scaled(node: Node, factor: Fraction) -> Node:
-    return node if factor == 1 else Node("mul", (Node("number", number=factor), node))
+def _scaled(node: ExpressionNode, factor: Fraction) -> ExpressionNode:
+    return node if factor == 1 else ExpressionNode("mul", (ExpressionNode("number", number=factor), node))
 
 
-def _renamed(gold: Leaf, answer: Leaf, truth: Node) -> Leaf:
+def _renamed(gold: Leaf, answer: Leaf, truth: ExpressionNode) -> Leaf:
     """The answer with its letters as the gold means them: 5 m is a length where the gold has no variable, j is the
     imaginary unit where the gold has i, and c the constant of integration where the gold has C."""
     if not answer.symbols or answer.symbols <= truth.symbols():
         return answer
     if not truth.symbols() and (match := _LETTER_UNIT.fullmatch(answer.body)):
-        return replace(leaf(match[1]), unit=read_unit(match[2]) or ())
+        return replace(parse_answer_value(match[1]), unit=read_unit(match[2]) or ())
     others = answer.symbols - truth.symbols()
     if others == {"j"} and re.search(r"(?<![A-Za-z\\])i(?![A-Za-z])", gold.body) and "i" not in answer.body:
-        return leaf(re.sub(r"(?<![A-Za-z\\])j(?![A-Za-z])", "i", answer.text))
+        return parse_answer_value(re.sub(r"(?<![A-Za-z\\])j(?![A-Za-z])", "i", answer.text))
     if others == {"c"} and truth.symbols() - answer.symbols == {"C"}:
-        return leaf(re.sub(r"(?<![A-Za-z\\])c(?![A-Za-z])", "C", answer.text))
+        return parse_answer_value(re.sub(r"(?<![A-Za-z\\])c(?![A-Za-z])", "C", answer.text))
     return answer
 
 
-def _same_value(gold: Node, gold_percent: bool, answer: Node, answer_percent: bool, tolerance: float) -> bool:
+def _same_value(gold: ExpressionNode, gold_percent: bool, answer: ExpressionNode, answer_percent: bool, tolerance: float) -> bool:
     """As `numbers.same` has it."""
     if gold_percent == answer_percent:
-        return same(answer, gold, tolerance)
-    hundred = leaf("100").tree
+        return same_value(answer, gold, tolerance)
+    hundred = parse_answer_value("100").tree
     if not answer_percent:
-        return same(answer, gold, tolerance) or same(answer, Node("div", (gold, hundred)), tolerance)
-    if same(Node("div", (answer, hundred)), gold, tolerance):
+        return same_value(answer, gold, tolerance) or same_value(answer, ExpressionNode("div", (gold, hundred)), tolerance)
+    if same_value(ExpressionNode("div", (answer, hundred)), gold, tolerance):
         return True
-    is_share = all(abs(value) < 1 for value in rough(gold))
-    return not is_share and same(answer, gold, tolerance)
+    is_share = all(abs(value) < 1 for value in approximate_values(gold))
+    return not is_share and same_value(answer, gold, tolerance)

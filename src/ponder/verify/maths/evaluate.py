@@ -14,11 +14,11 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from ponder.verify.maths.tree import Node
+from ponder.verify.maths.tree import ExpressionNode
 from ponder.verify.maths.typeset import Unreadable
 
-DIGITS = 60
-WIDEST = 1 << 20  # bits in an exact whole number, before it is rounded
+DEFAULT_DIGITS = 60
+MAX_INTEGER_BITS = 1 << 20  # bits in an exact whole number, before it is rounded
 WIDEST_FRACTION = 1 << 17  # bits in an exact fraction
 MOST_BITS = 1 << 24  # of all results together
 STEEPEST = 1 << 20  # bits in the exponent of a rounded number
@@ -33,18 +33,18 @@ class Undefined(Exception):
 def close(a: Value, b: Value, digits: int) -> bool:
     if isinstance(a, Fraction) and isinstance(b, Fraction):
         return a == b
-    return bool(size(minus(a, b)) <= max(size(a), size(b)) * context(digits).mpf(10) ** (15 - digits))
+    return bool(size(subtract(a, b)) <= max(size(a), size(b)) * mpmath_context(digits).mpf(10) ** (15 - digits))
 
 
-def minus(a: Value, b: Value, digits: int = 400) -> Value:
+def subtract(a: Value, b: Value, digits: int = 400) -> Value:
     if isinstance(a, Fraction) and isinstance(b, Fraction):
         return a - b
-    mp = context(digits)
+    mp = mpmath_context(digits)
     return _rounded(mp, a) - _rounded(mp, b)
 
 
 def size(value: Value, digits: int = 400) -> Value:
-    return _rounded(context(digits), abs(value))
+    return _rounded(mpmath_context(digits), abs(value))
 
 
 def _rounded(mp: Any, value: Value) -> Value:
@@ -54,9 +54,9 @@ def _rounded(mp: Any, value: Value) -> Value:
 _contexts = threading.local()
 
 
-def context(digits: int) -> Any:
+def mpmath_context(digits: int) -> Any:
     """A context of this thread's own: mpmath changes the precision of a context while it works."""
-    digits = DIGITS if digits <= DIGITS else 200 if digits <= 200 else -(-digits // 400) * 400
+    digits = DEFAULT_DIGITS if digits <= DEFAULT_DIGITS else 200 if digits <= 200 else -(-digits // 400) * 400
     found = getattr(_contexts, f"digits{digits}", None)
     if found is None:
         from mpmath import MPContext  # type: ignore[import-untyped, import-not-found, unused-ignore]
@@ -69,11 +69,11 @@ def context(digits: int) -> Any:
 
 class Evaluator:
     def __init__(self, given: Mapping[str, Fraction], digits: int) -> None:
-        self.given, self.mp = given, context(digits)
+        self.given, self.mp = given, mpmath_context(digits)
         self.weight = self.lost = 0.0  # decimal digits
         self.work = 0  # bits
 
-    def value(self, node: Node) -> Value:
+    def value(self, node: ExpressionNode) -> Value:
         if node.number is not None:
             bits = max(node.number.numerator.bit_length(), node.number.denominator.bit_length())
             self.weight += max(0, bits - 8) * PER_BIT  # all its digits: it may come as near to something as it has them
@@ -111,7 +111,7 @@ class Evaluator:
             if self.work > MOST_BITS:
                 raise Unreadable("too large")
             whole = value.denominator == 1 or value.numerator in (1, -1)
-            if bits > (WIDEST if whole else WIDEST_FRACTION):
+            if bits > (MAX_INTEGER_BITS if whole else WIDEST_FRACTION):
                 value = self.rounded(value)
         elif not self.mp.isfinite(value):
             raise Undefined
@@ -140,7 +140,7 @@ class Evaluator:
             largest = max(self.bits(total), self.bits(term))
             total = self.checked(self.both(total, term, lambda a, b: a + b))
             if not isinstance(total, Fraction):
-                self.lost += DIGITS if total == 0 else max(0, largest - self.bits(total)) * PER_BIT
+                self.lost += DEFAULT_DIGITS if total == 0 else max(0, largest - self.bits(total)) * PER_BIT
         return total
 
     def do_mul(self, a: Value, b: Value) -> Value:
@@ -183,7 +183,7 @@ class Evaluator:
         whole = isinstance(exponent, Fraction) and exponent.denominator == 1
         if isinstance(base, Fraction) and whole:
             wide = max(base.numerator.bit_length(), base.denominator.bit_length())
-            if abs(exponent) * wide <= (WIDEST if base.denominator == 1 else WIDEST_FRACTION):
+            if abs(exponent) * wide <= (MAX_INTEGER_BITS if base.denominator == 1 else WIDEST_FRACTION):
                 return base ** int(exponent)
         if isinstance(base, Fraction) and isinstance(exponent, Fraction) and exponent.denominator <= 64:
             root = self.do_root(base, Fraction(exponent.denominator)) if base > 0 else None

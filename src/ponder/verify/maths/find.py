@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ponder.verify.answer import DELIMITED, Form, Found, Span, after_thinking, last_stated, lines, outermost
-from ponder.verify.around import denied, hedged, part_of_more
-from ponder.verify.numbers import parse, same, unwrap
+from ponder.verify.answer import SPAN_FINDERS, AnswerForm, ExtractedAnswer, Span, after_thinking, last_stated, find_answer_lines, outermost
+from ponder.verify.around import is_denied, is_hedged, part_of_more
+from ponder.verify.numbers import parse_plain_number, same_number, strip_delimiters
 
 # Quantifiers are bounded and do not overlap, so that no text takes more than linear time.
 _ALTERNATIVE = re.compile(
@@ -58,32 +58,32 @@ _OTHER_BOXES = re.compile(r"\\(?:fbox|framebox|bbox|colorbox\s?\{[^{}]{0,20}\})\
 _NEGATIVE = re.compile(r"(?:\A|[$=(:,\[\n]|\b(?:is|get|was|be|equals))\s{0,2}[-−]\Z")
 
 
-def find(text: str, forms: Sequence[Form], longest: int, repeats: bool = False) -> Found:
+def find_math_answer(text: str, forms: Sequence[AnswerForm], max_chars: int, allow_repeats: bool = False) -> ExtractedAnswer:
     """The one answer given after the thinking, or the reason there is none. `repeats`: the same one more than once."""
     said = after_thinking(text)
     if said is None:
-        return Found(None, "no answer")
-    found = [list(DELIMITED[form](said)) for form in forms if form in DELIMITED]
-    if repeats:
+        return ExtractedAnswer(None, "no answer")
+    found = [list(SPAN_FINDERS[form](said)) for form in forms if form in SPAN_FINDERS]
+    if allow_repeats:
         found = [spans[-1:] if len({span.content for span in spans}) == 1 else spans for spans in found]
     if any(len(spans) > 1 for spans in found):
-        return Found(None, "several answers")
+        return ExtractedAnswer(None, "several answers")
     spans = outermost([span for spans in found for span in spans])
-    stated = list(lines(said)) if "line" in forms and ("nswer" in said or "NSWER" in said) else []
+    stated = list(find_answer_lines(said)) if "line" in forms and ("nswer" in said or "NSWER" in said) else []
     if spans:
         others = [line for line in stated if line.end <= spans[0].start or line.start >= spans[-1].end]
-        return _judged(said, spans, others, longest)
+        return _judged(said, spans, others, max_chars)
     if "hash" in forms and (last := _last_line(said)):
-        return _judged(said, [last], stated, longest)
+        return _judged(said, [last], stated, max_chars)
     if len(stated) > 1:
-        return Found(None, "several answers")
+        return ExtractedAnswer(None, "several answers")
     if stated:
-        return _judged(said, stated, [], longest)
-    if "sentence" in forms and (closing := _closing(said, longest)).reason != "no answer":
+        return _judged(said, stated, [], max_chars)
+    if "sentence" in forms and (closing := _closing(said, max_chars)).reason != "no answer":
         return closing
     if "bare" in forms and said.strip() and "\n" not in said.strip():
-        return content(said, longest)
-    return Found(None, "no answer")
+        return span_answer(said, max_chars)
+    return ExtractedAnswer(None, "no answer")
 
 
 _RESULT = re.compile(
@@ -94,7 +94,7 @@ _RESULT = re.compile(
 )
 
 
-def _closing(said: str, longest: int) -> Found:
+def _closing(said: str, longest: int) -> ExtractedAnswer:
     """What the last sentence states as the result: a number as `answer` finds it, or any expression or word."""
     found = last_stated(said)
     if found.answer is not None or found.reason != "no answer":
@@ -102,7 +102,7 @@ def _closing(said: str, longest: int) -> Found:
     results = list(_RESULT.finditer(said.strip()))
     if len(results) != 1:
         return found
-    return Found(None, "hedged") if hedged(results[0][0]) else content(results[0][1], longest)
+    return ExtractedAnswer(None, "hedged") if is_hedged(results[0][0]) else span_answer(results[0][1], longest)
 
 
 _HASHED = re.compile(r"^[ \t]{0,8}####[ \t]{0,8}(\S[^\n]*)\s*\Z", re.MULTILINE)
@@ -115,51 +115,51 @@ def _last_line(said: str) -> Span | None:
     return Span(match.start(), match.end(), match[1]) if match else None
 
 
-def _judged(said: str, spans: list[Span], others: list[Span], longest: int) -> Found:
+def _judged(said: str, spans: list[Span], others: list[Span], longest: int) -> ExtractedAnswer:
     """The answer in these spans, if all say the same and what stands around them leaves it alone."""
-    found = [content(span.content, longest) for span in spans]
+    found = [span_answer(span.content, longest) for span in spans]
     for one in found:
         if one.answer is None:
             return one
     first = found[0].answer or ""
     if any(one.answer != first for one in found[1:]):
-        return Found(None, "several answers")
-    elsewhere = [line.content for line in others if line.content and parse(line.content).value is not None]
-    if elsewhere and (given := parse(first)).value is not None and any(not same(parse(x), given) for x in elsewhere):
-        return Found(None, "several answers")
+        return ExtractedAnswer(None, "several answers")
+    elsewhere = [line.content for line in others if line.content and parse_plain_number(line.content).value is not None]
+    if elsewhere and (given := parse_plain_number(first)).value is not None and any(not same_number(parse_plain_number(x), given) for x in elsewhere):
+        return ExtractedAnswer(None, "several answers")
     before, after = said[max(0, spans[0].start - 120) : spans[0].start], said[spans[-1].end :]
-    if denied(before):
-        return Found(None, "hedged")
-    if "box{" in said and any(unwrap(other[1]) != first for other in _OTHER_BOXES.finditer(said)):
-        return Found(None, "several answers")
+    if is_denied(before):
+        return ExtractedAnswer(None, "hedged")
+    if "box{" in said and any(strip_delimiters(other[1]) != first for other in _OTHER_BOXES.finditer(said)):
+        return ExtractedAnswer(None, "several answers")
     boxed = said.startswith("\\", spans[0].start)  # a tag stands in no sum
     if boxed and before[-1:] in ("-", "−") and _NEGATIVE.search(before) and not part_of_more("", after):
-        before, first = "", f"-{first}" if parse(first).value is not None else f"-({first})"
+        before, first = "", f"-{first}" if parse_plain_number(first).value is not None else f"-({first})"
     sign = _PERCENT.match(after) if boxed and "%" in after[:5] else None
     after, behind = (after[sign.end() :], "%") if sign else (after, "")
     if part_of_more(before if boxed else "", after):
-        return Found(None, "malformed")
+        return ExtractedAnswer(None, "malformed")
     if not after.strip(" \n.$)]\\"):
-        return Found(first, unit=behind)
+        return ExtractedAnswer(first, percent_sign=behind)
     if _ALTERNATIVE.match(after) or _TAKES_BACK.search(after):
-        return Found(None, "hedged")
+        return ExtractedAnswer(None, "hedged")
     more = [match[1] for match in (_ANOTHER.match(after),) if match]
     more += [match[1] or match[2] for match in _STATED.finditer(after)]
-    if more and re.search(r"[0-9]", first) and any(not same(parse(n.rstrip(".,")), parse(first)) for n in more):
-        return Found(None, "several answers")
-    return Found(first, unit=behind)
+    if more and re.search(r"[0-9]", first) and any(not same_number(parse_plain_number(n.rstrip(".,")), parse_plain_number(first)) for n in more):
+        return ExtractedAnswer(None, "several answers")
+    return ExtractedAnswer(first, percent_sign=behind)
 
 
 _PERCENT = re.compile(r"[\s$]{0,3}\\?%")
 
 
-def content(written: str | None, longest: int) -> Found:
+def span_answer(written: str | None, max_chars: int) -> ExtractedAnswer:
     """What stands in a form, if it is one short answer."""
     if written is None:
-        return Found(None, "malformed")
-    if len(written) > longest:
-        return Found(None, "too long" if written.strip() else "no answer")
-    whole = unwrap(written)
+        return ExtractedAnswer(None, "malformed")
+    if len(written) > max_chars:
+        return ExtractedAnswer(None, "too long" if written.strip() else "no answer")
+    whole = strip_delimiters(written)
     if "\\boxed" in whole or "<answer" in whole.lower() or "\\fbox" in whole:
-        return Found(None, "malformed")
-    return Found(whole) if whole else Found(None, "no answer")
+        return ExtractedAnswer(None, "malformed")
+    return ExtractedAnswer(whole) if whole else ExtractedAnswer(None, "no answer")

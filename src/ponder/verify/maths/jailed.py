@@ -5,25 +5,25 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 
-from ponder.verify.sandbox import Limits, Plain, Reply, Sandbox
+from ponder.verify.sandbox import SandboxLimits, Plain, CallResult, Sandbox
 
-MODULE = "ponder.verify.maths_inside"
-REUSE = 200  # comparisons by one clone: sympy's caches stay warm, and what it hoards is given back
-
-
-def call(seconds: float, function: str, *arguments: Plain) -> Reply:
-    return _pool().call(f"{MODULE}:{function}", *arguments, limits=_limits(seconds))
+SYMBOLIC_JAIL_MODULE = "ponder.verify.maths_inside"
+CALLS_PER_CLONE = 200  # comparisons by one clone: sympy's caches stay warm, and what it hoards is given back
 
 
-async def acall(seconds: float, function: str, *arguments: Plain) -> Reply:
-    return await _pool().acall(f"{MODULE}:{function}", *arguments, limits=_limits(seconds))
+def call(seconds: float, function: str, *arguments: Plain) -> CallResult:
+    return _pool().call(f"{SYMBOLIC_JAIL_MODULE}:{function}", *arguments, limits=_limits(seconds))
+
+
+async def acall(seconds: float, function: str, *arguments: Plain) -> CallResult:
+    return await _pool().acall(f"{SYMBOLIC_JAIL_MODULE}:{function}", *arguments, limits=_limits(seconds))
 
 
 @lru_cache(maxsize=1)
 def _pool() -> Sandbox:
     # More slots than processors: an answer that hangs holds one for its time, and honest ones go on beside it.
-    return Sandbox(max(4, os.cpu_count() or 1), preload=(MODULE,), reuse=REUSE)
+    return Sandbox(max(4, os.cpu_count() or 1), preload=(SYMBOLIC_JAIL_MODULE,), calls_per_clone=CALLS_PER_CLONE)
 
 
-def _limits(seconds: float) -> Limits:
-    return Limits(seconds, wall=seconds, memory=1 << 30)
+def _limits(seconds: float) -> SandboxLimits:
+    return SandboxLimits(seconds, wall_seconds=seconds, memory_bytes=1 << 30)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
-from ponder.verify.maths.tree import FUNCTIONS, Node, expression
+from ponder.verify.maths.tree import FUNCTIONS, ExpressionNode, parse_expression
 from ponder.verify.maths.typeset import Unreadable
-from ponder.verify.maths.value import rough
-from ponder.verify.numbers import parse
+from ponder.verify.maths.value import approximate_values
+from ponder.verify.numbers import parse_plain_number
 from ponder.verify.units import Unit, read_unit
 
 
@@ -24,11 +24,11 @@ class Leaf:
     words: str = ""  # where it is words, or a sign such as \infty that is no number
 
     @cached_property
-    def tree(self) -> Node:
+    def tree(self) -> ExpressionNode:
         """As an expression; `Unreadable` where it is none."""
         if self.words or self.base:
             raise Unreadable("malformed")
-        return _special(self.body) or expression(self.body)
+        return _special(self.body) or parse_expression(self.body)
 
     @cached_property
     def symbols(self) -> frozenset[str]:
@@ -38,16 +38,16 @@ class Leaf:
             return frozenset()
 
     @cached_property
-    def rough(self) -> tuple[complex, ...]:
+    def approximate_values(self) -> tuple[complex, ...]:
         """A few digits of its value; empty where it has none."""
         try:
-            return rough(self.tree)
+            return approximate_values(self.tree)
         except Unreadable:
             return ()
 
-    def applied(self, functions: frozenset[str]) -> Node:
+    def applied(self, functions: frozenset[str]) -> ExpressionNode:
         """As `tree`, where these letters before a bracket are functions and not factors."""
-        return self.tree if not functions else expression(self.body, functions)
+        return self.tree if not functions else parse_expression(self.body, functions)
 
     @property
     def degrees(self) -> bool:
@@ -60,12 +60,12 @@ class Leaf:
         return named or (not self.unit and not self.percent and "\\pi" in self.body)
 
     @property
-    def said(self) -> str:
+    def comparable_words(self) -> str:
         """All of it as words are compared: without case, brackets of a choice and full stop."""
         return self.words or _normal_words(self.text)
 
     @property
-    def letter(self) -> str:
+    def choice_letter(self) -> str:
         """The choice it may stand for: B, (B), \\text{B}, B., \\text{(B)}, or (B) with what it says: \\text{(B)} 42."""
         match = _LETTER.fullmatch(self.text) or _LETTERED.fullmatch(self.text)
         return match[1] if match else ""
@@ -102,8 +102,8 @@ def is_words(text: str) -> bool:
     """Words and not mathematics: \\text{east}, Tuesday, \\text{(C)}, June 20; "abcd" is a word, "xy" a product."""
     inner = _TEXT.fullmatch(text)
     if inner:
-        return bool(re.search(r"[A-Za-z]", inner[1])) and parse(inner[1]).value is None
-    if not _WORDS.fullmatch(text) or parse(text).value is not None:
+        return bool(re.search(r"[A-Za-z]", inner[1])) and parse_plain_number(inner[1]).value is None
+    if not _WORDS.fullmatch(text) or parse_plain_number(text).value is not None:
         return False
     words = re.findall(r"[A-Za-z]+", text)
     if not words or any(word in FUNCTIONS or word in ("pi", "sqrt", "infty", "infinity") for word in words):
@@ -117,7 +117,7 @@ def is_words(text: str) -> bool:
     return bare.lower() in _SHORT_WORDS or (len(bare) > 1 and bare.isupper()) or (len(bare) == 3 and vowel is not None)
 
 
-def leaf(text: str) -> Leaf:
+def parse_answer_value(text: str) -> Leaf:
     """One value; it is read as an expression when it is needed as one."""
     text = text.strip()
     bare = re.sub(r"\s", "", text)
@@ -174,7 +174,7 @@ _REPEATING = re.compile(r"(-?)\s*([0-9]*)\.([0-9]*)\s*\\(?:overline|bar)\s*\{?([
 _MIXED = re.compile(r"(-?)\s*([0-9]{1,12})\s+([0-9]{1,12})\s?/\s?([0-9]{1,12})")
 
 
-def _special(text: str) -> Node | None:
+def _special(text: str) -> ExpressionNode | None:
     """0.1\\overline{36} and 1 1/2, which are numbers that the grammar of expressions does not know."""
     if match := _REPEATING.fullmatch(text):
         sign, whole, fixed, again = match.groups()
@@ -188,4 +188,4 @@ def _special(text: str) -> Node | None:
         value = int(whole) + Fraction(int(top), int(bottom))
     else:
         return None
-    return Node("number", number=-value if sign else value)
+    return ExpressionNode("number", number=-value if sign else value)

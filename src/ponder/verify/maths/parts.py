@@ -11,11 +11,11 @@ from ponder.verify.maths.tree import GREEK
 
 
 @dataclass(frozen=True)
-class Group:
+class ValueGroup:
     """Parts in order. `kind`: list (no brackets), set, union, matrix, ratio, or the two brackets: "()", "(]", "<>"."""
 
     kind: str
-    parts: tuple[Shape, ...]
+    parts: tuple[AnswerStructure, ...]
     rows: int = 0  # of a matrix
 
     @property
@@ -28,13 +28,13 @@ class Relation:
     """Two sides. `op`: = < > \\le \\ge \\ne \\equiv \\approx, or \\in for a variable and the set it lies in."""
 
     op: str
-    left: Shape
-    right: Shape
+    left: AnswerStructure
+    right: AnswerStructure
 
     @cached_property
     def name(self) -> str:
         """What the left side names, where it is nothing but names: x, x_1, f(x), AB, \\text{Area}, (x, y)."""
-        if isinstance(self.left, Group) and self.left.kind == "()":
+        if isinstance(self.left, ValueGroup) and self.left.kind == "()":
             names = [Relation("=", part, part).name for part in self.left.parts]
             return ",".join(names) if all(names) else ""
         written = self.left.text.replace(" ", "") if isinstance(self.left, Leaf) else ""
@@ -43,7 +43,7 @@ class Relation:
         return written if _NAME.fullmatch(written) and written not in _NO_NAMES else ""
 
 
-Shape = Leaf | Group | Relation
+AnswerStructure = Leaf | ValueGroup | Relation
 
 # Words that can be the name of what was asked for; with any other the value may be that of something else.
 _RESULTS = frozenset((

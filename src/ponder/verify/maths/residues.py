@@ -9,14 +9,14 @@ from __future__ import annotations
 import hashlib
 from fractions import Fraction
 
-from ponder.verify.maths.tree import Node
+from ponder.verify.maths.tree import ExpressionNode
 
 PRIMES = 3
 LONGEST_PRODUCT = 60_000  # factors of a factorial
 _WITNESSES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)  # enough for all numbers below 2^64
 
 
-def same_residues(one: Node, other: Node, seed: str) -> bool | None:
+def same_residues(one: ExpressionNode, other: ExpressionNode, seed: str) -> bool | None:
     """None where one of them is no whole number or fraction that can be had so."""
     try:
         return all(_left(one, prime) == _left(other, prime) for prime in _primes(seed))
@@ -57,7 +57,7 @@ def _is_prime(n: int) -> bool:
     return True
 
 
-def _left(node: Node, m: int) -> int:
+def _left(node: ExpressionNode, m: int) -> int:
     """The value modulo m."""
     if node.number is not None:
         return _fraction(node.number, m)
@@ -84,7 +84,7 @@ def _fraction(number: Fraction, m: int) -> int:
     return number.numerator * pow(number.denominator, -1, m) % m
 
 
-def _exponent(node: Node) -> int:
+def _exponent(node: ExpressionNode) -> int:
     """A whole number of at most some thousand bits."""
     if node.number is not None and node.number.denominator == 1:
         return int(node.number)
@@ -97,7 +97,7 @@ def _exponent(node: Node) -> int:
     raise _CannotTell
 
 
-def _small(node: Node) -> int:
+def _small(node: ExpressionNode) -> int:
     if node.number is None or node.number.denominator != 1 or not 0 <= node.number <= LONGEST_PRODUCT:
         raise _CannotTell
     return int(node.number)

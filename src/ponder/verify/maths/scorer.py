@@ -13,14 +13,14 @@ from typing import Any
 from ponder.errors import UsageError
 from ponder.types import Score, Trace
 from ponder.verify import numbers
-from ponder.verify.answer import EXPLICIT, Form, Found, after_thinking, boxes, known_forms
+from ponder.verify.answer import EXPLICIT, AnswerForm, ExtractedAnswer, after_thinking, find_boxes, known_forms
 from ponder.verify.maths import jailed
-from ponder.verify.maths.compare import Rules, compare
-from ponder.verify.maths.find import content, find
-from ponder.verify.maths.parts import Shape
-from ponder.verify.maths.shape import read
-from ponder.verify.maths.typeset import NoValue, Unreadable, plain, squeezed
-from ponder.verify.sandbox.outcome import Reply, SandboxError
+from ponder.verify.maths.compare import ComparisonRules, compare_answers
+from ponder.verify.maths.find import span_answer, find_math_answer
+from ponder.verify.maths.parts import AnswerStructure
+from ponder.verify.maths.shape import parse_structure
+from ponder.verify.maths.typeset import OutsideGrammar, Unreadable, normalize_latex, squeezed
+from ponder.verify.sandbox.outcome import CallResult, SandboxError
 
 
 @dataclass(frozen=True)
@@ -34,27 +34,27 @@ class MathAnswer:
     math-verify in a jail, for at most `seconds`. An answer that takes longer is wrong where the gold alone does not.
     """
 
-    forms: tuple[Form, ...] = EXPLICIT
-    pattern: str | None = None
+    forms: tuple[AnswerForm, ...] = EXPLICIT
+    answer_regex: str | None = None
     tolerance: float = 0.0
-    longest: int = 500  # characters in an answer
-    repeats: bool = False  # the same box more than once is one answer
-    seconds: float = 1.0
-    worked: bool = True  # a plain number as the gold wants a plain number
+    max_answer_chars: int = 500  # characters in an answer
+    allow_repeats: bool = False  # the same box more than once is one answer
+    timeout_seconds: float = 1.0
+    require_evaluated: bool = True  # a plain number as the gold wants a plain number
 
     def __post_init__(self) -> None:
         known_forms(self.forms)
         if not 0 <= self.tolerance < 1:
             raise UsageError(f"tolerance is {self.tolerance}; it is a share of the gold answer: 0 (exact) up to 1")
-        if self.longest < 1 or self.seconds <= 0:
-            raise UsageError(f"longest is {self.longest} and seconds {self.seconds}; both must be positive")
-        if self.pattern is not None:
+        if self.max_answer_chars < 1 or self.timeout_seconds <= 0:
+            raise UsageError(f"longest is {self.max_answer_chars} and seconds {self.timeout_seconds}; both must be positive")
+        if self.answer_regex is not None:
             try:
-                compiled = re.compile(self.pattern)
+                compiled = re.compile(self.answer_regex)
             except re.error as error:
-                raise UsageError(f"pattern {self.pattern!r} is not a regular expression: {error}") from error
+                raise UsageError(f"pattern {self.answer_regex!r} is not a regular expression: {error}") from error
             if compiled.groups != 1:
-                raise UsageError(f"pattern {self.pattern!r} has {compiled.groups} groups; put one around the answer")
+                raise UsageError(f"pattern {self.answer_regex!r} has {compiled.groups} groups; put one around the answer")
 
     @property
     def name(self) -> str:
@@ -65,71 +65,71 @@ class MathAnswer:
         gold = trace.problem.answer
         return list(await asyncio.gather(*(self.ajudge(trace.text(step), gold) for step in steps)))
 
-    def judge(self, text: str, gold: Any) -> Score:
+    def grade(self, text: str, gold: Any) -> Score:
         """One completion against one gold answer; from any thread."""
         try:
-            if self.pattern is None:
-                found = find(text, self.forms, self.longest, self.repeats)
+            if self.answer_regex is None:
+                found = find_math_answer(text, self.forms, self.max_answer_chars, self.allow_repeats)
             else:
-                found = self._matched(jailed.call(self.seconds, "search", *self._search(text)), text)
+                found = self._matched(jailed.call(self.timeout_seconds, "search", *self._search(text)), text)
             decided = self._decide(found, gold)
             if isinstance(decided, Score):
                 return decided
-            first = jailed.call(self.seconds, "compare", *decided)
+            first = jailed.call(self.timeout_seconds, "compare", *decided)
             if not _by_the_answer(first):
                 return _verdict(first)
-            alone = jailed.call(self.seconds, "work_out", decided[0])
-            return _blamed(alone, first if not _in_time(alone) else jailed.call(self.seconds, "compare", *decided))
+            alone = jailed.call(self.timeout_seconds, "work_out", decided[0])
+            return _blamed(alone, first if not _in_time(alone) else jailed.call(self.timeout_seconds, "compare", *decided))
         except Exception as error:  # a grader must never raise into the training loop
             return _crashed(error)
 
     async def ajudge(self, text: str, gold: Any) -> Score:
         """The same from any event loop, which it does not hold up."""
         try:
-            if self.pattern is None:
-                found = find(text, self.forms, self.longest, self.repeats)
+            if self.answer_regex is None:
+                found = find_math_answer(text, self.forms, self.max_answer_chars, self.allow_repeats)
             else:
-                found = self._matched(await jailed.acall(self.seconds, "search", *self._search(text)), text)
+                found = self._matched(await jailed.acall(self.timeout_seconds, "search", *self._search(text)), text)
             decided = self._decide(found, gold)
             if isinstance(decided, Score):
                 return decided
-            first = await jailed.acall(self.seconds, "compare", *decided)
+            first = await jailed.acall(self.timeout_seconds, "compare", *decided)
             if not _by_the_answer(first):
                 return _verdict(first)
-            alone = await jailed.acall(self.seconds, "work_out", decided[0])
-            again = first if not _in_time(alone) else await jailed.acall(self.seconds, "compare", *decided)
+            alone = await jailed.acall(self.timeout_seconds, "work_out", decided[0])
+            again = first if not _in_time(alone) else await jailed.acall(self.timeout_seconds, "compare", *decided)
             return _blamed(alone, again)
         except Exception as error:
             return _crashed(error)
 
-    def read(self, text: str) -> str | None:
+    def extract_answer(self, text: str) -> str | None:
         """The answer a completion gives, as votes count it; None where it gives none."""
-        if self.pattern is None:
-            found = find(text, self.forms, self.longest, self.repeats)
+        if self.answer_regex is None:
+            found = find_math_answer(text, self.forms, self.max_answer_chars, self.allow_repeats)
         else:
-            found = self._matched(jailed.call(self.seconds, "search", *self._search(text)), text)
+            found = self._matched(jailed.call(self.timeout_seconds, "search", *self._search(text)), text)
         if found.answer is None:
             return None
-        number = numbers.parse(found.answer)
+        number = numbers.parse_plain_number(found.answer)
         if number.value is not None:
             return str(number.value)
         try:
-            return squeezed(plain(found.answer))
+            return squeezed(normalize_latex(found.answer))
         except Unreadable:
             return None
 
     def _search(self, text: str) -> tuple[str, str, int]:
-        return self.pattern or "", after_thinking(text) or "", self.longest
+        return self.answer_regex or "", after_thinking(text) or "", self.max_answer_chars
 
-    def _matched(self, reply: Reply, text: str) -> Found:
+    def _matched(self, reply: CallResult, text: str) -> ExtractedAnswer:
         """What the pattern met; it is a user's expression on hostile text, so it too runs in the jail."""
-        if reply.end != "done":
-            raise _Undecided(f"{reply.end}: the pattern {self.pattern!r} on {len(text)} characters")
+        if reply.run_status != "done":
+            raise _Undecided(f"{reply.run_status}: the pattern {self.answer_regex!r} on {len(text)} characters")
         if len(reply.value) != 1:
-            return Found(None, "several answers" if reply.value else "no answer")
-        return content(reply.value[0], self.longest)
+            return ExtractedAnswer(None, "several answers" if reply.value else "no answer")
+        return span_answer(reply.value[0], self.max_answer_chars)
 
-    def _decide(self, found: Found, gold: Any) -> Score | tuple[str, str]:
+    def _decide(self, found: ExtractedAnswer, gold: Any) -> Score | tuple[str, str]:
         """A verdict, or the two texts that only the symbolic reader can compare: the answer is empty where it is
         malformed, and the question is whether the gold is not."""
         truth = _gold("" if gold is None else str(gold))
@@ -137,33 +137,33 @@ class MathAnswer:
             return Score(None, truth.fault)
         if found.answer is None:
             return Score(0.0, found.reason)
-        if found.unit:
+        if found.percent_sign:
             return _share(found.answer, truth.number, self.tolerance)
         if truth.number.value is not None:
             if found.answer == truth.written:
                 return Score(1.0, "right")
-            given = numbers.parse(found.answer)
+            given = numbers.parse_plain_number(found.answer)
             both_are_equations = "=" in truth.written and "=" in found.answer
             if given.value is not None and not both_are_equations:
-                if self.worked and numbers.unworked(found.answer, given, truth.written):
+                if self.require_evaluated and numbers.is_unreduced_fraction(found.answer, given, truth.written):
                     return Score(0.0, "malformed")
-                return _score(numbers.same(given, truth.number, self.tolerance))
+                return _score(numbers.same_number(given, truth.number, self.tolerance))
         try:
-            answer = plain(found.answer)
+            answer = normalize_latex(found.answer)
             if r"\pmod" in truth.plain:
                 answer = _MODULO.sub(r"\\pmod{\1}", answer)
             if squeezed(answer) == truth.squeezed:
                 return Score(1.0, "right")
             _refuse(answer, truth.plain)
             if truth.shape is None:
-                raise NoValue
-            verdict = compare(truth.shape, read(answer), Rules(self.tolerance, self.worked))
+                raise OutsideGrammar
+            verdict = compare_answers(truth.shape, parse_structure(answer), ComparisonRules(self.tolerance, self.require_evaluated))
         except Unreadable as unreadable:
             return Score(0.0, str(unreadable))
-        except NoValue:
+        except OutsideGrammar:
             return truth.plain, "" if _uneven(answer, truth.plain) else answer
         except Exception:
-            if truth.shape is None or compare(truth.shape, truth.shape) != "right":
+            if truth.shape is None or compare_answers(truth.shape, truth.shape) != "right":
                 raise
             return Score(0.0, "malformed")  # the gold is no trouble: nobody gets "undecided" by what breaks a reader
         if verdict == "several answers" and _OFFERED.search(answer):
@@ -179,7 +179,7 @@ class _Gold:
 
     @cached_property
     def number(self) -> numbers.Number:
-        return numbers.parse(self.written, trusted=True)
+        return numbers.parse_plain_number(self.written, is_gold=True)
 
     @cached_property
     def fault(self) -> str:
@@ -190,7 +190,7 @@ class _Gold:
     @cached_property
     def plain(self) -> str:
         try:
-            return plain(self.written)
+            return normalize_latex(self.written)
         except Unreadable:
             return ""
 
@@ -199,17 +199,17 @@ class _Gold:
         return squeezed(self.plain)
 
     @cached_property
-    def shape(self) -> Shape | None:
+    def shape(self) -> AnswerStructure | None:
         """None: only the symbolic reader may be able to read it."""
         try:
-            return read(self.plain)
+            return parse_structure(self.plain)
         except Unreadable:
             return None
 
 
 @lru_cache(maxsize=4096)
 def _gold(written: str) -> _Gold:
-    box = next(boxes(written), None)
+    box = next(find_boxes(written), None)
     if box and box.content is not None and (box.start, box.end) == (0, len(written)):
         return _Gold(box.content)
     return _Gold(written)
@@ -257,31 +257,31 @@ def _uneven(answer: str, gold: str) -> bool:
 
 def _share(answer: str, gold: numbers.Number, tolerance: float) -> Score:
     """\\boxed{42}\\% is a share of 0.42, and the figure 42 only where the gold has the sign as well."""
-    given = numbers.parse(rf"{answer}\%")
-    figure = given.percent and not gold.percent and numbers.same(replace(given, percent=False), gold, tolerance)
-    return _score(not figure and numbers.same(given, gold, tolerance))
+    given = numbers.parse_plain_number(rf"{answer}\%")
+    figure = given.percent and not gold.percent and numbers.same_number(replace(given, percent=False), gold, tolerance)
+    return _score(not figure and numbers.same_number(given, gold, tolerance))
 
 
-def _by_the_answer(reply: Reply) -> bool:
+def _by_the_answer(reply: CallResult) -> bool:
     """It ended for something in the two texts: too much time or memory, or a library that fell over them."""
-    return reply.end not in ("done", "lost")
+    return reply.run_status not in ("done", "lost")
 
 
-def _in_time(alone: Reply) -> bool:
-    return alone.end == "done" and alone.value == "right"
+def _in_time(alone: CallResult) -> bool:
+    return alone.run_status == "done" and alone.value == "right"
 
 
-def _blamed(alone: Reply, again: Reply) -> Score:
+def _blamed(alone: CallResult, again: CallResult) -> Score:
     """The gold worked out alone, and the pair a second time. Where the gold alone is no trouble it was the answer:
     nobody gets "undecided" by being slow."""
     if _in_time(alone) and _by_the_answer(again):
-        return Score(0.0, f"too slow: {again.end}")
+        return Score(0.0, f"too slow: {again.run_status}")
     return _verdict(again)
 
 
-def _verdict(reply: Reply) -> Score:
-    if reply.end != "done":
-        return Score(None, reply.why)
+def _verdict(reply: CallResult) -> Score:
+    if reply.run_status != "done":
+        return Score(None, reply.description)
     if reply.value == "bad data":
         return Score(None, "bad data: the gold answer cannot be read; check the task's data")
     return Score(1.0 if reply.value == "right" else 0.0, str(reply.value))

@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ponder.verify.maths.leaf import Leaf, is_words, leaf
-from ponder.verify.maths.parts import Group, Relation, Shape
+from ponder.verify.maths.leaf import Leaf, is_words, parse_answer_value
+from ponder.verify.maths.parts import ValueGroup, Relation, AnswerStructure
 from ponder.verify.maths.typeset import Unreadable
 
-DEEPEST = 6  # groups within groups
-MOST = 400  # parts of one group
+MAX_GROUP_DEPTH = 6  # groups within groups
+MAX_GROUP_PARTS = 400  # parts of one group
 
 
 _TOKEN = re.compile(
@@ -39,15 +39,15 @@ class _Token:
     depth: int  # before an opening bracket and after a closing one: 0 is outside all
 
 
-def read(text: str, depth: int = 0) -> Shape:
+def parse_structure(text: str, depth: int = 0) -> AnswerStructure:
     """The shape of this text, as `typeset.plain` wrote it."""
     text = text.strip()
-    if depth > DEEPEST:
+    if depth > MAX_GROUP_DEPTH:
         raise Unreadable("malformed")
     if not text:
         raise Unreadable("malformed" if depth else "no answer")
     if is_words(text):
-        return leaf(text)
+        return parse_answer_value(text)
     if not depth:
         text = _THOUSANDS.sub(lambda m: m[0].replace(",", ""), text)
     tokens = list(_scan(text))
@@ -99,7 +99,7 @@ _UNION = frozenset((r"\cup",))
 _LIST = frozenset((",", ";", "and", "or"))
 
 
-def _union(tokens: list[_Token], depth: int) -> Shape | None:
+def _union(tokens: list[_Token], depth: int) -> AnswerStructure | None:
     parts = _split(tokens, _UNION)
     if len(parts) == 1:
         return None
@@ -107,24 +107,24 @@ def _union(tokens: list[_Token], depth: int) -> Shape | None:
     head = re.match(r"\s*([A-Za-z])\s*\\in(?![A-Za-z])", parts[0])
     if head:
         named, parts[0] = head[1], parts[0][head.end() :]
-    union = Group("union", tuple(read(part, depth + 1) for part in parts))
-    return Relation(r"\in", leaf(named), union) if named else union
+    union = ValueGroup("union", tuple(parse_structure(part, depth + 1) for part in parts))
+    return Relation(r"\in", parse_answer_value(named), union) if named else union
 
 
-def _list(tokens: list[_Token], depth: int) -> Shape | None:
+def _list(tokens: list[_Token], depth: int) -> AnswerStructure | None:
     texts = _split(tokens, _LIST)
     if len(texts) == 1:
         return None
-    if len(texts) > MOST:
+    if len(texts) > MAX_GROUP_PARTS:
         raise Unreadable("too long")
     texts = [text for text in texts if text.strip()] if _oxford(texts) else texts
-    parts = _spliced(read(text, depth + 1) for text in texts)
+    parts = _spliced(parse_structure(text, depth + 1) for text in texts)
     if all(isinstance(part, Relation) and part.op == r"\in" and part.name for part in parts):
         names = {part.name for part in parts if isinstance(part, Relation)}
         if len(names) == 1 and not any(_word(token.text) == "and" for token in tokens):
             sets = tuple(part.right for part in parts if isinstance(part, Relation))
-            return Relation(r"\in", leaf(names.pop()), Group("union", sets))
-    return Group("list", _unassigned(parts))
+            return Relation(r"\in", parse_answer_value(names.pop()), ValueGroup("union", sets))
+    return ValueGroup("list", _unassigned(parts))
 
 
 def _oxford(texts: list[str]) -> bool:
@@ -132,15 +132,15 @@ def _oxford(texts: list[str]) -> bool:
     return sum(not text.strip() for text in texts) == 1 and bool(texts[0].strip()) and bool(texts[-1].strip())
 
 
-def _spliced(parts: Iterator[Shape]) -> tuple[Shape, ...]:
+def _spliced(parts: Iterator[AnswerStructure]) -> tuple[AnswerStructure, ...]:
     """With 1 \\pm 2 as the two values it stands for."""
-    found: list[Shape] = []
+    found: list[AnswerStructure] = []
     for part in parts:
-        found.extend(part.parts if isinstance(part, Group) and part.kind == "list" else (part,))
+        found.extend(part.parts if isinstance(part, ValueGroup) and part.kind == "list" else (part,))
     return tuple(found)
 
 
-def _unassigned(parts: tuple[Shape, ...]) -> tuple[Shape, ...]:
+def _unassigned(parts: tuple[AnswerStructure, ...]) -> tuple[AnswerStructure, ...]:
     """`x = 1, 2` and `x = 1, x = 2` are the values 1 and 2 of one variable."""
     first = parts[0]
     if not (isinstance(first, Relation) and first.op == "=" and first.name):
@@ -149,21 +149,21 @@ def _unassigned(parts: tuple[Shape, ...]) -> tuple[Shape, ...]:
     return parts if any(isinstance(part, Relation) for part in rest) else tuple(rest)
 
 
-def _relation(tokens: list[_Token], depth: int) -> Shape | None:
+def _relation(tokens: list[_Token], depth: int) -> AnswerStructure | None:
     ops = [token.text for token in tokens if token.depth == 0 and token.text in _RELATIONS]
     if not ops:
         return None
     sides = _split(tokens, _RELATIONS)
     if len(ops) > 2 or any(not side.strip() for side in sides):
         raise Unreadable("malformed")
-    shapes = [read(side, depth + 1) for side in sides]
+    shapes = [parse_structure(side, depth + 1) for side in sides]
     if len(ops) == 2:
         return _between(ops, shapes)
     simple = Relation(ops[0], *shapes)
     return _as_interval(simple) or simple
 
 
-def _between(ops: list[str], sides: list[Shape]) -> Shape:
+def _between(ops: list[str], sides: list[AnswerStructure]) -> AnswerStructure:
     """a < x \\le b: x lies in an interval."""
     up = all(op in ("<", r"\le") for op in ops)
     down = all(op in (">", r"\ge") for op in ops)
@@ -172,15 +172,15 @@ def _between(ops: list[str], sides: list[Shape]) -> Shape:
         raise Unreadable("malformed")
     (low, high), (first, last) = ((sides[0], sides[2]), ops) if up else ((sides[2], sides[0]), ops[::-1])
     kind = ("(" if first in "<>" else "[") + (")" if last in "<>" else "]")
-    return Relation(r"\in", sides[1], Group(kind, (low, high)))
+    return Relation(r"\in", sides[1], ValueGroup(kind, (low, high)))
 
 
 def _as_interval(relation: Relation) -> Relation | None:
     """x > 3 and 3 < x: x lies in (3, \\infty)."""
     op, left, right = relation.op, relation.left, relation.right
     if op == r"\ne" and relation.name and isinstance(right, Leaf) and not right.symbols:
-        low, high = Group("()", (leaf(r"-\infty"), right)), Group("()", (right, leaf(r"\infty")))
-        return Relation(r"\in", left, Group("union", (low, high)))
+        low, high = ValueGroup("()", (parse_answer_value(r"-\infty"), right)), ValueGroup("()", (right, parse_answer_value(r"\infty")))
+        return Relation(r"\in", left, ValueGroup("union", (low, high)))
     if op not in _FLIPPED:
         return None
     if isinstance(left, Leaf) and isinstance(right, Leaf) and (inside := _ABSOLUTE.fullmatch(left.text)):
@@ -190,8 +190,8 @@ def _as_interval(relation: Relation) -> Relation | None:
     if not Relation("=", left, right).name or not isinstance(right, Leaf) or right.symbols:
         return None
     if op in ("<", r"\le"):
-        return Relation(r"\in", left, Group("(" + (")" if op == "<" else "]"), (leaf(r"-\infty"), right)))
-    return Relation(r"\in", left, Group(("(" if op == ">" else "[") + ")", (right, leaf(r"\infty"))))
+        return Relation(r"\in", left, ValueGroup("(" + (")" if op == "<" else "]"), (parse_answer_value(r"-\infty"), right)))
+    return Relation(r"\in", left, ValueGroup(("(" if op == ">" else "[") + ")", (right, parse_answer_value(r"\infty"))))
 
 
 _ABSOLUTE = re.compile(r"(?:\||\\lvert)\s*([a-z])\s*(?:\||\\rvert)")
@@ -201,21 +201,21 @@ def _around(name: str, op: str, bound: Leaf) -> Relation | None:
     """|x| > 1: x lies beyond -1 and 1; |x| < 1: between them."""
     if bound.symbols or bound.text.startswith("-") or not bound.body:
         return None
-    below = leaf(f"-({bound.text})")
+    below = parse_answer_value(f"-({bound.text})")
     if op in ("<", r"\le"):
         ends = "()" if op == "<" else "[]"
-        return Relation(r"\in", leaf(name), Group(ends, (below, bound)))
-    low = Group("(" + (")" if op == ">" else "]"), (leaf(r"-\infty"), below))
-    high = Group(("(" if op == ">" else "[") + ")", (bound, leaf(r"\infty")))
-    return Relation(r"\in", leaf(name), Group("union", (low, high)))
+        return Relation(r"\in", parse_answer_value(name), ValueGroup(ends, (below, bound)))
+    low = ValueGroup("(" + (")" if op == ">" else "]"), (parse_answer_value(r"-\infty"), below))
+    high = ValueGroup(("(" if op == ">" else "[") + ")", (bound, parse_answer_value(r"\infty")))
+    return Relation(r"\in", parse_answer_value(name), ValueGroup("union", (low, high)))
 
 
-def _ratio(tokens: list[_Token], depth: int) -> Shape | None:
+def _ratio(tokens: list[_Token], depth: int) -> AnswerStructure | None:
     parts = _split(tokens, frozenset((":", "to")))
-    return Group("ratio", tuple(read(part, depth + 1) for part in parts)) if len(parts) > 1 else None
+    return ValueGroup("ratio", tuple(parse_structure(part, depth + 1) for part in parts)) if len(parts) > 1 else None
 
 
-def _matrix(text: str, depth: int) -> Group | None:
+def _matrix(text: str, depth: int) -> ValueGroup | None:
     match = _MATRIX.fullmatch(text)
     if not match:
         return None
@@ -226,15 +226,15 @@ def _matrix(text: str, depth: int) -> Group | None:
         for row in re.split(r"\\\\(?:\[[^\]]*\])?", match[2])
         if row.strip(" ") and row.strip() != r"\hline"
     ]
-    if not rows or len({len(row) for row in rows}) != 1 or len(rows) * len(rows[0]) > MOST:
+    if not rows or len({len(row) for row in rows}) != 1 or len(rows) * len(rows[0]) > MAX_GROUP_PARTS:
         raise Unreadable("malformed")
-    return Group("matrix", tuple(read(cell, depth + 1) for row in rows for cell in row), len(rows))
+    return ValueGroup("matrix", tuple(parse_structure(cell, depth + 1) for row in rows for cell in row), len(rows))
 
 
 _BUILDER = re.compile(r"\s*([A-Za-z])\s*(?:\\in\s*(?:\\mathbb\s*\{R\}|\\R)\s*)?(?:\\mid(?![A-Za-z])|[:|])(.*)")
 
 
-def _bracketed(text: str, tokens: list[_Token], depth: int) -> Shape | None:
+def _bracketed(text: str, tokens: list[_Token], depth: int) -> AnswerStructure | None:
     """All of it in one pair of brackets."""
     opening, closing = tokens[0].text, tokens[-1].text
     closers = [n for n, token in enumerate(tokens) if token.depth == 0 and token.text in _CLOSING]
@@ -244,44 +244,44 @@ def _bracketed(text: str, tokens: list[_Token], depth: int) -> Shape | None:
     if opening in (r"\lfloor", r"\lceil"):
         return None
     if opening == "{":
-        return read(inside, depth + 1)
+        return parse_structure(inside, depth + 1)
     if opening == r"\{" and not inside.strip():
-        return leaf(r"\emptyset")
+        return parse_answer_value(r"\emptyset")
     if opening == "(" and closing == ")" and is_words(inside):
-        return leaf(text)
+        return parse_answer_value(text)
     if opening == r"\{" and (built := _BUILDER.fullmatch(inside)):  # {x : 1 < x < 2}
-        shape = read(built[2], depth + 1)
+        shape = parse_structure(built[2], depth + 1)
         if isinstance(shape, Relation) and shape.op == r"\in" and shape.name == built[1]:
             return shape
         raise Unreadable("malformed")
-    shape = read(inside, depth + 1)
-    parts = shape.parts if isinstance(shape, Group) and shape.kind == "list" else (shape,)
+    shape = parse_structure(inside, depth + 1)
+    parts = shape.parts if isinstance(shape, ValueGroup) and shape.kind == "list" else (shape,)
     if opening == r"\{":
-        return Group("set", parts)
+        return ValueGroup("set", parts)
     if len(parts) == 1:
-        is_matrix = isinstance(shape, Group) and shape.kind == "matrix"
+        is_matrix = isinstance(shape, ValueGroup) and shape.kind == "matrix"
         if (opening, closing) == ("(", ")") or (is_matrix and (opening, closing) == ("[", "]")):
             return shape
         if opening != "[" or closing != "]":
             raise Unreadable("malformed")
-    return Group({r"\langle": "<"}.get(opening, opening) + {r"\rangle": ">"}.get(closing, closing), parts)
+    return ValueGroup({r"\langle": "<"}.get(opening, opening) + {r"\rangle": ">"}.get(closing, closing), parts)
 
 
 _PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![A-Za-z])")
 
 
-def _signed(text: str) -> Shape:
+def _signed(text: str) -> AnswerStructure:
     """One value; or the two that 1 \\pm 2 stands for."""
     signs = _PLUS_MINUS.findall(text)
     if not signs:
-        return _line(text) or leaf(text)
+        return _line(text) or parse_answer_value(text)
     if signs.count(r"\pm") > 1 or r"\mp" in signs:
         raise Unreadable("malformed")
-    return Group("list", tuple(leaf(_PLUS_MINUS.sub(sign, text)) for sign in "+-"))
+    return ValueGroup("list", tuple(parse_answer_value(_PLUS_MINUS.sub(sign, text)) for sign in "+-"))
 
 
-def _line(text: str) -> Group | None:
+def _line(text: str) -> ValueGroup | None:
     """The real numbers are the interval without ends."""
     if re.sub(r"\s", "", text) not in (r"\mathbb{R}", r"\R"):
         return None
-    return Group("()", (leaf(r"-\infty"), leaf(r"\infty")))
+    return ValueGroup("()", (parse_answer_value(r"-\infty"), parse_answer_value(r"\infty")))

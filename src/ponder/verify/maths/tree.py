@@ -16,15 +16,15 @@ from fractions import Fraction
 
 from ponder.verify.maths.typeset import Unreadable
 
-DEEPEST = 40  # brackets within brackets
+MAX_EXPRESSION_DEPTH = 40  # brackets within brackets
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ExpressionNode:
     """An operation and what it works on; a number or a symbol holds its own value and no parts."""
 
     op: str  # number symbol add mul div pow neg factorial binom root abs floor ceil, or a function's name
-    parts: tuple[Node, ...] = ()
+    parts: tuple[ExpressionNode, ...] = ()
     number: Fraction | None = None
     name: str = ""
 
@@ -48,12 +48,12 @@ GREEK = frozenset((
     "Psi", "Omega", "ell",
 ))  # fmt: skip
 # Before a bracket these are functions, never factors, but in P(1+r)^n.
-ALWAYS = frozenset(("f", "g", "F", "G", "P", "Q", "phi", "psi", "Phi", "Psi", "Gamma", "zeta"))
+USUAL_FUNCTION_LETTERS = frozenset(("f", "g", "F", "G", "P", "Q", "phi", "psi", "Phi", "Psi", "Gamma", "zeta"))
 _TOKEN = re.compile(r"\s*(?:(\d+(?:\.\d*)?|\.\d+)|\\([A-Za-z]+)|\\([{}|])|([A-Za-z]+)|(\S))")
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
-def expression(text: str, functions: frozenset[str] = frozenset()) -> Node:
+def parse_expression(text: str, functions: frozenset[str] = frozenset()) -> ExpressionNode:
     """The tree of the whole text. `functions`: letters that are applied to the bracket behind them."""
     reader = _Reader(_tokens(text), functions)
     node = reader.sum(0)
@@ -104,35 +104,35 @@ class _Reader:
         self.at += 1
         return token
 
-    def sum(self, depth: int) -> Node:
-        if depth > DEEPEST:
+    def sum(self, depth: int) -> ExpressionNode:
+        if depth > MAX_EXPRESSION_DEPTH:
             raise Unreadable("malformed")
         terms = [self.signed_term(depth)]
         while self.peek in ("+", "-"):
             terms.append(self.signed_term(depth))
-        return terms[0] if len(terms) == 1 else Node("add", tuple(terms))
+        return terms[0] if len(terms) == 1 else ExpressionNode("add", tuple(terms))
 
-    def signed_term(self, depth: int) -> Node:
+    def signed_term(self, depth: int) -> ExpressionNode:
         """One sign at most: "--5" and "+-5" are no answers."""
         if self.peek in ("+", "-"):
-            return Node("neg", (self.term(depth),)) if self.take() == "-" else self.term(depth)
+            return ExpressionNode("neg", (self.term(depth),)) if self.take() == "-" else self.term(depth)
         return self.term(depth)
 
-    def term(self, depth: int) -> Node:
+    def term(self, depth: int) -> ExpressionNode:
         node = self.factor(depth)
         while True:
             if self.peek in ("*", "\\cdot", "\\times"):
                 self.take()
-                node = Node("mul", (node, self.maybe_negative(depth)))
+                node = ExpressionNode("mul", (node, self.maybe_negative(depth)))
             elif self.peek in ("/", "\\div"):
                 self.take()
-                node = Node("div", (node, self.maybe_negative(depth)))
+                node = ExpressionNode("div", (node, self.maybe_negative(depth)))
             elif self.starts_factor():
                 node = self.beside(node, depth)
             else:
                 return node
 
-    def beside(self, left: Node, depth: int) -> Node:
+    def beside(self, left: ExpressionNode, depth: int) -> ExpressionNode:
         """Written side by side: a product, or a mixed number (2\\frac{1}{2})."""
         digits = self.tokens[self.at - 1].isdigit()
         if self.peek[0].isdigit() or self.peek[0] == ".":  # "4 2" is neither 42 nor 8
@@ -140,15 +140,15 @@ class _Reader:
         right = self.factor(depth)
         last = left.parts[-1] if left.op in ("mul", "div") and left.name != "frac" else left
         if not (digits and last.number is not None and _proper(right)):
-            return Node("mul", (left, right))
+            return ExpressionNode("mul", (left, right))
         if last is not left:  # 3 \cdot 2\frac{1}{2} is read in two ways
             raise Unreadable("malformed")
-        return Node("add", (left, right), name="mixed")
+        return ExpressionNode("add", (left, right), name="mixed")
 
-    def maybe_negative(self, depth: int) -> Node:
+    def maybe_negative(self, depth: int) -> ExpressionNode:
         if self.peek == "-":
             self.take()
-            return Node("neg", (self.factor(depth),))
+            return ExpressionNode("neg", (self.factor(depth),))
         return self.factor(depth)
 
     def starts_factor(self) -> bool:
@@ -159,36 +159,36 @@ class _Reader:
             return token[1:] in FUNCTIONS or token[1:] in GREEK or token in _STARTS
         return token[0].isalnum() or token[0] == "." or token in ("(", "[", "{")
 
-    def factor(self, depth: int) -> Node:
+    def factor(self, depth: int) -> ExpressionNode:
         node = self.atom(depth)
         while self.peek in ("^", "!"):
             if self.take() == "!":
                 if self.peek == "!":  # a double factorial is another function
                     raise Unreadable("malformed")
-                node = Node("factorial", (node,))
+                node = ExpressionNode("factorial", (node,))
             elif self.peek == "\\circ":
                 self.take()
-                node = Node("degrees", (node,))
+                node = ExpressionNode("degrees", (node,))
             else:
-                node = Node("pow", (node, self.exponent(depth)))
-                if self.peek == "^" or (self.peek == "(" and node.parts[0].name in ALWAYS):
+                node = ExpressionNode("pow", (node, self.exponent(depth)))
+                if self.peek == "^" or (self.peek == "(" and node.parts[0].name in USUAL_FUNCTION_LETTERS):
                     raise Unreadable("malformed")  # 2^3^4 and f^{-1}(x) are read in two ways
         return node
 
-    def exponent(self, depth: int) -> Node:
+    def exponent(self, depth: int) -> ExpressionNode:
         if self.peek == "-":
             self.take()
-            return Node("neg", (self.atom(depth + 1),))
+            return ExpressionNode("neg", (self.atom(depth + 1),))
         return self.atom(depth + 1)
 
-    def group(self, depth: int) -> Node:
+    def group(self, depth: int) -> ExpressionNode:
         """What stands between brackets that belong together."""
         closing = _CLOSING[self.take()]
         node = self.sum(depth + 1)
         self.take(closing)
         return node
 
-    def argument(self, depth: int) -> Node:
+    def argument(self, depth: int) -> ExpressionNode:
         """In braces, or the one digit or sign that LaTeX takes: \\frac12, \\sqrt2."""
         if self.peek == "{":
             return self.group(depth)
@@ -197,12 +197,12 @@ class _Reader:
             if len(token) > 1:  # LaTeX takes one digit and leaves the rest
                 self.at -= 1
                 self.tokens[self.at] = token[1:]
-            return Node("number", number=Fraction(int(token[0])))
+            return ExpressionNode("number", number=Fraction(int(token[0])))
         self.at -= 1
         return self.atom(depth + 1)
 
-    def atom(self, depth: int) -> Node:
-        if depth > DEEPEST:
+    def atom(self, depth: int) -> ExpressionNode:
+        if depth > MAX_EXPRESSION_DEPTH:
             raise Unreadable("malformed")
         token = self.peek
         if token in _CLOSING:
@@ -213,26 +213,26 @@ class _Reader:
             return self.fenced(token[2:], token, "\\r" + token[2:], depth)
         self.take()
         if token[0].isdigit() or (token[0] == "." and token != "."):
-            return Node("number", number=Fraction(token if token[-1] != "." else token[:-1]))
+            return ExpressionNode("number", number=Fraction(token if token[-1] != "." else token[:-1]))
         if token[0] == "\\":
             return self.command(token[1:], depth)
         if token.isalpha():
             return self.symbol(token)
         raise Unreadable("malformed")
 
-    def fenced(self, op: str, opening: str, closing: str, depth: int) -> Node:
+    def fenced(self, op: str, opening: str, closing: str, depth: int) -> ExpressionNode:
         self.take(opening)
         node = self.sum(depth + 1)
         self.take(closing)
-        return Node(op, (node,))
+        return ExpressionNode(op, (node,))
 
-    def symbol(self, name: str) -> Node:
+    def symbol(self, name: str) -> ExpressionNode:
         if self.peek == "_":
             self.take()
             name = f"{name}_{self.subscript()}"
         if name in self.functions and self.peek == "(":
-            return Node("apply", (self.group(0),), name=name)
-        return Node("symbol", name=name)
+            return ExpressionNode("apply", (self.group(0),), name=name)
+        return ExpressionNode("symbol", name=name)
 
     def subscript(self) -> str:
         if self.peek != "{":
@@ -249,32 +249,32 @@ class _Reader:
         self.take()
         return "".join(parts)
 
-    def command(self, name: str, depth: int) -> Node:
+    def command(self, name: str, depth: int) -> ExpressionNode:
         if name == "frac":
             top = self.argument(depth)
-            return Node("div", (top, self.argument(depth)), name="frac")
+            return ExpressionNode("div", (top, self.argument(depth)), name="frac")
         if name == "binom":
             top = self.argument(depth)
-            return Node("binom", (top, self.argument(depth)))
+            return ExpressionNode("binom", (top, self.argument(depth)))
         if name == "sqrt":
             return self.root(depth)
         if name == "abs":
-            return Node("abs", (self.group(depth),))
+            return ExpressionNode("abs", (self.group(depth),))
         if name == "pi" or name in GREEK:
             return self.symbol(name)
         if name in FUNCTIONS:
             return self.function(name, depth)
         raise Unreadable("malformed")
 
-    def root(self, depth: int) -> Node:
-        degree = Node("number", number=Fraction(2))
+    def root(self, depth: int) -> ExpressionNode:
+        degree = ExpressionNode("number", number=Fraction(2))
         if self.peek == "[":
             degree = self.group(depth)
         elif self.peek == "(":  # sqrt(2) is plain; \sqrt(2) typesets a root without a body, but is meant so
-            return Node("root", (self.group(depth), degree))
-        return Node("root", (self.argument(depth), degree))
+            return ExpressionNode("root", (self.group(depth), degree))
+        return ExpressionNode("root", (self.argument(depth), degree))
 
-    def function(self, name: str, depth: int) -> Node:
+    def function(self, name: str, depth: int) -> ExpressionNode:
         base = power = None
         while self.peek in ("^", "_"):
             if self.take() == "^":
@@ -287,15 +287,15 @@ class _Reader:
         if power is not None and power.op == "neg":  # \sin^{-1} x
             if power.parts[0].number != 1 or name not in ("sin", "cos", "tan"):
                 raise Unreadable("malformed")
-            return Node(f"arc{name}", (inside,))
-        node = Node(name, (inside,))
+            return ExpressionNode(f"arc{name}", (inside,))
+        node = ExpressionNode(name, (inside,))
         if base is not None:
-            node = Node("div", (Node("ln", (inside,)), Node("ln", (base,))))
-        return node if power is None else Node("pow", (node, power))
+            node = ExpressionNode("div", (ExpressionNode("ln", (inside,)), ExpressionNode("ln", (base,))))
+        return node if power is None else ExpressionNode("pow", (node, power))
 
-    def operand(self, depth: int) -> Node:
+    def operand(self, depth: int) -> ExpressionNode:
         """What a function without brackets works on: \\sin 2x, \\cos \\frac{\\pi}{3}; it ends at the next function."""
-        if depth > DEEPEST:
+        if depth > MAX_EXPRESSION_DEPTH:
             raise Unreadable("malformed")
         if self.peek[1:] in FUNCTIONS:
             return self.factor(depth + 1)
@@ -305,7 +305,7 @@ class _Reader:
         return node
 
 
-def _proper(node: Node) -> bool:
+def _proper(node: ExpressionNode) -> bool:
     """A fraction of whole numbers below one, written with a bar."""
     top, bottom = (part.number for part in node.parts) if node.name == "frac" else (None, None)
     return top is not None and bottom is not None and 0 < top < bottom

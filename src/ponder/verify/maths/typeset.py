@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 
-from ponder.verify.numbers import unwrap
+from ponder.verify.numbers import strip_delimiters
 
 
 class Unreadable(Exception):
     """This text is not one answer that can be read; the message is the reason."""
 
 
-class NoValue(Exception):
+class OutsideGrammar(Exception):
     """The gold has no value that can be worked out here."""
 
 
@@ -75,9 +75,9 @@ _RULES = tuple(
 _SPACES = re.compile(r" +")
 
 
-def plain(text: str) -> str:
+def normalize_latex(text: str) -> str:
     """This answer in the one way of writing; `Unreadable` where it holds what no reader could vouch for."""
-    text = _ROOT.sub(r"\\sqrt{\1}", unwrap(text)).translate(_TRANSLATED)
+    text = _ROOT.sub(r"\\sqrt{\1}", strip_delimiters(text)).translate(_TRANSLATED)
     if _STRANGE.search(text) or _HIDDEN.search(text):
         raise Unreadable("malformed")
     if "\\over" in text:

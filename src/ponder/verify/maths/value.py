@@ -14,34 +14,34 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from functools import lru_cache
 
-from ponder.verify.maths.evaluate import DIGITS, Evaluator, Undefined, Value, close, context, minus, size
+from ponder.verify.maths.evaluate import DEFAULT_DIGITS, Evaluator, Undefined, Value, close, mpmath_context, subtract, size
 from ponder.verify.maths.residues import same_residues
-from ponder.verify.maths.tree import Node
-from ponder.verify.maths.typeset import NoValue, Unreadable
+from ponder.verify.maths.tree import ExpressionNode
+from ponder.verify.maths.typeset import OutsideGrammar, Unreadable
 
-ORDINARY, LARGE, FAR = 5, 2, 3  # points of ordinary size, in the tens to thousands, and beyond all numbers written
+ORDINARY, LARGE, FAR_POINTS = 5, 2, 3  # points of ordinary size, in the tens to thousands, and beyond all numbers written
 FARTHEST = 1000  # beyond the points where an expression with functions is looked at
 CAREFUL = 200  # decimal digits, at least, before two values count as the same
-MOST_DIGITS = 12_000  # of which an expression without functions can be worked out in milliseconds
+MAX_DIGITS = 12_000  # of which an expression without functions can be worked out in milliseconds
 MOST_THERE = 1_500  # of a gold at a point that is not of ordinary size; with more it is not looked at there
 MOST_WORK = 60_000  # digits times functions
 
 _NO_VALUE = (Undefined, ArithmeticError, ValueError)
 
 
-def rough(node: Node) -> tuple[complex, ...]:
+def approximate_values(node: ExpressionNode) -> tuple[complex, ...]:
     """A few digits of the value at each point, to tell most expressions apart at once; empty where there are none."""
     names = node.symbols()
     found: list[complex] = []
     try:
         for point in range(2 if names else 1):
-            found.append(complex(Evaluator(_drawn(names, point, ""), DIGITS).value(node)))
+            found.append(complex(Evaluator(_drawn(names, point, ""), DEFAULT_DIGITS).value(node)))
     except (*_NO_VALUE, Unreadable):
         return ()
     return tuple(found)
 
 
-def same(answer: Node, gold: Node, tolerance: float = 0.0) -> bool:
+def same_value(answer: ExpressionNode, gold: ExpressionNode, tolerance: float = 0.0) -> bool:
     """Whether the answer has the gold's value wherever the gold has one; `NoValue` where the gold has none."""
     names = answer.symbols() | gold.symbols()
     if not names:
@@ -52,9 +52,9 @@ def same(answer: Node, gold: Node, tolerance: float = 0.0) -> bool:
     beyond = _written(answer) + _written(gold)
     for point in range(_points(answer, gold)):
         try:
-            limit = MOST_DIGITS if point < ORDINARY else MOST_THERE
+            limit = MAX_DIGITS if point < ORDINARY else MOST_THERE
             verdict = _agree(answer, gold, _drawn(names, point, seed, beyond), tolerance, limit)
-        except NoValue:
+        except OutsideGrammar:
             if point < ORDINARY:
                 raise
             continue
@@ -62,24 +62,24 @@ def same(answer: Node, gold: Node, tolerance: float = 0.0) -> bool:
             return False
         met += verdict is True
     if met < 3:
-        raise NoValue
+        raise OutsideGrammar
     return True
 
 
-def _same_number(answer: Node, gold: Node, tolerance: float) -> bool:
+def _same_number(answer: ExpressionNode, gold: ExpressionNode, tolerance: float) -> bool:
     try:
         verdict = _agree(answer, gold, {}, tolerance)
-    except NoValue:
+    except OutsideGrammar:
         by_residues = None if tolerance else same_residues(answer, gold, _seed(answer, gold))
         if by_residues is None:
             raise
         return by_residues
     if verdict is None:
-        raise NoValue
+        raise OutsideGrammar
     return verdict
 
 
-def proportional(answer: Node, gold: Node) -> Fraction | float | None:
+def proportional(answer: ExpressionNode, gold: ExpressionNode) -> Fraction | float | None:
     """The constant that the answer is times the gold (two forms of one equation); None where there is none."""
     names = answer.symbols() | gold.symbols()
     if not names or _may_bend_unseen(answer, gold):
@@ -90,10 +90,10 @@ def proportional(answer: Node, gold: Node) -> Fraction | float | None:
     for point in range(_points(answer, gold)):
         given = _drawn(names, point, seed, beyond)
         try:
-            first = Evaluator(given, DIGITS)
+            first = Evaluator(given, DEFAULT_DIGITS)
             first.value(answer), first.value(gold)
             digits = max(CAREFUL, _digits_for(first))
-            if digits > MOST_DIGITS:
+            if digits > MAX_DIGITS:
                 return None
             sure = max(sure, digits - int(first.weight) - 30)
             evaluator = Evaluator(given, digits)
@@ -112,42 +112,42 @@ def proportional(answer: Node, gold: Node) -> Fraction | float | None:
 
 
 def _agree(
-    answer: Node, gold: Node, given: Mapping[str, Fraction], tolerance: float, limit: int = MOST_DIGITS
+    answer: ExpressionNode, gold: ExpressionNode, given: Mapping[str, Fraction], tolerance: float, limit: int = MAX_DIGITS
 ) -> bool | None:
     """At one point; None where the gold has no value, or no real one and the answer another."""
     try:
-        quick = Evaluator(given, DIGITS)
+        quick = Evaluator(given, DEFAULT_DIGITS)
         truth = quick.value(gold)
     except _NO_VALUE:
         return None
     except Unreadable as unreadable:
-        raise NoValue from unreadable
+        raise OutsideGrammar from unreadable
     if not isinstance(truth, Fraction) and _digits_for(quick) > limit:
-        raise NoValue
+        raise OutsideGrammar
     try:
         found = quick.value(answer)
     except _NO_VALUE:
         return False
     if tolerance:
-        return bool(size(minus(found, truth)) <= tolerance * size(truth))
+        return bool(size(subtract(found, truth)) <= tolerance * size(truth))
     if isinstance(found, Fraction) and isinstance(truth, Fraction):
         return found == truth
-    sure = DIGITS - 15 - quick.lost
-    if sure > 0 and size(minus(found, truth)) > max(size(found), size(truth)) * context(DIGITS).mpf(10) ** -sure:
+    sure = DEFAULT_DIGITS - 15 - quick.lost
+    if sure > 0 and size(subtract(found, truth)) > max(size(found), size(truth)) * mpmath_context(DEFAULT_DIGITS).mpf(10) ** -sure:
         # Branches may differ for a variable where the gold is not real.
         return None if given and not isinstance(truth, Fraction) and truth.imag != 0 else False
     return _agree_closely(answer, gold, given, quick)
 
 
-def _agree_closely(answer: Node, gold: Node, given: Mapping[str, Fraction], quick: Evaluator) -> bool | None:
+def _agree_closely(answer: ExpressionNode, gold: ExpressionNode, given: Mapping[str, Fraction], quick: Evaluator) -> bool | None:
     """With the digits that it takes; what the answer alone makes too many to work out is not the gold."""
     digits = max(CAREFUL, _digits_for(quick))
-    if digits > MOST_DIGITS or digits * (_functions(answer) + _functions(gold)) > MOST_WORK:
+    if digits > MAX_DIGITS or digits * (_functions(answer) + _functions(gold)) > MOST_WORK:
         raise Unreadable("too large")
     evaluator = Evaluator(given, digits)
     found, truth = evaluator.value(answer), evaluator.value(gold)
-    difference = size(minus(found, truth, digits), digits)
-    mp = context(digits)
+    difference = size(subtract(found, truth, digits), digits)
+    mp = mpmath_context(digits)
     near = mp.mpf(10) ** -(digits - int(quick.weight) - 30)
     noise = mp.mpf(10) ** -(digits - int(quick.weight) - 10)
     if difference <= near * max(size(found, digits), size(truth, digits)) or difference <= noise:
@@ -160,7 +160,7 @@ def _digits_for(evaluator: Evaluator) -> int:
     return 60 + 3 * int(evaluator.weight)
 
 
-def _walk(node: Node) -> Iterable[Node]:
+def _walk(node: ExpressionNode) -> Iterable[ExpressionNode]:
     yield node
     for part in node.parts:
         yield from _walk(part)
@@ -169,7 +169,7 @@ def _walk(node: Node) -> Iterable[Node]:
 _PLAIN = frozenset(("number", "symbol", "add", "mul", "div", "neg", "abs", "floor", "ceil", "pow", "root", "apply"))
 
 
-def _functions(node: Node) -> int:
+def _functions(node: ExpressionNode) -> int:
     """How many parts take work to work out; powers count where their exponents are no whole numbers."""
     return sum(each.op not in _PLAIN or (each.op == "pow" and each.parts[1].number is None) for each in _walk(node))
 
@@ -177,14 +177,14 @@ def _functions(node: Node) -> int:
 _GAMMA = ("factorial", "binom")  # between whole numbers they are Euler's function, which takes long
 
 
-def _points(answer: Node, gold: Node) -> int:
+def _points(answer: ExpressionNode, gold: ExpressionNode) -> int:
     """How many: a function of something far away has no digits left, or is too large."""
     if _has(answer, _GAMMA) or _has(gold, _GAMMA):
         return ORDINARY
-    return ORDINARY + LARGE + (0 if _functions(answer) + _functions(gold) else FAR)
+    return ORDINARY + LARGE + (0 if _functions(answer) + _functions(gold) else FAR_POINTS)
 
 
-def _may_bend_unseen(answer: Node, gold: Node) -> bool:
+def _may_bend_unseen(answer: ExpressionNode, gold: ExpressionNode) -> bool:
     """Steps that the gold does not have; or bends farther away than functions are looked at."""
     if _has(answer, ("floor", "ceil")) and not _has(gold, ("floor", "ceil")):
         return True
@@ -195,13 +195,13 @@ def _may_bend_unseen(answer: Node, gold: Node) -> bool:
     return far and _has(answer, bends) and bool(_functions(answer) + _functions(gold)) and answer != gold
 
 
-def _has(node: Node, ops: tuple[str, ...]) -> bool:
+def _has(node: ExpressionNode, ops: tuple[str, ...]) -> bool:
     return any(each.op in ops and each.symbols() for each in _walk(node))
 
 
-def _written(node: Node) -> int:
+def _written(node: ExpressionNode) -> int:
     """How many decimal digits all its numbers have, powers worked out: nothing in it lies farther from 0, or nearer."""
-    evaluator = Evaluator({}, DIGITS)
+    evaluator = Evaluator({}, DEFAULT_DIGITS)
     for each in _walk(node):
         try:
             if not each.symbols() and (each.number is not None or each.op == "pow"):
@@ -211,7 +211,7 @@ def _written(node: Node) -> int:
     return min(5000, int(evaluator.weight))
 
 
-def _seed(answer: Node, gold: Node) -> str:
+def _seed(answer: ExpressionNode, gold: ExpressionNode) -> str:
     return hashlib.sha256(repr((answer, gold)).encode()).hexdigest()
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from ponder.verify.maths.tree import Node
+from ponder.verify.maths.tree import ExpressionNode
 
 
-def worked(node: Node, gold: Node | None = None) -> bool:
+def is_evaluated(node: ExpressionNode, gold: ExpressionNode | None = None) -> bool:
     """Whether nothing is left to be worked out. `gold`: what it is compared with; a whole number is no fraction."""
     while node.op == "neg":
         node = node.parts[0]
@@ -21,23 +21,23 @@ def worked(node: Node, gold: Node | None = None) -> bool:
     return node.number is not None or node.name == "mixed" or _scientific(node)
 
 
-def _plain(gold: Node) -> bool:
+def _plain(gold: ExpressionNode) -> bool:
     while gold.op == "neg":
         gold = gold.parts[0]
     return gold.number is not None
 
 
-def _signed_number(node: Node) -> bool:
+def _signed_number(node: ExpressionNode) -> bool:
     return node.number is not None or (node.op == "neg" and node.parts[0].number is not None)
 
 
-def _number(node: Node) -> Fraction:
+def _number(node: ExpressionNode) -> Fraction:
     number = node.number if node.number is not None else node.parts[0].number
     assert number is not None
     return number
 
 
-def _scientific(node: Node) -> bool:
+def _scientific(node: ExpressionNode) -> bool:
     """4.2 x 10^4, or 10^6."""
     if node.op == "mul" and node.parts[0].number is not None:
         node = node.parts[1]

@@ -7,8 +7,8 @@ says what is not installed. None of them is Python that has to be imported: the 
 from ponder.verify.proof.coq import Coq
 from ponder.verify.proof.lean import Lean
 from ponder.verify.proof.metamath import Metamath
-from ponder.verify.proof.process import bounds
+from ponder.verify.proof.process import checker_limits
 from ponder.verify.proof.scorer import ProofScorer, proof_in
 from ponder.verify.proof.smt import Invariant, Satisfies
 
-__all__ = ["Coq", "Invariant", "Lean", "Metamath", "ProofScorer", "Satisfies", "bounds", "proof_in"]
+__all__ = ["Coq", "Invariant", "Lean", "Metamath", "ProofScorer", "Satisfies", "checker_limits", "proof_in"]

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 
 from ponder.trust import names_code
 from ponder.types import Score
-from ponder.verify.proof.process import Outcome, bounds, missing, run
-from ponder.verify.proof.scorer import ProofScorer, Undecided, given, names, settled, shortened
-from ponder.verify.proof.vernacular import read
-from ponder.verify.sandbox import Limits
+from ponder.verify.proof.process import CheckerResult, checker_limits, missing_checker, run_checker
+from ponder.verify.proof.scorer import ProofScorer, CheckerFailed, gold_text, gold_names, score_unfinished, shorten_message
+from ponder.verify.proof.vernacular import check_coq_source
+from ponder.verify.sandbox import SandboxLimits
 from ponder.verify.scoring import bad_data
 
 _QUIET = "-deprecated-native-compiler-option"  # it still does what it says
@@ -51,28 +51,28 @@ class Coq(ProofScorer):
     `axioms` (optional): those the proof may rest on, such as ["functional_extensionality_dep"]. None by default.
     """
 
-    limits: Limits = bounds(20)
+    limits: SandboxLimits = checker_limits(20)
     # its folder where that is outside /usr, such as one of opam's switches
     tools: tuple[str, ...] = field(default=(), metadata=names_code())
 
-    def ready(self) -> str:
-        return missing("Coq", ("coqc", "coqchk"), "try apt-get install coq", self.tools)
+    def missing_tools(self) -> str:
+        return missing_checker("Coq", ("coqc", "coqchk"), "try apt-get install coq", self.tools)
 
-    def check(self, proof: str, gold: Mapping[str, Any]) -> Score:
+    def check_proof(self, proof: str, gold: Mapping[str, Any]) -> Score:
         goal = _Goal.read(gold)
-        text = read(proof, goal.source)
+        text = check_coq_source(proof, goal.source)
         if text.fault:
             return Score(0.0, text.fault)
         files = {"Goal.vo": _compiled(goal.source, self.limits, self.tools)}
         prefix = f"{goal.header}\nRequire Import Judged.Goal.\n"
         outcome = _compile("Candidate", prefix + text.source + "\n", files, self.limits, self.tools)
-        if score := settled(outcome, "the proof"):
+        if score := score_unfinished(outcome, "the proof"):
             return score
         if "Candidate.vo" not in outcome.files:
             return Score(0.0, f"rejected: {message(outcome.errors, prefix.count(chr(10)))}")
         files |= outcome.files
         outcome = _compile("Check", _CHECK.format(goal.theorem), files, self.limits, self.tools)
-        if score := settled(outcome, "the comparison with the statement"):
+        if score := score_unfinished(outcome, "the comparison with the statement"):
             return score
         if "Check.vo" not in outcome.files:
             return Score(0.0, f"wrong: {goal.theorem} does not prove the statement: {_unplaced(outcome.errors)}")
@@ -82,19 +82,19 @@ class Coq(ProofScorer):
     def _assumptions(self, files: Mapping[str, bytes], allowed: tuple[str, ...]) -> Score:
         """What the verdict rests on, as Coq says it and as its independent checker does."""
         rechecked = _run(_RECHECK, files, self.limits, self.tools)
-        settled(rechecked, "coqchk", blamed=False)
-        if rechecked.code:
-            return Score(0.0, f"rejected by coqchk: {shortened(rechecked.errors)}")
-        summary = context(rechecked.said)
+        score_unfinished(rechecked, "coqchk", blamed=False)
+        if rechecked.exit_code:
+            return Score(0.0, f"rejected by coqchk: {shorten_message(rechecked.errors)}")
+        summary = parse_coqchk_context(rechecked.all_output)
         if summary.unsafe:
             return Score(0.0, f"wrong: a check of the kernel was turned off for {', '.join(summary.unsafe)}")
         if own := [name for name in summary.axioms if name.startswith(("Judged.Candidate.", "Judged.Check."))]:
             return Score(0.0, f"wrong: the proof assumes {', '.join(_bare(name) for name in own)}")
         printed = _compile("Print", _PRINT, files, self.limits, self.tools)
-        settled(printed, "Print Assumptions", blamed=False)
+        score_unfinished(printed, "Print Assumptions", blamed=False)
         if not printed.passed:
-            raise Undecided(f"crashed: Print Assumptions failed: {_unplaced(printed.errors)}")
-        assumed = assumptions(printed.output)
+            raise CheckerFailed(f"crashed: Print Assumptions failed: {_unplaced(printed.errors)}")
+        assumed = parse_assumptions(printed.output)
         refused = [name for name in assumed if not _allowed(name, summary.axioms, allowed)]
         if refused:
             return Score(0.0, f"wrong: the proof rests on {', '.join(refused)}, which is not allowed")
@@ -109,40 +109,40 @@ class _Goal(NamedTuple):
 
     @classmethod
     def read(cls, gold: Mapping[str, Any]) -> _Goal:
-        header, definitions = given(gold, "header", ""), given(gold, "definitions", "")
-        statement, theorem = given(gold, "statement"), given(gold, "theorem", "solution")
+        header, definitions = gold_text(gold, "header", ""), gold_text(gold, "definitions", "")
+        statement, theorem = gold_text(gold, "statement"), gold_text(gold, "theorem", "solution")
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_']*", theorem):
             bad_data(f"the gold answer's 'theorem' is {theorem!r}; it must be a name")
         source = f"{header}\n{definitions}\nDefinition statement : Type :=\n{statement}\n.\n"
-        return cls(header, source, theorem, names(gold, "axioms"))
+        return cls(header, source, theorem, gold_names(gold, "axioms"))
 
 
 @lru_cache(maxsize=256)
-def _compiled(source: str, limits: Limits, tools: tuple[str, ...]) -> bytes:
+def _compiled(source: str, limits: SandboxLimits, tools: tuple[str, ...]) -> bytes:
     """Goal.vo, once for all proofs of one statement."""
     outcome = _compile("Goal", source, {}, limits, tools)
-    settled(outcome, "the statement", blamed=False)
+    score_unfinished(outcome, "the statement", blamed=False)
     if "Goal.vo" not in outcome.files:
         bad_data(f"the statement does not compile: {message(outcome.errors)}")
     return outcome.files["Goal.vo"]
 
 
-def _compile(name: str, source: str, files: Mapping[str, bytes], limits: Limits, tools: tuple[str, ...]) -> Outcome:
+def _compile(name: str, source: str, files: Mapping[str, bytes], limits: SandboxLimits, tools: tuple[str, ...]) -> CheckerResult:
     source_file = {f"{name}.v": source.encode(errors="replace")}
     return _run([*_COMPILE, f"{name}.v"], {**files, **source_file}, limits, tools, f"{name}.vo")
 
 
 def _run(
-    command: Sequence[str], files: Mapping[str, bytes], limits: Limits, tools: tuple[str, ...], *keep: str
-) -> Outcome:
+    command: Sequence[str], files: Mapping[str, bytes], limits: SandboxLimits, tools: tuple[str, ...], *keep: str
+) -> CheckerResult:
     """Coq of the system looks for its plugins in a file under /etc, which the sandbox does not show."""
     try:
         findlib = Path("/etc/ocamlfind.conf").read_bytes() if not tools else b""
     except OSError:
         findlib = b""
     if not findlib:
-        return run(command, files, limits, keep, tools=tools)
-    return run(command, {**files, "findlib.conf": findlib}, limits, keep, {"OCAMLFIND_CONF": "./findlib.conf"})
+        return run_checker(command, files, limits, keep, tools=tools)
+    return run_checker(command, {**files, "findlib.conf": findlib}, limits, keep, {"OCAMLFIND_CONF": "./findlib.conf"})
 
 
 _ERROR = re.compile(r'^(?:File "[^"\n]*", line (\d+), characters (\d+)-(\d+):\n)?(?:Fatal )?Error:', re.MULTILINE)
@@ -152,7 +152,7 @@ def message(errors: str, prefix: int = 0) -> str:
     """The last error Coq reported, its line counted from the start of the proof, without paths."""
     found = list(_ERROR.finditer(errors))
     if not found:
-        return shortened(errors) or "no message"
+        return shorten_message(errors) or "no message"
     said = _unplaced(errors)
     line, start, end = found[-1].groups()
     return said if line is None else f"line {int(line) - prefix}, characters {start}-{end}: {said}"
@@ -161,10 +161,10 @@ def message(errors: str, prefix: int = 0) -> str:
 def _unplaced(errors: str) -> str:
     """The last error without its place, and with names as the proof writes them."""
     last = _ERROR.split(errors)[-1]
-    return shortened(re.sub(r" in file \./Candidate\.v|\b(?:Judged\.)?(?:Goal|Candidate)\.", "", last))
+    return shorten_message(re.sub(r" in file \./Candidate\.v|\b(?:Judged\.)?(?:Goal|Candidate)\.", "", last))
 
 
-class Context(NamedTuple):
+class CoqContext(NamedTuple):
     """coqchk's summary of everything loaded, by full names."""
 
     axioms: tuple[str, ...]
@@ -181,17 +181,17 @@ _HEADINGS = (
 _SECTION = re.compile(r"^\* ([^:\n]+):(.*\n(?:  .*\n)*)", re.MULTILINE)
 
 
-def context(output: str) -> Context:
+def parse_coqchk_context(output: str) -> CoqContext:
     """Read the summary; `Undecided` where it does not look as it should, since then nothing is known."""
     sections = _SECTION.findall(output)
     found = {heading: body.strip() for heading, body in sections}
     if sorted(heading for heading, _ in sections) != sorted(_HEADINGS) or found["Theory"] != "Set is predicative":
-        raise Undecided(f"crashed: coqchk's summary cannot be read: {shortened(output)}")
+        raise CheckerFailed(f"crashed: coqchk's summary cannot be read: {shorten_message(output)}")
     axioms, *unsafe = ([] if found[heading] == "<none>" else found[heading].split() for heading in _HEADINGS[1:])
-    return Context(tuple(axioms), tuple(name for names in unsafe for name in names))
+    return CoqContext(tuple(axioms), tuple(name for names in unsafe for name in names))
 
 
-def assumptions(output: str) -> tuple[str, ...]:
+def parse_assumptions(output: str) -> tuple[str, ...]:
     """The names Print Assumptions gives, as short as it gives them; a line that is no name stands for itself."""
     output = output.strip()
     if output == _CLOSED:
@@ -199,7 +199,7 @@ def assumptions(output: str) -> tuple[str, ...]:
     head, _, body = output.partition("\n")
     lines = [line for line in body.splitlines() if line and not line.startswith(" ")]
     if head != "Axioms:" or not lines:
-        raise Undecided(f"crashed: Print Assumptions cannot be read: {shortened(output)}")
+        raise CheckerFailed(f"crashed: Print Assumptions cannot be read: {shorten_message(output)}")
     return tuple(line.partition(" :")[0] for line in lines)
 
 

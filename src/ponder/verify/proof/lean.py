@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 
 from ponder.trust import names_code
 from ponder.types import Score
-from ponder.verify.proof.process import Outcome, bounds, installed, missing, run
-from ponder.verify.proof.scorer import ProofScorer, Undecided, given, names, settled, shortened
-from ponder.verify.sandbox import Limits
+from ponder.verify.proof.process import CheckerResult, checker_limits, find_checker, missing_checker, run_checker
+from ponder.verify.proof.scorer import ProofScorer, CheckerFailed, gold_text, gold_names, score_unfinished, shorten_message
+from ponder.verify.sandbox import SandboxLimits
 from ponder.verify.scoring import bad_data
 
-STANDARD = ("propext", "Classical.choice", "Quot.sound")  # what Lean's own library rests on
+STANDARD_AXIOMS = ("propext", "Classical.choice", "Quot.sound")  # what Lean's own library rests on
 _CHECK = (
     "import Candidate\n"
     "theorem Judged.verdict : _root_.Judged.statement := @_root_.{}\n"
@@ -44,52 +44,52 @@ class Lean(ProofScorer):
     """
 
     project: str = field(default="", metadata=names_code())
-    limits: Limits = bounds(120, memory=16 << 30)
+    limits: SandboxLimits = checker_limits(120, memory=16 << 30)
     # its folder where that is outside /usr, such as elan's; the toolchain in use is found
     tools: tuple[str, ...] = field(default=(), metadata=names_code())
 
-    def ready(self) -> str:
+    def missing_tools(self) -> str:
         programs = ("lean", "lake") if self.project else ("lean",)
-        absent = missing("Lean", programs, "see https://lean-lang.org/install", self.tools)
+        absent = missing_checker("Lean", programs, "see https://lean-lang.org/install", self.tools)
         return absent or _toolchain(self.project, self.tools).fault
 
-    def check(self, proof: str, gold: Mapping[str, Any]) -> Score:
-        header, theorem = given(gold, "header", ""), given(gold, "theorem", "solution")
+    def check_proof(self, proof: str, gold: Mapping[str, Any]) -> Score:
+        header, theorem = gold_text(gold, "header", ""), gold_text(gold, "theorem", "solution")
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_'.]*", theorem):
             bad_data(f"the gold answer's 'theorem' is {theorem!r}; it must be a name")
-        text, fault = fenced(proof)
+        text, fault = check_lean_source(proof)
         if fault:
             return Score(0.0, fault)
-        statement = f"def Judged.statement : Prop :=\n  {given(gold, 'statement')}\n"
-        trusted = f"{header}\n{given(gold, 'definitions', '')}\n{statement}"
+        statement = f"def Judged.statement : Prop :=\n  {gold_text(gold, 'statement')}\n"
+        trusted = f"{header}\n{gold_text(gold, 'definitions', '')}\n{statement}"
         outcome = self._compile("Goal", trusted, {})
-        settled(outcome, "the statement", blamed=False)
+        score_unfinished(outcome, "the statement", blamed=False)
         if not outcome.passed:
-            bad_data(f"the statement does not compile: {message(outcome.said)}")
+            bad_data(f"the statement does not compile: {message(outcome.all_output)}")
         files = dict(outcome.files)
         prefix = f"import Goal\n{header}\n"
         outcome = self._compile("Candidate", prefix + text + "\n", files)
-        if score := settled(outcome, "the proof"):
+        if score := score_unfinished(outcome, "the proof"):
             return score
         if not outcome.passed:
-            return Score(0.0, f"rejected: {message(outcome.said, prefix.count(chr(10)))}")
+            return Score(0.0, f"rejected: {message(outcome.all_output, prefix.count(chr(10)))}")
         files |= outcome.files
         outcome = self._compile("Check", _CHECK.format(theorem), files)
-        if score := settled(outcome, "the comparison with the statement"):
+        if score := score_unfinished(outcome, "the comparison with the statement"):
             return score
         if not outcome.passed:
-            return Score(0.0, f"wrong: {theorem} does not prove the statement: {message(outcome.said)}")
-        assumed = axioms(outcome.output)
-        allowed = names(gold, "axioms") if "axioms" in gold else STANDARD
+            return Score(0.0, f"wrong: {theorem} does not prove the statement: {message(outcome.all_output)}")
+        assumed = parse_axioms(outcome.output)
+        allowed = gold_names(gold, "axioms") if "axioms" in gold else STANDARD_AXIOMS
         if refused := [name for name in assumed if name not in allowed]:
             return Score(0.0, f"wrong: the proof rests on {', '.join(refused)}, which is not allowed")
         return Score(1.0, "proved" if not assumed else f"proved from {', '.join(assumed)}")
 
-    def _compile(self, name: str, source: str, files: Mapping[str, bytes]) -> Outcome:
+    def _compile(self, name: str, source: str, files: Mapping[str, bytes]) -> CheckerResult:
         found = _toolchain(self.project, self.tools)
         command = [found.lean, "-o", f"{name}.olean", f"{name}.lean"]
         whole = {**files, f"{name}.lean": source.encode(errors="replace")}
-        return run(command, whole, self.limits, [f"{name}.olean"], {"LEAN_PATH": found.path}, found.folders)
+        return run_checker(command, whole, self.limits, [f"{name}.olean"], {"LEAN_PATH": found.path}, found.folders)
 
 
 class _Toolchain(NamedTuple):
@@ -124,7 +124,7 @@ def _is_below(folder: str, above: str) -> bool:
 
 
 def _said(command: list[str], folder: str, tools: tuple[str, ...]) -> str:
-    program = installed(command[0], tools) or command[0]
+    program = find_checker(command[0], tools) or command[0]
     return subprocess.run(
         [program, *command[1:]], cwd=folder or None, check=True, capture_output=True, text=True, timeout=60
     ).stdout.strip()
@@ -149,7 +149,7 @@ _OUTSIDE = re.compile(r'/-|--[^\n]*|"(?:[^"\\]|\\.)*(?:"|\\?\Z)', re.DOTALL)  # 
 _INSIDE = re.compile(r"/-|-/")
 
 
-def fenced(source: str) -> tuple[str, str]:
+def check_lean_source(source: str) -> tuple[str, str]:
     """The proof with its comments blanked, so that nothing hides in one; and why it is refused, or nothing."""
     kept: list[str] = []
     depth = at = 0
@@ -184,18 +184,18 @@ def message(output: str, prefix: int = 0) -> str:
     """The first error Lean reported, its line counted from the start of the proof."""
     found = _ERROR.search(output)
     if not found:
-        return shortened(output) or "no message"
+        return shorten_message(output) or "no message"
     said = _NEXT.split(output[found.end() :])[0]
-    return f"line {int(found[1]) - prefix}, column {found[2]}: {shortened(said)}"
+    return f"line {int(found[1]) - prefix}, column {found[2]}: {shorten_message(said)}"
 
 
 _AXIOMS = re.compile(r"'Judged\.verdict' (?:(does not depend on any axioms)|depends on axioms: \[([^\]]*)\])")
 
 
-def axioms(output: str) -> tuple[str, ...]:
+def parse_axioms(output: str) -> tuple[str, ...]:
     """What #print axioms lists."""
     found = _AXIOMS.findall(output)
     if len(found) != 1:
-        raise Undecided(f"crashed: #print axioms cannot be read: {shortened(output)}")
+        raise CheckerFailed(f"crashed: #print axioms cannot be read: {shorten_message(output)}")
     none, listed = found[0]
     return () if none else tuple(name.strip() for name in listed.split(","))

@@ -15,10 +15,10 @@ from typing import Any
 
 from ponder.trust import names_code
 from ponder.types import Score
-from ponder.verify.proof.process import bounds, missing, run
-from ponder.verify.proof.scorer import ProofScorer, Undecided, given, names, settled, shortened
-from ponder.verify.sandbox import Limits
-from ponder.verify.scoring import bad_data, shown
+from ponder.verify.proof.process import checker_limits, missing_checker, run_checker
+from ponder.verify.proof.scorer import ProofScorer, CheckerFailed, gold_text, gold_names, score_unfinished, shorten_message
+from ponder.verify.sandbox import SandboxLimits
+from ponder.verify.scoring import bad_data, repr_for_reason
 
 _VERIFY = ("metamath", "set scroll continuous", 'read "judged.mm"', "verify proof *", "exit")
 _LABEL = re.compile(r"[A-Za-z0-9._-]+")
@@ -26,7 +26,7 @@ _SYMBOL = re.compile(r"[!-#%-~]+")  # printable, no dollar sign
 _ENDS = {"$p": "$=", "$=": "$.", "$e": "$.", "$d": "$."}
 
 
-class Malformed(Exception):
+class MalformedMetamath(Exception):
     """Why a text is no proof."""
 
 
@@ -45,33 +45,33 @@ class Metamath(ProofScorer):
     """
 
     database: str = ""
-    limits: Limits = bounds(20)
+    limits: SandboxLimits = checker_limits(20)
     # its folder where that is outside /usr
     tools: tuple[str, ...] = field(default=(), metadata=names_code())
 
-    def ready(self) -> str:
-        return missing("Metamath", ("metamath",), "try apt-get install metamath", self.tools)
+    def missing_tools(self) -> str:
+        return missing_checker("Metamath", ("metamath",), "try apt-get install metamath", self.tools)
 
-    def check(self, proof: str, gold: Mapping[str, Any]) -> Score:
-        theorem, statement = given(gold, "theorem", "solution"), given(gold, "statement").split()
-        database = given(gold, "database") if "database" in gold or not self.database else _read(self.database)
+    def check_proof(self, proof: str, gold: Mapping[str, Any]) -> Score:
+        theorem, statement = gold_text(gold, "theorem", "solution"), gold_text(gold, "statement").split()
+        database = gold_text(gold, "database") if "database" in gold or not self.database else _read(self.database)
         try:
-            lemmas, claimed, steps = parts(proof, theorem)
-        except Malformed as fault:
+            lemmas, claimed, steps = split_proof(proof, theorem)
+        except MalformedMetamath as fault:
             return Score(0.0, f"malformed: {fault}")
         if claimed is not None and claimed != statement:
-            return Score(0.0, f"wrong: {theorem} states {shortened(' '.join(claimed))}")
+            return Score(0.0, f"wrong: {theorem} states {shorten_message(' '.join(claimed))}")
         premises, claim = _premises(gold), [theorem, "$p", *statement]
         _vouch(database, theorem, " ".join([*premises, *claim]), self.limits, self.tools)
         closing = [*premises, *claim, "$=", *steps, "$."]
         source = "\n".join([database, *_lines(lemmas), "${", *_lines(closing), "$}", ""])
-        outcome = run(_VERIFY, {"judged.mm": source.encode()}, self.limits, tools=self.tools)
-        if score := settled(outcome, "the proof"):
+        outcome = run_checker(_VERIFY, {"judged.mm": source.encode()}, self.limits, tools=self.tools)
+        if score := score_unfinished(outcome, "the proof"):
             return score
-        return verdict(outcome.output)
+        return read_metamath_output(outcome.output)
 
 
-def parts(proof: str, theorem: str) -> tuple[list[str], list[str] | None, list[str]]:
+def split_proof(proof: str, theorem: str) -> tuple[list[str], list[str] | None, list[str]]:
     """Tokens of the lemmas, the statement the theorem claims (None: only its proof is given), and its proof."""
     tokens = list(_tokens(proof))
     if not any(token.startswith("$") for token in tokens):
@@ -83,7 +83,7 @@ def parts(proof: str, theorem: str) -> tuple[list[str], list[str] | None, list[s
         if token in ("${", "$}"):
             depth += 1 if token == "${" else -1
             if depth < 0:
-                raise Malformed("a $} without its ${")
+                raise MalformedMetamath("a $} without its ${")
             lemmas.append(token)
             at += 1
         elif token == "$d":
@@ -96,16 +96,16 @@ def parts(proof: str, theorem: str) -> tuple[list[str], list[str] | None, list[s
                 return _last(tokens, at, end, depth, lemmas)
             lemmas += tokens[at:end]
             at = end
-    raise Malformed(f"nothing is labelled {theorem}")
+    raise MalformedMetamath(f"nothing is labelled {theorem}")
 
 
 def _last(
     tokens: list[str], at: int, end: int, depth: int, lemmas: list[str]
 ) -> tuple[list[str], list[str] | None, list[str]]:
     if depth or tokens[at + 1] != "$p":
-        raise Malformed(f"{tokens[at]} must be a $p outside of any ${{ $}}: its hypotheses are given")
+        raise MalformedMetamath(f"{tokens[at]} must be a $p outside of any ${{ $}}: its hypotheses are given")
     if end < len(tokens):
-        raise Malformed(f"something stands after {tokens[at]}")
+        raise MalformedMetamath(f"something stands after {tokens[at]}")
     middle = tokens.index("$=", at)
     return lemmas, tokens[at + 2 : middle], _steps(tokens[middle + 1 : end - 1])
 
@@ -114,8 +114,8 @@ def _labelled(tokens: list[str], at: int, depth: int) -> int:
     """The end of a labelled statement that begins here."""
     kind = tokens[at + 1] if at + 1 < len(tokens) else ""
     if not _LABEL.fullmatch(tokens[at]) or kind not in ("$p", "$e"):
-        raise Malformed(
-            f"{shown(tokens[at])} {shown(kind)}: a proof may hold only $p, $e and $d, and ${{ $}} around them"
+        raise MalformedMetamath(
+            f"{repr_for_reason(tokens[at])} {repr_for_reason(kind)}: a proof may hold only $p, $e and $d, and ${{ $}} around them"
         )
     return _span(tokens, at + 1, depth)
 
@@ -124,14 +124,14 @@ def _span(tokens: list[str], at: int, depth: int) -> int:
     """The end of the statement whose keyword stands here, its symbols looked at one by one."""
     keyword = tokens[at]
     if keyword in ("$e", "$d") and depth == 0:
-        raise Malformed(f"{keyword} outside of ${{ $}} would change the statement")
+        raise MalformedMetamath(f"{keyword} outside of ${{ $}} would change the statement")
     end = at + 1
     while end < len(tokens) and tokens[end] != _ENDS[keyword]:
         if not _SYMBOL.fullmatch(tokens[end]):
-            raise Malformed(f"{shown(tokens[end])} inside of {keyword}")
+            raise MalformedMetamath(f"{repr_for_reason(tokens[end])} inside of {keyword}")
         end += 1
     if end == len(tokens):
-        raise Malformed(f"{keyword} without its {_ENDS[keyword]}")
+        raise MalformedMetamath(f"{keyword} without its {_ENDS[keyword]}")
     if keyword == "$=":
         _steps(tokens[at + 1 : end])
     return _span(tokens, end, depth) if keyword == "$p" else end + 1
@@ -142,9 +142,9 @@ def _steps(tokens: list[str]) -> list[str]:
     compressed = tokens.index(")") if tokens[:1] == ["("] and ")" in tokens else 0
     for n, token in enumerate(tokens):
         if not (_LABEL.fullmatch(token) or (compressed and n in (0, compressed))):
-            raise Malformed("a step is left open" if "?" in token else f"{shown(token)} is no step of a proof")
+            raise MalformedMetamath("a step is left open" if "?" in token else f"{repr_for_reason(token)} is no step of a proof")
     if not tokens:
-        raise Malformed("an empty proof")
+        raise MalformedMetamath("an empty proof")
     return tokens
 
 
@@ -157,15 +157,15 @@ def _tokens(text: str) -> Iterator[str]:
         elif not commented:
             yield token
     if commented:
-        raise Malformed("a comment is never closed")
+        raise MalformedMetamath("a comment is never closed")
 
 
 def _premises(gold: Mapping[str, Any]) -> list[str]:
     """The trusted hypotheses and distinct variables, as tokens."""
     hypotheses = gold.get("hypotheses", {})
     if not isinstance(hypotheses, Mapping) or not all(isinstance(text, str) for text in hypotheses.values()):
-        bad_data(f"the gold answer's 'hypotheses' is {shown(hypotheses)}; it must map labels to statements")
-    tokens = [token for pair in names(gold, "distinct") for token in ("$d", *pair.split(), "$.")]
+        bad_data(f"the gold answer's 'hypotheses' is {repr_for_reason(hypotheses)}; it must map labels to statements")
+    tokens = [token for pair in gold_names(gold, "distinct") for token in ("$d", *pair.split(), "$.")]
     return tokens + [token for label, text in hypotheses.items() for token in (str(label), "$e", *text.split(), "$.")]
 
 
@@ -187,12 +187,12 @@ _READ = re.compile(r"^No errors were found\.", re.MULTILINE)
 _VERIFIED = re.compile(r"^All proofs in the database were verified in [0-9.]+ s\.$", re.MULTILINE)
 
 
-def verdict(output: str) -> Score:
+def read_metamath_output(output: str) -> Score:
     """What the program says. It echoes lines of the proof only below one that begins with a question mark."""
     if complaint := re.search(r"^(?:\?|Warning:)", output, re.MULTILINE):
         return Score(0.0, f"rejected: {message(output[complaint.start() :])}")
     if not (_READ.search(output) and _VERIFIED.search(output)):
-        raise Undecided(f"crashed: metamath's output cannot be read: {shortened(output[-500:])}")
+        raise CheckerFailed(f"crashed: metamath's output cannot be read: {shorten_message(output[-500:])}")
     return Score(1.0, "proved")
 
 
@@ -201,22 +201,22 @@ def message(complaint: str) -> str:
     said = _ERROR.sub("", complaint, count=1)
     if marked := _CARETS.search(said):
         said = said[marked.end() :]
-    return shortened(re.split(r"\n\n|\n\?|\nMM>|\n\.\.\.|Type\s\"SHOW", said.lstrip("?\n"))[0])
+    return shorten_message(re.split(r"\n\n|\n\?|\nMM>|\n\.\.\.|Type\s\"SHOW", said.lstrip("?\n"))[0])
 
 
 @lru_cache(maxsize=64)
-def _vouch(database: str, theorem: str, claim: str, limits: Limits, tools: tuple[str, ...]) -> None:
+def _vouch(database: str, theorem: str, claim: str, limits: SandboxLimits, tools: tuple[str, ...]) -> None:
     """See that the trusted part can be read, and lacks no proof but this one, so that no proof is blamed for it."""
     source = f"{database}\n${{ {claim} $= ? $. $}}\n"
-    outcome = run(_VERIFY, {"judged.mm": source.encode()}, limits, tools=tools)
-    settled(outcome, "the database", blamed=False)
+    outcome = run_checker(_VERIFY, {"judged.mm": source.encode()}, limits, tools=tools)
+    score_unfinished(outcome, "the database", blamed=False)
     complaint = re.search(r"^\?", outcome.output, re.MULTILINE)
     if complaint or not _READ.search(outcome.output):
         said = outcome.output[complaint.start() :] if complaint else outcome.output
         bad_data(f"the database or the statement is not accepted: {message(said)}")
     unproved = re.search(r"^Warning: .* not proved:([^?]*?)\nMM>", outcome.output, re.MULTILINE)
     if unproved is None or unproved[1].split() != [theorem]:
-        bad_data(f"the database leaves proofs open: {shortened(unproved[1] if unproved else outcome.output[-300:])}")
+        bad_data(f"the database leaves proofs open: {shorten_message(unproved[1] if unproved else outcome.output[-300:])}")
 
 
 @lru_cache(maxsize=4)

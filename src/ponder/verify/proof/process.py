@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from ponder.verify.sandbox import Limits, Ran, shared
+from ponder.verify.sandbox import SandboxLimits, Ran, shared_sandbox
 
 # How it went: it came to its end, used up what it may, did not get its time on a busy machine, or broke.
 Fate = Literal["ended", "timed out", "out of memory", "too much output", "starved", "crashed"]
@@ -27,37 +27,37 @@ _SIGNALS = {
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-def bounds(seconds: float, memory: int = 2 << 30) -> Limits:
+def checker_limits(seconds: float, memory: int = 2 << 30) -> SandboxLimits:
     """Limits of one process of a checker. By the clock it may take four times as long, on a machine with much to do."""
-    return Limits(seconds=seconds, wall=4 * seconds, memory=memory, disk=64 << 20, output=96 << 20)
+    return SandboxLimits(cpu_seconds=seconds, wall_seconds=4 * seconds, memory_bytes=memory, disk_bytes=64 << 20, output_bytes=96 << 20)
 
 
 @dataclass(frozen=True)
-class Outcome:
-    fate: Fate
-    code: int = -1  # the exit status, as a shell gives it
+class CheckerResult:
+    checker_status: Fate
+    exit_code: int = -1  # the exit status, as a shell gives it
     output: str = ""
     errors: str = ""  # what it wrote to standard error
     files: Mapping[str, bytes] = field(default_factory=dict)  # those asked for that were there
     detail: str = ""  # what the sandbox says where it is not "ended"
 
     @property
-    def said(self) -> str:
+    def all_output(self) -> str:
         return self.output + self.errors
 
     @property
     def passed(self) -> bool:
-        return self.fate == "ended" and self.code == 0
+        return self.checker_status == "ended" and self.exit_code == 0
 
 
-def run(
+def run_checker(
     command: Sequence[str],
     files: Mapping[str, bytes],
-    limits: Limits,
+    limits: SandboxLimits,
     keep: Sequence[str] = (),
     env: Mapping[str, str] = _NOTHING,
     tools: tuple[str, ...] = (),
-) -> Outcome:
+) -> CheckerResult:
     """Run one command among these files, in a jail, and bring back those named in `keep`.
 
     `tools`: folders outside /usr that the command, and what it needs, is found in.
@@ -73,16 +73,16 @@ def run(
         tar -cf - .output .errors {shlex.join(keep)} 2>/dev/null
         exit $code
     """
-    packed, ran = shared(limits, tools=tools).program(["/bin/sh", "-c", script], b"", files, limits)
-    if ran.end not in ("done", "raised") or ran.status is None:
-        return Outcome(_fate(ran, limits), detail=ran.why)
+    packed, ran = shared_sandbox(limits, tools=tools).run_program(["/bin/sh", "-c", script], b"", files, limits)
+    if ran.run_status not in ("done", "raised") or ran.exit_code is None:
+        return CheckerResult(_fate(ran, limits), detail=ran.description)
     found = _unpacked(packed)
     output, errors = (found.pop(name, b"") for name in (".output", ".errors"))
     if max(len(output), len(errors)) > _LONGEST_OUTPUT:
-        return Outcome("too much output", ran.status, detail=f"more than {_LONGEST_OUTPUT} bytes")
+        return CheckerResult("too much output", ran.exit_code, detail=f"more than {_LONGEST_OUTPUT} bytes")
     said = [text.decode(errors="replace") for text in (output, errors)]
-    fate = _fate(ran, limits, said[1]) if ran.status in _SIGNALS else "ended"
-    return Outcome(fate, ran.status, said[0], said[1], found, "" if fate == "ended" else f"exit status {ran.status}")
+    fate = _fate(ran, limits, said[1]) if ran.exit_code in _SIGNALS else "ended"
+    return CheckerResult(fate, ran.exit_code, said[0], said[1], found, "" if fate == "ended" else f"exit status {ran.exit_code}")
 
 
 def _unpacked(packed: bytes) -> dict[str, bytes]:
@@ -95,15 +95,15 @@ def _unpacked(packed: bytes) -> dict[str, bytes]:
         return {}
 
 
-def _fate(ran: Ran, limits: Limits, errors: str = "") -> Fate:
+def _fate(ran: Ran, limits: SandboxLimits, errors: str = "") -> Fate:
     """How a process was ended from outside."""
-    if ran.end in ("out of memory", "too much output"):
-        return ran.end
+    if ran.run_status in ("out of memory", "too much output"):
+        return ran.run_status
     if "out of memory" in errors.lower():
         return "out of memory"
-    if ran.seconds >= 0.9 * limits.seconds:
+    if ran.cpu_seconds >= 0.9 * limits.cpu_seconds:
         return "timed out"
-    return "starved" if ran.end == "timed out" else "crashed"
+    return "starved" if ran.run_status == "timed out" else "crashed"
 
 
 def _places(tools: Sequence[str]) -> str:
@@ -111,17 +111,17 @@ def _places(tools: Sequence[str]) -> str:
     return os.pathsep.join((*(f"{folder}/bin" for folder in tools), "/usr/local/bin", "/usr/bin", "/bin"))
 
 
-def installed(program: str, tools: Sequence[str] = ()) -> str:
+def find_checker(program: str, tools: Sequence[str] = ()) -> str:
     """Where the sandbox finds a program of this machine; empty where it does not."""
     return shutil.which(program, path=_places(tools)) or ""
 
 
-def missing(system: str, programs: Sequence[str], advice: str, tools: Sequence[str] = ()) -> str:
+def missing_checker(system: str, programs: Sequence[str], advice: str, tools: Sequence[str] = ()) -> str:
     """That a checker is not there, and what to do about it; empty where it is."""
     for folder in tools:
         if fault := _unfit(folder):
             return f"tools has {folder!r}, which {fault}; name the folder that {system}'s bin and lib lie in"
-    absent = [program for program in programs if not installed(program, tools)]
+    absent = [program for program in programs if not find_checker(program, tools)]
     if not absent:
         return ""
     listed, places = " and no ".join(absent), " or ".join(["/usr", *tools])

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ponder.types import Score, Trace
-from ponder.verify.answer import Found, after_thinking
-from ponder.verify.proof.process import Outcome
+from ponder.verify.answer import ExtractedAnswer, after_thinking
+from ponder.verify.proof.process import CheckerResult
 from ponder.verify.reading import read_one
-from ponder.verify.scoring import TextScorer, bad_data, shown
+from ponder.verify.scoring import TextScorer, bad_data, repr_for_reason
 
-LONGEST = 50_000  # characters of a proof
+MAX_PROOF_CHARS = 50_000  # characters of a proof
 _LONGEST_MESSAGE = 1_000  # characters of a checker's message, as feedback
 
 
-class Undecided(Exception):
+class CheckerFailed(Exception):
     """The checker itself failed: nothing is known about the proof."""
 
 
@@ -34,41 +34,41 @@ class ProofScorer(TextScorer):
     async def __call__(self, trace: Trace, steps: Sequence[int]) -> list[Score]:
         """In threads, since each waits for processes of its own."""
         texts, gold = [trace.text(step) for step in steps], trace.problem.answer
-        return await asyncio.gather(*(asyncio.to_thread(self.judge, text, gold) for text in texts))
+        return await asyncio.gather(*(asyncio.to_thread(self.grade, text, gold) for text in texts))
 
-    def verdict(self, text: str, gold: Any) -> Score:
-        if absent := self.ready():
+    def verify(self, text: str, gold: Any) -> Score:
+        if absent := self.missing_tools():
             return Score(None, absent)
         if not isinstance(gold, Mapping):
-            bad_data(f"the gold answer {shown(gold)} is not a mapping that holds the statement")
+            bad_data(f"the gold answer {repr_for_reason(gold)} is not a mapping that holds the statement")
         found = proof_in(text)
         if found.answer is None:
             return Score(0.0, found.reason)
         try:
-            return self.check(found.answer, gold)
-        except Undecided as fault:  # the sandbox has run it again already, where a worker died
+            return self.check_proof(found.answer, gold)
+        except CheckerFailed as fault:  # the sandbox has run it again already, where a worker died
             return Score(None, str(fault))
 
-    def ready(self) -> str:
+    def missing_tools(self) -> str:
         """Why nothing can be judged here, and what to install; empty where the checker is there."""
         raise NotImplementedError(f"{type(self).__name__} must say whether its checker is installed")
 
-    def check(self, proof: str, gold: Mapping[str, Any]) -> Score:
+    def check_proof(self, proof: str, gold: Mapping[str, Any]) -> Score:
         """One proof, as it was written, against the trusted statement."""
         raise NotImplementedError(f"{type(self).__name__} must say how to check a proof")
 
 
-def proof_in(text: str) -> Found:
+def proof_in(text: str) -> ExtractedAnswer:
     """The one proof a completion gives."""
-    found = read_one(text, ("tag",), LONGEST)
+    found = read_one(text, ("tag",), MAX_PROOF_CHARS)
     if found.reason != "no answer":
         return found
     blocks = _blocks(after_thinking(text) or "")
     if len(blocks) != 1:
-        return Found(None, "several answers" if blocks else "no answer")
-    if len(blocks[0]) > LONGEST:
-        return Found(None, "too long")
-    return Found(blocks[0]) if blocks[0].strip() else Found(None, "no answer")
+        return ExtractedAnswer(None, "several answers" if blocks else "no answer")
+    if len(blocks[0]) > MAX_PROOF_CHARS:
+        return ExtractedAnswer(None, "too long")
+    return ExtractedAnswer(blocks[0]) if blocks[0].strip() else ExtractedAnswer(None, "no answer")
 
 
 def _blocks(said: str) -> list[str]:
@@ -86,32 +86,32 @@ def _blocks(said: str) -> list[str]:
     return blocks
 
 
-def given(gold: Mapping[str, Any], key: str, default: str | None = None) -> str:
+def gold_text(gold: Mapping[str, Any], key: str, default: str | None = None) -> str:
     """A text of the gold answer."""
     value = gold.get(key, default)
     if not isinstance(value, str) or (default is None and not value.strip()):
-        bad_data(f"the gold answer's {key!r} is {shown(value)}; it must be a text")
+        bad_data(f"the gold answer's {key!r} is {repr_for_reason(value)}; it must be a text")
     return value
 
 
-def names(gold: Mapping[str, Any], key: str) -> tuple[str, ...]:
+def gold_names(gold: Mapping[str, Any], key: str) -> tuple[str, ...]:
     """A list of names in the gold answer; none where it is absent."""
     value = gold.get(key, ())
     if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
-        bad_data(f"the gold answer's {key!r} is {shown(value)}; it must be a list of names")
+        bad_data(f"the gold answer's {key!r} is {repr_for_reason(value)}; it must be a list of names")
     return tuple(value)
 
 
-def settled(outcome: Outcome, what: str, blamed: bool = True) -> Score | None:
+def score_unfinished(outcome: CheckerResult, what: str, blamed: bool = True) -> Score | None:
     """None where a process came to its end; else the score, or `Undecided` where the proof is not to blame."""
-    if outcome.fate == "ended":
+    if outcome.checker_status == "ended":
         return None
-    if outcome.fate not in ("starved", "crashed") and blamed:
-        return Score(0.0, f"{outcome.fate}: {what} used all that it may")
-    raise Undecided(f"{outcome.fate}: {what} did not come to its end ({outcome.detail})")
+    if outcome.checker_status not in ("starved", "crashed") and blamed:
+        return Score(0.0, f"{outcome.checker_status}: {what} used all that it may")
+    raise CheckerFailed(f"{outcome.checker_status}: {what} did not come to its end ({outcome.detail})")
 
 
-def shortened(message: str) -> str:
+def shorten_message(message: str) -> str:
     """A checker's message without trailing blanks, cut where it is long."""
     message = "\n".join(line.rstrip() for line in message.strip().splitlines())
     return message if len(message) <= _LONGEST_MESSAGE else message[:_LONGEST_MESSAGE] + "..."

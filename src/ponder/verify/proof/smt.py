@@ -16,10 +16,10 @@ from types import MappingProxyType
 from typing import Any
 
 from ponder.types import Score
-from ponder.verify.proof.process import bounds
-from ponder.verify.proof.scorer import ProofScorer, Undecided, given, shortened
-from ponder.verify.sandbox import Limits, Sandbox
-from ponder.verify.scoring import bad_data, shown
+from ponder.verify.proof.process import checker_limits
+from ponder.verify.proof.scorer import ProofScorer, CheckerFailed, gold_text, shorten_message
+from ponder.verify.sandbox import SandboxLimits, Sandbox
+from ponder.verify.scoring import bad_data, repr_for_reason
 
 Tree = str | list[Any]  # an atom, or a list of trees
 
@@ -33,25 +33,25 @@ _OPERATORS = frozenset(
 )  # fmt: skip
 
 
-class Malformed(Exception):
+class MalformedSmt(Exception):
     """Why a text is not what was asked for."""
 
 
 @dataclass(frozen=True)
 class _Z3(ProofScorer):
-    limits: Limits = bounds(10)
+    limits: SandboxLimits = checker_limits(10)
 
-    def ready(self) -> str:
+    def missing_tools(self) -> str:
         return "" if find_spec("z3") else "Z3 is not installed: try pip install z3-solver"
 
     def ask(self, script: str) -> list[str]:
         """Lines of Z3's answer to a script, the first of which is `sat`, `unsat` or a complaint."""
-        ran = _jail(self.limits).script(_PROGRAM, script)
+        ran = _jail(self.limits).run_script(_PROGRAM, script)
         lines = ran.stdout.strip().splitlines() or [""]
-        if ran.end != "done":
-            raise Undecided(f"{ran.end}: Z3 did not come to an answer: {shortened(ran.detail)}")
+        if ran.run_status != "done":
+            raise CheckerFailed(f"{ran.run_status}: Z3 did not come to an answer: {shorten_message(ran.detail)}")
         if lines[0] in ("unknown", "timeout", ""):
-            raise Undecided("unknown: Z3 cannot decide it")
+            raise CheckerFailed("unknown: Z3 cannot decide it")
         return lines
 
 
@@ -66,7 +66,7 @@ except z3.Z3Exception as error:
 
 
 @lru_cache(maxsize=8)
-def _jail(limits: Limits) -> Sandbox:
+def _jail(limits: SandboxLimits) -> Sandbox:
     return Sandbox(limits=limits, preload=("z3",))
 
 
@@ -78,17 +78,17 @@ class Satisfies(_Z3):
     The code block gives each declared constant one value: lines such as `x = -3`, `y = 1/2`, `p = true`, `b = 12`.
     """
 
-    def check(self, proof: str, gold: Mapping[str, Any]) -> Score:
-        formula = given(gold, "formula")
-        sorts = declared(trusted(formula))
+    def check_proof(self, proof: str, gold: Mapping[str, Any]) -> Score:
+        formula = gold_text(gold, "formula")
+        sorts = declared_sorts(parse_trusted_sexprs(formula))
         try:
             values = assigned(proof, sorts)
-        except Malformed as fault:
+        except MalformedSmt as fault:
             return Score(0.0, f"malformed: {fault}")
         equations = "\n".join(f"(assert (= {name} {value}))" for name, value in values.items())
         answer = self.ask(f"{formula}\n{equations}\n(check-sat)\n")[0]
         if answer not in ("sat", "unsat"):
-            bad_data(f"Z3 does not accept the formula: {shortened(answer)}")
+            bad_data(f"Z3 does not accept the formula: {shorten_message(answer)}")
         return Score(1.0, "right") if answer == "sat" else Score(0.0, "wrong: the formula does not hold")
 
 
@@ -101,20 +101,20 @@ class Invariant(_Z3):
     The code block gives one formula over the state, of Boolean and arithmetic operators: `(and (>= x 0) (< x n))`.
     """
 
-    def check(self, proof: str, gold: Mapping[str, Any]) -> Score:
+    def check_proof(self, proof: str, gold: Mapping[str, Any]) -> Score:
         state = gold.get("state")
         if not isinstance(state, Mapping) or not all(_NAME.fullmatch(str(name)) for name in state):
-            bad_data(f"the gold answer's 'state' is {shown(state)}; it must map names to sorts")
-        initial, step, safe = (given(gold, key) for key in ("initial", "step", "safe"))
-        trusted(f"{initial} {step} {safe}")
+            bad_data(f"the gold answer's 'state' is {repr_for_reason(state)}; it must map names to sorts")
+        initial, step, safe = (gold_text(gold, key) for key in ("initial", "step", "safe"))
+        parse_trusted_sexprs(f"{initial} {step} {safe}")
         try:
             claim = formula_over(proof, frozenset(state))
-        except Malformed as fault:
+        except MalformedSmt as fault:
             return Score(0.0, f"malformed: {fault}")
         for part in (initial, step, safe):
             if (said := self._ask(state, f"(assert {part})")[0]) not in ("sat", "unsat"):
-                bad_data(f"Z3 does not accept the gold formula {shown(part)}: {shortened(said)}")
-        here, after = written(claim), written(claim, {name: f"{name}.next" for name in state})
+                bad_data(f"Z3 does not accept the gold formula {repr_for_reason(part)}: {shorten_message(said)}")
+        here, after = to_smtlib(claim), to_smtlib(claim, {name: f"{name}.next" for name in state})
         for what, query in {
             "it does not hold at the start": f"(assert {initial}) (assert (not {here}))",
             "a step does not keep it": f"(assert {here}) (assert {step}) (assert (not {after}))",
@@ -128,9 +128,9 @@ class Invariant(_Z3):
         """Empty where there is none."""
         verdict = self._ask(state, query)[0]
         if verdict != "sat":
-            return "" if verdict == "unsat" else shortened(verdict)
+            return "" if verdict == "unsat" else shorten_message(verdict)
         symbols = " ".join(f"{name} {name}.next" for name in state)
-        return shortened(" ".join(self._ask(state, query, f"(get-value ({symbols}))")[1:]))
+        return shorten_message(" ".join(self._ask(state, query, f"(get-value ({symbols}))")[1:]))
 
     def _ask(self, state: Mapping[str, Any], query: str, more: str = "") -> list[str]:
         sorts = {each: sort for name, sort in state.items() for each in (str(name), f"{name}.next")}
@@ -138,35 +138,35 @@ class Invariant(_Z3):
         return self.ask(f"{consts}\n{query}\n(check-sat)\n{more}\n")
 
 
-def trees(text: str) -> list[Tree]:
+def parse_sexprs(text: str) -> list[Tree]:
     """S-expressions; atoms as they are written."""
     stack: list[list[Tree]] = [[]]
     at = 0
     for token in _TOKEN.finditer(text):
         if text[at : token.start()].strip():
-            raise Malformed(f"{shown(text[at : token.start()].strip())} is no symbol")
+            raise MalformedSmt(f"{repr_for_reason(text[at : token.start()].strip())} is no symbol")
         at = token.end()
         if token[0] == "(":
             stack.append([])
         elif token[0] == ")":
             if len(stack) == 1:
-                raise Malformed("a ) without its (")
+                raise MalformedSmt("a ) without its (")
             closed = stack.pop()
             stack[-1].append(closed)
         elif not token[0].startswith(";"):
             stack[-1].append(token[0])
         if len(stack) > _DEEPEST:
-            raise Malformed("too deep")
+            raise MalformedSmt("too deep")
     if text[at:].strip() or len(stack) > 1:
-        raise Malformed("a ( without its )")
+        raise MalformedSmt("a ( without its )")
     return stack[0]
 
 
-def trusted(text: str) -> list[Tree]:
+def parse_trusted_sexprs(text: str) -> list[Tree]:
     """The problem's own formulas: readable, and without quantifiers."""
     try:
-        found = trees(text)
-    except Malformed as fault:
+        found = parse_sexprs(text)
+    except MalformedSmt as fault:
         bad_data(f"the gold formula cannot be read: {fault}")
     for atom in _atoms(found):
         if atom in ("forall", "exists"):
@@ -174,17 +174,17 @@ def trusted(text: str) -> list[Tree]:
     return found
 
 
-def declared(commands: list[Tree]) -> dict[str, str]:
+def declared_sorts(commands: list[Tree]) -> dict[str, str]:
     """The constants of a formula and their sorts."""
     sorts: dict[str, str] = {}
     for command in commands:
         match command:
             case ["declare-const", str(name), sort] | ["declare-fun", str(name), [], sort]:
-                sorts[name] = written(sort)
+                sorts[name] = to_smtlib(sort)
             case ["assert", _] | ["set-logic", _] | ["set-info", *_]:
                 pass
             case _:
-                bad_data(f"the gold formula says {shown(written(command))}; give declarations of constants and asserts")
+                bad_data(f"the gold formula says {repr_for_reason(to_smtlib(command))}; give declarations of constants and asserts")
     return sorts
 
 
@@ -194,12 +194,12 @@ def assigned(text: str, sorts: Mapping[str, str]) -> dict[str, str]:
     for line in filter(None, (line.strip() for line in text.splitlines())):
         name, equals, value = (part.strip() for part in line.partition("="))
         if not equals or name not in sorts:
-            raise Malformed(f"{shown(line)} gives no value to a constant of the formula")
+            raise MalformedSmt(f"{repr_for_reason(line)} gives no value to a constant of the formula")
         if name in values:
-            raise Malformed(f"{name} has two values")
+            raise MalformedSmt(f"{name} has two values")
         values[name] = _literal(value, sorts[name])
     if missing := [name for name in sorts if name not in values]:
-        raise Malformed(f"{missing[0]} has no value")
+        raise MalformedSmt(f"{missing[0]} has no value")
     return values
 
 
@@ -217,7 +217,7 @@ def _literal(value: str, sort: str) -> str:
         return f"(/ {_number(exact.numerator)} {exact.denominator})"
     if bits and re.fullmatch(r"[0-9]{1,200}", value) and int(value) < 1 << int(bits[1]):
         return f"(_ bv{int(value)} {bits[1]})"
-    raise Malformed(f"{shown(value)} is no {sort}")
+    raise MalformedSmt(f"{repr_for_reason(value)} is no {sort}")
 
 
 def _number(value: int) -> str:
@@ -226,12 +226,12 @@ def _number(value: int) -> str:
 
 def formula_over(text: str, names: frozenset[str]) -> Tree:
     """One formula of these names, numbers and known operators."""
-    found = trees(text)
+    found = parse_sexprs(text)
     if len(found) != 1:
-        raise Malformed("several formulas" if found else "no formula")
+        raise MalformedSmt("several formulas" if found else "no formula")
     for atom in _atoms(found):
         if atom not in names and atom not in _OPERATORS and not _NUMERAL.fullmatch(atom):
-            raise Malformed(f"{shown(atom)} is neither of the state, nor a number, nor an operator")
+            raise MalformedSmt(f"{repr_for_reason(atom)} is neither of the state, nor a number, nor an operator")
     return found[0]
 
 
@@ -243,8 +243,8 @@ def _atoms(tree: Tree) -> Iterator[str]:
             yield from _atoms(part)
 
 
-def written(tree: Tree, renamed: Mapping[str, str] = MappingProxyType({})) -> str:
+def to_smtlib(tree: Tree, renamed: Mapping[str, str] = MappingProxyType({})) -> str:
     """A tree as text, with some atoms under other names."""
     if isinstance(tree, str):
         return renamed.get(tree, tree)
-    return "(" + " ".join(written(part, renamed) for part in tree) + ")"
+    return "(" + " ".join(to_smtlib(part, renamed) for part in tree) + ")"

@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 
 
-class Text(NamedTuple):
+class CoqSource(NamedTuple):
     source: str  # with every comment blanked, lines where they were
     fault: str  # why it is refused; empty if it is not
 
@@ -60,20 +60,20 @@ _EDGES = r"(?:(?<![A-Za-z_])|(?<=[0-9]_))(?:{})(?![A-Za-z0-9_'])"
 _FENCES = {why: re.compile(_EDGES.format(words)) for why, words in _REFUSED.items()}
 
 
-def read(source: str, trusted: str = "") -> Text:
+def check_coq_source(source: str, trusted: str = "") -> CoqSource:
     """The text as Coq may see it, or why it may not. Words that the trusted part uses may be used in the proof."""
     if "\x00" in source:
-        return Text("", "malformed: a null character")
+        return CoqSource("", "malformed: a null character")
     stripped = without_comments(source)
     if stripped is None:
-        return Text("", "malformed: a comment is never closed")
+        return CoqSource("", "malformed: a comment is never closed")
     for why, fence in _FENCES.items():
         spoken = {_joined(word) for word in fence.findall(trusted)}
         found = next((word for word in fence.finditer(stripped) if _joined(word[0]) not in spoken), None)
         if found:
             line = stripped.count("\n", 0, found.start()) + 1
-            return Text("", f"refused: line {line}: {_joined(found[0])!r} {why}; leave it out")
-    return Text(stripped, "")
+            return CoqSource("", f"refused: line {line}: {_joined(found[0])!r} {why}; leave it out")
+    return CoqSource(stripped, "")
 
 
 def _joined(words: str) -> str:

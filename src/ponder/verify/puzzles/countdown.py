@@ -9,21 +9,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponder.types import Score
-from ponder.verify.answer import WORDED, Form, Found, after_thinking, extract, known_forms
-from ponder.verify.expression import LONGEST, evaluate
-from ponder.verify.numbers import parse, unwrap
-from ponder.verify.scoring import TextScorer, bad_data, shown
+from ponder.verify.answer import WORDED, AnswerForm, ExtractedAnswer, after_thinking, extract, known_forms
+from ponder.verify.expression import MAX_EXPRESSION_CHARS, evaluate_arithmetic
+from ponder.verify.numbers import parse_plain_number, strip_delimiters
+from ponder.verify.scoring import TextScorer, bad_data, repr_for_reason
 
 
 @dataclass(frozen=True)
-class Countdown(TextScorer):
+class CountdownVerifier(TextScorer):
     """1 where the expression equals the target and uses each given number once (`use_all=False`: at most once).
 
     The problem's answer is `{"numbers": [...], "target": t}`. Writing `3 * 4 + 2 = 14` is as good as `3 * 4 + 2`.
     """
 
     use_all: bool = True
-    forms: tuple[Form, ...] = ("tag", "boxed")
+    forms: tuple[AnswerForm, ...] = ("tag", "boxed")
 
     def __post_init__(self) -> None:
         known_forms(self.forms, WORDED)
@@ -32,44 +32,44 @@ class Countdown(TextScorer):
     def name(self) -> str:
         return "accuracy"
 
-    def verdict(self, text: str, gold: Any) -> Score:
-        numbers, target = self.given(gold)
+    def verify(self, text: str, gold: Any) -> Score:
+        numbers, target = self.numbers_and_target(gold)
         found = self._expression(text)
         if found.answer is None:
             return Score(0.0, found.reason)
         expression, equals, stated = _CODE.sub(r"\1", found.answer).partition("=")
-        result = evaluate(expression)
+        result = evaluate_arithmetic(expression)
         if result.value is None:
             return Score(0.0, result.reason)
-        if result.value != target or (equals and parse(stated).value != target):
+        if result.value != target or (equals and parse_plain_number(stated).value != target):
             return Score(0.0, "wrong")
-        given, used = Counter(numbers), Counter(result.used)
+        given, used = Counter(numbers), Counter(result.used_integers)
         if used - given:
             return Score(0.0, "uses a number that was not given, or one too often")
         if self.use_all and given - used:
             return Score(0.0, "leaves a number out")
         return Score(1.0, "right")
 
-    def given(self, gold: Any) -> tuple[list[int], int]:
+    def numbers_and_target(self, gold: Any) -> tuple[list[int], int]:
         """The numbers to use and the one to reach."""
         if not isinstance(gold, Mapping) or not {"numbers", "target"} <= gold.keys():
-            bad_data(f"the answer {shown(gold)} does not hold 'numbers' and 'target'")
+            bad_data(f"the answer {repr_for_reason(gold)} does not hold 'numbers' and 'target'")
         return _whole(gold["numbers"]), _whole([gold["target"]])[0]
 
-    def _expression(self, text: str) -> Found:
+    def _expression(self, text: str) -> ExtractedAnswer:
         found = extract(text, [form for form in self.forms if form != "bare"])
         if "bare" not in self.forms or found.reason != "no answer":
             return found
         # `extract` reads a bare equation for its right-hand side; here the left-hand side is what counts.
-        said = unwrap(after_thinking(text) or "")
-        return Found(said) if said and len(said) <= LONGEST and "\n" not in said else Found(None, "no answer")
+        said = strip_delimiters(after_thinking(text) or "")
+        return ExtractedAnswer(said) if said and len(said) <= MAX_EXPRESSION_CHARS and "\n" not in said else ExtractedAnswer(None, "no answer")
 
 
 @dataclass(frozen=True)
-class GameOf24(Countdown):
+class GameOf24(CountdownVerifier):
     """Countdown to 24. The problem's answer is the numbers alone: `[1, 1, 4, 6]` or `"1 1 4 6"`."""
 
-    def given(self, gold: Any) -> tuple[list[int], int]:
+    def numbers_and_target(self, gold: Any) -> tuple[list[int], int]:
         if isinstance(gold, Mapping):
             return super().given(gold)
         if isinstance(gold, str):
@@ -82,5 +82,5 @@ _CODE = re.compile(r"`([^`]*)`")
 
 def _whole(numbers: object) -> list[int]:
     if not isinstance(numbers, Sequence) or not numbers or not all(type(n) is int for n in numbers):
-        bad_data(f"{shown(numbers)} are not whole numbers")
+        bad_data(f"{repr_for_reason(numbers)} are not whole numbers")
     return list(numbers)

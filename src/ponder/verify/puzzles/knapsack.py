@@ -12,7 +12,7 @@ from typing import Any
 
 from ponder.types import Score
 from ponder.verify.reading import read_one
-from ponder.verify.scoring import TextScorer, bad_data, shown
+from ponder.verify.scoring import TextScorer, bad_data, repr_for_reason
 
 Amounts = tuple[Fraction, ...]
 
@@ -22,7 +22,7 @@ _NOTHING = re.compile(r"\[\s*\]|\{\s*\}|none|nothing", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Knapsack(TextScorer):
+class KnapsackVerifier(TextScorer):
     """1 where the chosen items fit and are worth as much as any choice; each item can be taken once.
 
     The problem's answer is `{"values": [...], "weights": [...], "capacity": c}`, with `"items"` (names) where the
@@ -30,15 +30,15 @@ class Knapsack(TextScorer):
     be solved here. `partial`: a choice that fits earns its share of the optimum, one that does not earns 0.
     """
 
-    partial: bool = False
+    partial_credit: bool = False
 
     @property
     def name(self) -> str:
         return "accuracy"
 
-    def verdict(self, text: str, gold: Any) -> Score:
+    def verify(self, text: str, gold: Any) -> Score:
         values, weights, capacity, names = _instance(gold)
-        best = _number(gold["optimum"]) if "optimum" in gold else optimum(values, weights, capacity)
+        best = _number(gold["optimum"]) if "optimum" in gold else optimal_value(values, weights, capacity)
         if best is None:
             bad_data(f"{len(values)} items are too many to solve here; give the problem an 'optimum'")
         found = read_one(text)
@@ -55,7 +55,7 @@ class Knapsack(TextScorer):
             bad_data(f"the optimum is given as {_plain(best)}, and a choice worth {_plain(value)} fits")
         if value == best:
             return Score(1.0, "right")
-        share = float(value / best) if self.partial else 0.0
+        share = float(value / best) if self.partial_credit else 0.0
         return Score(share, f"wrong: worth {_plain(value)} of {_plain(best)}")
 
 
@@ -73,7 +73,7 @@ def read_items(written: str, names: Sequence[str]) -> list[int] | None:
 
 
 @lru_cache(maxsize=1024)
-def optimum(values: Amounts, weights: Amounts, capacity: Fraction) -> Fraction | None:
+def optimal_value(values: Amounts, weights: Amounts, capacity: Fraction) -> Fraction | None:
     """The value of the best choice, by keeping only states that no lighter one beats (Nemhauser and Ullmann 1969).
 
     None where those become too many.
@@ -94,7 +94,7 @@ def optimum(values: Amounts, weights: Amounts, capacity: Fraction) -> Fraction |
 
 def _instance(gold: Any) -> tuple[Amounts, Amounts, Fraction, list[str]]:
     if not isinstance(gold, Mapping) or not {"values", "weights", "capacity"} <= gold.keys():
-        bad_data(f"{shown(gold)} does not hold 'values', 'weights' and 'capacity'")
+        bad_data(f"{repr_for_reason(gold)} does not hold 'values', 'weights' and 'capacity'")
     listed = gold["values"], gold["weights"]
     if not all(isinstance(amounts, Sequence) and not isinstance(amounts, str) for amounts in listed):
         bad_data("'values' and 'weights' must be lists of numbers")
@@ -111,7 +111,7 @@ def _number(value: object) -> Fraction:
     """Exact: a float counts as the decimal it is written as."""
     written = str(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else ""
     if not _AMOUNT.fullmatch(written):
-        bad_data(f"{shown(value)} is not a number from 0 up")
+        bad_data(f"{repr_for_reason(value)} is not a number from 0 up")
     return Fraction(written)
 
 

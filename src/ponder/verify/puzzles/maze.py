@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ponder.types import Score
 from ponder.verify.reading import read_one
-from ponder.verify.scoring import TextScorer, bad_data, shown
+from ponder.verify.scoring import TextScorer, bad_data, repr_for_reason
 
 MOVES = {"u": (-1, 0), "d": (1, 0), "l": (0, -1), "r": (0, 1)}
 _NAMES = {"up": "u", "down": "d", "left": "l", "right": "r", "north": "u", "south": "d", "west": "l", "east": "r",
@@ -19,7 +19,7 @@ _NAMES = {"up": "u", "down": "d", "left": "l", "right": "r", "north": "u", "sout
 _WORD = re.compile(r"[^\s,;\[\]()\"'>.-]+")
 _NUMBERED = re.compile(r"^[ \t]{0,8}[0-9]{1,4}[.)][ \t]", re.MULTILINE)
 
-LARGEST = 40_000  # cells of a maze
+MAX_MAZE_CELLS = 40_000  # cells of a maze
 
 
 class Cell(NamedTuple):
@@ -28,7 +28,7 @@ class Cell(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Maze(TextScorer):
+class MazeVerifier(TextScorer):
     """1 where the moves lead from S to G without meeting a wall; `shortest`: with no more moves than needed.
 
     The problem's answer is the maze as lines: `#` is a wall, `S` the start, `G` (or `E`) the goal, anything else is
@@ -41,9 +41,9 @@ class Maze(TextScorer):
     def name(self) -> str:
         return "accuracy"
 
-    def verdict(self, text: str, gold: Any) -> Score:
+    def verify(self, text: str, gold: Any) -> Score:
         lines, start, goal = _maze(gold)
-        least = distance(tuple(lines), start, goal)
+        least = shortest_path_length(tuple(lines), start, goal)
         if least is None:
             bad_data("no path leads from S to G")
         found = read_one(text)
@@ -80,7 +80,7 @@ def read_moves(written: str) -> list[str] | None:
 
 
 @lru_cache(maxsize=1024)
-def distance(lines: tuple[str, ...], start: Cell, goal: Cell) -> int | None:
+def shortest_path_length(lines: tuple[str, ...], start: Cell, goal: Cell) -> int | None:
     """Moves of a shortest path; None where there is none."""
     seen, edge = {start}, deque([(start, 0)])
     while edge:
@@ -103,9 +103,9 @@ def _wall(lines: Sequence[str], at: Cell) -> bool:
 def _maze(gold: Any) -> tuple[list[str], Cell, Cell]:
     lines = gold.splitlines() if isinstance(gold, str) else gold
     if not isinstance(lines, Sequence) or not lines or not all(isinstance(line, str) for line in lines):
-        bad_data(f"{shown(gold)} is not a maze as lines of text")
-    if sum(map(len, lines)) > LARGEST:
-        bad_data(f"a maze of more than {LARGEST} cells")
+        bad_data(f"{repr_for_reason(gold)} is not a maze as lines of text")
+    if sum(map(len, lines)) > MAX_MAZE_CELLS:
+        bad_data(f"a maze of more than {MAX_MAZE_CELLS} cells")
     where = {sign: [Cell(r, c) for r, line in enumerate(lines) for c, s in enumerate(line) if s in sign]
              for sign in ("S", "GE")}  # fmt: skip
     if len(where["S"]) != 1 or len(where["GE"]) != 1:

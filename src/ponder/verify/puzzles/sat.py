@@ -9,7 +9,7 @@ from typing import Any
 
 from ponder.types import Score
 from ponder.verify.reading import read_one
-from ponder.verify.scoring import TextScorer, bad_data, shown
+from ponder.verify.scoring import TextScorer, bad_data, repr_for_reason
 
 _UNSATISFIABLE = re.compile(r"unsat(?:isfiable)?\.?", re.IGNORECASE | re.ASCII)
 # "-3", "x3", "not x3", "~x3", "x3 = true", '"x3": false', "x3 is 0"
@@ -34,7 +34,7 @@ class Satisfiability(TextScorer):
     def name(self) -> str:
         return "accuracy"
 
-    def verdict(self, text: str, gold: Any) -> Score:
+    def verify(self, text: str, gold: Any) -> Score:
         clauses = _clauses(gold)
         satisfiable = gold.get("satisfiable", True) is not False
         found = read_one(text)
@@ -49,7 +49,7 @@ class Satisfiability(TextScorer):
             return Score(0.0, f"malformed: there is no variable {min(unknown)}")
         failed = next((clause for clause in clauses if not literals.intersection(clause)), None)
         if failed is not None:
-            return Score(0.0, f"wrong: clause {shown(list(failed))} is not satisfied")
+            return Score(0.0, f"wrong: clause {repr_for_reason(list(failed))} is not satisfied")
         if not satisfiable:
             bad_data("the formula is said to be unsatisfiable, and this assignment satisfies it")
         return Score(1.0, "right")
@@ -82,8 +82,8 @@ def read_literals(written: str) -> frozenset[int] | None:
 def _clauses(gold: Any) -> list[tuple[int, ...]]:
     clauses = gold.get("clauses") if isinstance(gold, Mapping) else None
     if not isinstance(clauses, Sequence) or not clauses:
-        bad_data(f"{shown(gold)} does not hold 'clauses'")
+        bad_data(f"{repr_for_reason(gold)} does not hold 'clauses'")
     for clause in clauses:
         if not isinstance(clause, Sequence) or not all(type(n) is int and n for n in clause):
-            bad_data(f"the clause {shown(clause)} is not a list of whole numbers other than 0")
+            bad_data(f"the clause {repr_for_reason(clause)} is not a list of whole numbers other than 0")
     return [tuple(clause) for clause in clauses]

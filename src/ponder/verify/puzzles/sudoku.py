@@ -11,7 +11,7 @@ from typing import Any
 from ponder.errors import UsageError
 from ponder.types import Score
 from ponder.verify.reading import read_one
-from ponder.verify.scoring import TextScorer, bad_data, shown
+from ponder.verify.scoring import TextScorer, bad_data, repr_for_reason
 
 Grid = list[list[int]]
 
@@ -19,7 +19,7 @@ _RULES = re.compile(r"[\s|,;\[\]+\-–─│┼═║╬]+")  # what people draw
 
 
 @dataclass(frozen=True)
-class Sudoku(TextScorer):
+class SudokuVerifier(TextScorer):
     """1 where every row, column and box holds each number once and every clue stands where it was.
 
     The problem's answer is the clues: a string of 81 (or 16, 256) signs with `.` or `0` for an empty cell, or rows
@@ -36,7 +36,7 @@ class Sudoku(TextScorer):
     def name(self) -> str:
         return "accuracy"
 
-    def verdict(self, text: str, gold: Any) -> Score:
+    def verify(self, text: str, gold: Any) -> Score:
         clues = self.clues(gold)
         found = read_one(text)
         if found.answer is None:
@@ -48,7 +48,7 @@ class Sudoku(TextScorer):
             for c, (cell, clue) in enumerate(zip(row, given, strict=True), 1):
                 if clue and cell != clue:
                     return Score(0.0, f"the clue {clue} in row {r}, column {c} was changed to {cell}")
-        fault = repeated(grid)
+        fault = repeated_digit(grid)
         return Score(0.0, f"wrong: {fault}") if fault else Score(1.0, "right")
 
     def clues(self, gold: Any) -> Grid:
@@ -58,11 +58,11 @@ class Sudoku(TextScorer):
         elif isinstance(gold, Sequence) and not isinstance(gold, str):
             cells = [cell for row in gold for cell in (row if isinstance(row, Sequence) else [row])]
         else:
-            bad_data(f"{shown(gold)} are no clues; give a string of signs or rows of numbers")
+            bad_data(f"{repr_for_reason(gold)} are no clues; give a string of signs or rows of numbers")
         if len(cells) != self.size**2 or not all(type(n) is int and 0 <= n <= self.size for n in cells):
             bad_data(f"the clues are not {self.size} x {self.size} numbers from 0 to {self.size}")
         grid = _rows(cells, self.size)
-        if fault := repeated(grid):
+        if fault := repeated_digit(grid):
             bad_data(f"the clues contradict each other: {fault}")
         return grid
 
@@ -78,7 +78,7 @@ def read_grid(written: str, size: int) -> Grid | None:
     return _rows(numbers, size) if max(numbers) <= size else None
 
 
-def repeated(grid: Grid) -> str:
+def repeated_digit(grid: Grid) -> str:
     """Where a number stands twice in a row, column or box; empty if nowhere. Zeros are empty cells."""
     side = math.isqrt(len(grid))
     seen: set[tuple[str, int, int]] = set()

@@ -10,16 +10,16 @@ from typing import Any
 
 from ponder.types import Score
 from ponder.verify.reading import read_one
-from ponder.verify.scoring import TextScorer, bad_data, shown
+from ponder.verify.scoring import TextScorer, bad_data, repr_for_reason
 
-LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
+WINNING_LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
 _OTHER = {"X": "O", "O": "X"}
 _SIGNS = {"X": "X", "x": "X", "O": "O", "o": "O", ".": ".", "_": ".", "-": ".", " ": "."}
 _OUTCOME = {1: "wins", 0: "draws", -1: "loses"}
 
 
 @dataclass(frozen=True)
-class TicTacToe(TextScorer):
+class TicTacToeVerifier(TextScorer):
     """1 where the move keeps the best outcome the position allows; `optimal=False`: where it is legal.
 
     The problem's answer is the board, nine signs X, O and `.` row by row (a string, or `{"board": ..., "turn": "O"}`;
@@ -32,7 +32,7 @@ class TicTacToe(TextScorer):
     def name(self) -> str:
         return "accuracy"
 
-    def verdict(self, text: str, gold: Any) -> Score:
+    def verify(self, text: str, gold: Any) -> Score:
         board, turn = _position(gold)
         found = read_one(text)
         if found.answer is None:
@@ -44,7 +44,7 @@ class TicTacToe(TextScorer):
             return Score(0.0, f"illegal: cell {cell + 1} is taken")
         if not self.optimal:
             return Score(1.0, "legal")
-        got, best = -outcome(_played(board, cell, turn), _OTHER[turn]), outcome(board, turn)
+        got, best = -minimax_outcome(_played(board, cell, turn), _OTHER[turn]), minimax_outcome(board, turn)
         return Score(1.0, "right") if got == best else Score(0.0, f"wrong: {_OUTCOME[got]} where {turn} {_could(best)}")
 
 
@@ -63,16 +63,16 @@ def read_cell(written: str) -> int | None:
 
 
 @cache  # at most 5,478 positions
-def outcome(board: str, turn: str) -> int:
+def minimax_outcome(board: str, turn: str) -> int:
     """What the player to move can reach against best play: 1 a win, 0 a draw, -1 a loss."""
-    if won(board, _OTHER[turn]):
+    if has_won(board, _OTHER[turn]):
         return -1
     moves = [i for i, sign in enumerate(board) if sign == "."]
-    return max((-outcome(_played(board, i, turn), _OTHER[turn]) for i in moves), default=0)
+    return max((-minimax_outcome(_played(board, i, turn), _OTHER[turn]) for i in moves), default=0)
 
 
-def won(board: str, player: str) -> bool:
-    return any(all(board[i] == player for i in line) for line in LINES)
+def has_won(board: str, player: str) -> bool:
+    return any(all(board[i] == player for i in line) for line in WINNING_LINES)
 
 
 def _played(board: str, cell: int, player: str) -> str:
@@ -89,11 +89,11 @@ def _position(gold: Any) -> tuple[str, str]:
     given, turn = (gold.get("board"), gold.get("turn")) if isinstance(gold, Mapping) else (gold, None)
     board = "".join(_SIGNS.get(sign, "?") for sign in _flat(given))
     if not re.fullmatch("[XO.]{9}", board):
-        bad_data(f"{shown(given)} is not a board of nine signs X, O and '.'")
+        bad_data(f"{repr_for_reason(given)} is not a board of nine signs X, O and '.'")
     ahead = board.count("X") - board.count("O")
     turn = str(turn).upper() if turn else ("X" if ahead <= 0 else "O")
     if turn not in _OTHER or abs(ahead) > 1 or ahead == (1 if turn == "X" else -1):
-        bad_data(f"on {board} it cannot be {shown(turn)}'s turn")
-    if won(board, "X") or won(board, "O") or "." not in board:
+        bad_data(f"on {board} it cannot be {repr_for_reason(turn)}'s turn")
+    if has_won(board, "X") or has_won(board, "O") or "." not in board:
         bad_data(f"on {board} the game is over")
     return board, turn

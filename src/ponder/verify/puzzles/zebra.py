@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ponder.types import Score
-from ponder.verify.reading import NotJson, read_json, read_one
-from ponder.verify.scoring import TextScorer, bad_data, shown
+from ponder.verify.reading import NotJson, parse_strict_json, read_one
+from ponder.verify.scoring import TextScorer, bad_data, repr_for_reason
 
 Cells = dict[tuple[str, str], str]
 
 
 @dataclass(frozen=True)
-class Zebra(TextScorer):
+class ZebraVerifier(TextScorer):
     """1 where every cell is right; `partial`: the share of cells that are.
 
     The problem's answer is a mapping of houses to mappings of attributes to values, as in
@@ -23,16 +23,16 @@ class Zebra(TextScorer):
     `| house | name | pet |` whose first column names the house. Case and spaces do not matter; a cell too many does.
     """
 
-    partial: bool = False
+    partial_credit: bool = False
 
     @property
     def name(self) -> str:
         return "accuracy"
 
-    def verdict(self, text: str, gold: Any) -> Score:
+    def verify(self, text: str, gold: Any) -> Score:
         truth = _cells(gold)
         if not truth:
-            bad_data(f"{shown(gold)} is not a mapping of houses to mappings of attributes to values")
+            bad_data(f"{repr_for_reason(gold)} is not a mapping of houses to mappings of attributes to values")
         found = read_one(text)
         if found.answer is None:
             return Score(0.0, found.reason)
@@ -45,14 +45,14 @@ class Zebra(TextScorer):
         right = sum(given.get(cell) == value for cell, value in truth.items())
         if right == len(truth):
             return Score(1.0, "right")
-        return Score(right / len(truth) if self.partial else 0.0, f"wrong: {right} of {len(truth)} cells are right")
+        return Score(right / len(truth) if self.partial_credit else 0.0, f"wrong: {right} of {len(truth)} cells are right")
 
 
 def read_cells(written: str) -> Cells | None:
     """The cells of a JSON object or of a table with `|`; None for anything else."""
     if not written.startswith("|"):
         try:
-            return _cells(read_json(written))
+            return _cells(parse_strict_json(written))
         except NotJson:
             return None
     lines = [line.strip() for line in written.splitlines() if line.strip()]

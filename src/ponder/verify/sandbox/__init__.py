@@ -35,11 +35,11 @@ What holds a run is decided by asking the kernel (`level()` says what it answere
 """
 
 from ponder.verify.sandbox.codec import Plain
-from ponder.verify.sandbox.ladder import Level, allow_unsafe, level
-from ponder.verify.sandbox.outcome import End, Limits, Ran, Reply, Rung, SandboxError, Tested
-from ponder.verify.sandbox.pool import Sandbox, shared
+from ponder.verify.sandbox.ladder import IsolationReport, allow_unsafe, detect_isolation
+from ponder.verify.sandbox.outcome import RunStatus, SandboxLimits, Ran, CallResult, Rung, SandboxError, Tested
+from ponder.verify.sandbox.pool import Sandbox, shared_sandbox
 
 __all__ = [
-    "End", "Level", "Limits", "Plain", "Ran", "Reply", "Rung", "Sandbox", "SandboxError", "Tested", "allow_unsafe",
-    "level", "shared",
+    "RunStatus", "IsolationReport", "SandboxLimits", "Plain", "Ran", "CallResult", "Rung", "Sandbox", "SandboxError", "Tested", "allow_unsafe",
+    "detect_isolation", "shared_sandbox",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ ROOT = Path("/sys/fs/cgroup")
 _count = itertools.count()
 
 
-class Group:
+class ControlGroup:
     """Empty of folders where control groups are not ours to make."""
 
     def __init__(self, memory: int, processes: int) -> None:
@@ -43,7 +43,7 @@ class Group:
             if any(file.startswith("memory") for file in limits):
                 self._memory = folder
 
-    def kills(self) -> int:
+    def oom_kills(self) -> int:
         """How often the kernel killed a process in here for its memory."""
         if self._memory is None:
             return 0

@@ -20,9 +20,9 @@ Plain: TypeAlias = (
 )
 Tree: TypeAlias = Any  # None, bool, int, float, str, or a list [tag, ...]
 
-DEEPEST = 60  # containers within containers
-WIDEST = 1 << 20  # bits of one integer
-EXACT = 1 << 53  # integers up to here are written as JSON numbers
+MAX_CODEC_DEPTH = 60  # containers within containers
+MAX_CODEC_INTEGER_BITS = 1 << 20  # bits of one integer
+MAX_JSON_INTEGER = 1 << 53  # integers up to here are written as JSON numbers
 LONGEST_DECIMAL = 1000  # characters
 COLLIDING = 1000  # keys that are not strings: this many may collide without harm
 
@@ -63,8 +63,8 @@ def encode(value: Plain, depth: int = 0, other: Callable[[Any], Tree] | None = N
 
     `other` may give a tree for a value of any other type; without it there is none.
     """
-    if depth > DEEPEST:
-        raise NotPlain(f"more than {DEEPEST} containers within containers")
+    if depth > MAX_CODEC_DEPTH:
+        raise NotPlain(f"more than {MAX_CODEC_DEPTH} containers within containers")
     if value is None or value is True or value is False:
         return value
     kind = type(value)
@@ -108,10 +108,10 @@ def _text(value: str) -> Tree:
 
 
 def _integer(value: int) -> Tree:
-    if -EXACT < value < EXACT:
+    if -MAX_JSON_INTEGER < value < MAX_JSON_INTEGER:
         return value
-    if value.bit_length() > WIDEST:
-        raise NotPlain(f"an integer of more than {WIDEST} bits")
+    if value.bit_length() > MAX_CODEC_INTEGER_BITS:
+        raise NotPlain(f"an integer of more than {MAX_CODEC_INTEGER_BITS} bits")
     return ["i", hex(value)]
 
 
@@ -121,7 +121,7 @@ def _real(value: float) -> Tree:
 
 def decode(tree: Tree, depth: int = 0, other: Callable[[list[Any]], Any] | None = None, safe: bool = True) -> Plain:
     """The value of a tree, or `NotPlain`. `safe=False` builds dicts and sets of any size: for use inside a jail."""
-    if depth > DEEPEST + 1:
+    if depth > MAX_CODEC_DEPTH + 1:
         raise NotPlain("too deep")
     if tree is None or isinstance(tree, (bool, int, float, str)):
         return tree
@@ -160,7 +160,7 @@ def _container(tag: str, rest: list[Any], depth: int, other: Callable[[list[Any]
 
 
 def _long(digits: str) -> int:
-    if type(digits) is not str or len(digits) > WIDEST // 4 + 4:
+    if type(digits) is not str or len(digits) > MAX_CODEC_INTEGER_BITS // 4 + 4:
         raise ValueError
     return int(digits, 16)
 

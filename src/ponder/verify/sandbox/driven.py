@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ponder.verify.sandbox.peer import Peer
 
-ALONE = 16  # items of an iterator that are fetched one by one; then more and more at once, up to
-AT_ONCE = 256
+ITEMS_FETCHED_SINGLY = 16  # items of an iterator that are fetched one by one; then more and more at once, up to
+MAX_ITEMS_PER_FETCH = 256
 
 
-def generator(peer: Peer, number: int) -> Any:
+def remote_generator(peer: Peer, number: int) -> Any:
     """A generator that runs over there, a step at a time."""
 
     def steps() -> Any:
-        me, fetched, how, given = peer.theirs[number], 0, "next", None
+        me, fetched, how, given = peer.remote_proxies[number], 0, "next", None
         while True:
-            more = 1 if fetched < ALONE or how != "next" else min(AT_ONCE, fetched // ALONE * 2)
+            more = 1 if fetched < ITEMS_FETCHED_SINGLY or how != "next" else min(MAX_ITEMS_PER_FETCH, fetched // ITEMS_FETCHED_SINGLY * 2)
             items, state, last = peer.ask("step", me, how, given, more)
             fetched, how, given = fetched + len(items), "next", None
             for item in items:
@@ -39,18 +39,18 @@ def generator(peer: Peer, number: int) -> Any:
     return steps()
 
 
-def coroutine(peer: Peer, number: int) -> Any:
+def remote_coroutine(peer: Peer, number: int) -> Any:
     async def run() -> Any:
-        return peer.ask("await", peer.theirs[number])
+        return peer.ask("await", peer.remote_proxies[number])
 
     return run()
 
 
-def asynchronous(peer: Peer, number: int) -> Any:
+def remote_async_generator(peer: Peer, number: int) -> Any:
     async def steps() -> Any:
         while True:
             try:
-                item = peer.ask("anext", peer.theirs[number])
+                item = peer.ask("anext", peer.remote_proxies[number])
             except StopAsyncIteration:
                 return
             yield item

@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from ponder.verify.sandbox.peer import Peer
 
 
-class Undecided(TypeError):
+class TestUndecided(TypeError):
     """The tests do something that does not cross the wall; they cannot say whether the program is right."""
 
 
 reasons: list[str] = []  # why the test that runs now is undecided
-named: set[type] = set()
+classes_named_by_tests: set[type] = set()
 _library: dict[type, tuple[type, ...]] = {}  # classes of the standard library that a proxy's class derives from
 _said: dict[str, set[bool]] = {}  # what objects of the program answered about others, by method
 
 
-def undecided(reason: str) -> NoReturn:
+def raise_undecided(reason: str) -> NoReturn:
     reasons.append(reason)
-    raise Undecided(reason)
+    raise TestUndecided(reason)
 
 
-def met(kind: type, library: tuple[type, ...]) -> None:
+def register_library_bases(kind: type, library: tuple[type, ...]) -> None:
     _library[kind] = library
 
 
@@ -50,7 +50,7 @@ def derives(kind: type, other: type) -> bool:
     return any(issubclass(found, other) for base in kind.__mro__ for found in _library.get(base, ()))
 
 
-def special(peer: Peer, name: str, held: Any, arguments: tuple[Any, ...]) -> Any:
+def call_special_method(peer: Peer, name: str, held: Any, arguments: tuple[Any, ...]) -> Any:
     """A special method of a proxy."""
     if name in ("__exit__", "__aexit__"):
         arguments = (*arguments[:2], None)  # frames stay where they are
@@ -68,7 +68,7 @@ def special(peer: Peer, name: str, held: Any, arguments: tuple[Any, ...]) -> Any
 
 
 def _is_named(held: Any) -> bool:
-    return any(base in named for base in type(held).__mro__)
+    return any(base in classes_named_by_tests for base in type(held).__mro__)
 
 
 def _answered(name: str, answer: Any) -> Any:
@@ -87,37 +87,37 @@ def _compare(peer: Peer, name: str, held: Any, other: Any, theirs: bool) -> Any:
         if held is other and name in ("__eq__", "__ne__"):
             return name == "__eq__"
         return _answered(name, peer.ask("special", name, held, other))
-    base = values.inside(type(held))
+    base = values.builtin_base(type(held))
     if base is not None:
         return getattr(base, name)(held, other)
     if other is None or not _plain(other) or not _is_named(held):
         return NotImplemented
-    undecided(f"{name} of the program's class {type(held).__name__!r} would decide about plain data")
+    raise_undecided(f"{name} of the program's class {type(held).__name__!r} would decide about plain data")
 
 
 def _contains(peer: Peer, held: Any, item: Any) -> bool:
-    base: Any = values.inside(type(held))
+    base: Any = values.builtin_base(type(held))
     if _is_named(held):
         return bool(_answered("__contains__", peer.ask("special", "__contains__", held, item)))
     if base is not None:
         return bool(base.__contains__(held, item))
     if hasattr(type(held), "__iter__"):
         return any(found is item or found == item for found in held)
-    undecided(f"__contains__ of the program's class {type(held).__name__!r}, which the tests do not name, would decide")
+    raise_undecided(f"__contains__ of the program's class {type(held).__name__!r}, which the tests do not name, would decide")
 
 
 def _arithmetic(peer: Peer, name: str, held: Any, arguments: tuple[Any, ...]) -> Any:
-    base = values.inside(type(held))
+    base = values.builtin_base(type(held))
     if not _is_named(held):
         if base is not None and hasattr(base, name):
             return getattr(base, name)(held, *arguments)
-        undecided(f"{name} of the program's class {type(held).__name__!r}, which the tests do not name, would decide")
+        raise_undecided(f"{name} of the program's class {type(held).__name__!r}, which the tests do not name, would decide")
     answer = peer.ask("special", name, held, *arguments)
     if id(answer) not in peer.proxied:
-        undecided(f"{name} of the program's class {type(held).__name__!r} made plain data of the tests' own")
+        raise_undecided(f"{name} of the program's class {type(held).__name__!r} made plain data of the tests' own")
     return answer
 
 
 def _plain(value: Any) -> bool:
     kind = type(value)
-    return kind in (bool, tuple, frozenset, *values.SCALARS) or kind in values.CONTAINERS or kind in values.FIXED
+    return kind in (bool, tuple, frozenset, *values.SCALAR_TYPES) or kind in values.CONTAINERS or kind in values.FIXED

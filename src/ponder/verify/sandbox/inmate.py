@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ponder.verify.sandbox.codec import NotPlain, Tree, decode, dumps, encode, loads
-from ponder.verify.sandbox.operations import ANYTHING
+from ponder.verify.sandbox.operations import PROGRAM_OPERATIONS
 from ponder.verify.sandbox.peer import Peer
 from ponder.verify.sandbox.values import library_name
 
@@ -108,7 +108,7 @@ def candidate() -> None:
         if request[0] != "plain":  # of tests, which speak as peers do
             if peer is None:
                 sys.setrecursionlimit(3 * sys.getrecursionlimit())  # each call back and forth takes several frames
-                peer = Peer(lambda tree: send("a", tree), receive, {**ANYTHING, "names": _names(module)})
+                peer = Peer(lambda tree: send("a", tree), receive, {**PROGRAM_OPERATIONS, "names": _names(module)})
                 if isinstance(tested, types.FunctionType):
                     peer.introduce(tested)
             peer.serve(request)

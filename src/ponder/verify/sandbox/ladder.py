@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ponder.verify.sandbox import landlock
 from ponder.verify.sandbox.kernel import MACHINES
-from ponder.verify.sandbox.outcome import Limits, Rung, SandboxError
+from ponder.verify.sandbox.outcome import SandboxLimits, Rung, SandboxError
 from ponder.verify.sandbox.run import Ended, WorkerLost, read_tree
 from ponder.verify.sandbox.worker import Worker, missing_calls
 
@@ -21,14 +21,14 @@ ADVICE = (
     " with --security-opt seccomp=unconfined. Or choose rung='unsafe' (--unsafe-sandbox), which gives up the jail and"
     " says so."
 )
-UNSAFE = (
+UNSAFE_WARNING = (
     "rung='unsafe' runs programs without a jail: they can read and delete your files, use the network, start processes"
     " that outlive them and fill memory and disk. Scores are still computed outside of them."
 )
 
 
 @dataclass(frozen=True)
-class Level:
+class IsolationReport:
     """The rung runs stand on, what holds them there, and why no higher one does. `rung=None`: none holds."""
 
     rung: Rung | None
@@ -41,24 +41,24 @@ class Level:
 
 
 @functools.cache
-def level() -> Level:
+def detect_isolation() -> IsolationReport:
     """What this machine can do. Found out once in a process, in about a tenth of a second."""
     if missing := missing_calls():
-        return Level(None, (), (("namespaces", missing),))
+        return IsolationReport(None, (), (("namespaces", missing),))
     if platform.machine() not in MACHINES:
         known = " and ".join(MACHINES)
-        return Level(None, (), (("namespaces", f"processor {platform.machine()!r} is not known here, only {known}"),))
+        return IsolationReport(None, (), (("namespaces", f"processor {platform.machine()!r} is not known here, only {known}"),))
     obstacles: list[tuple[str, str]] = []
     rungs: dict[Rung, Callable[[], str]] = {"namespaces": lambda: "", "landlock": _no_landlock}
     for rung, obstacle in rungs.items():
         reason = obstacle()
         if not reason:
             try:
-                return Level(rung, tuple(_try(rung)), tuple(obstacles))
+                return IsolationReport(rung, tuple(_try(rung)), tuple(obstacles))
             except WorkerLost as lost:
                 reason = str(lost)
         obstacles.append((rung, reason))
-    return Level(None, (), tuple(obstacles))
+    return IsolationReport(None, (), tuple(obstacles))
 
 
 _without = False  # somebody said that programs may run where no jail can be built
@@ -70,17 +70,17 @@ def allow_unsafe() -> None:
     _without = True
 
 
-def choose(rung: Rung | None) -> Rung:
+def choose_isolation(rung: Rung | None) -> Rung:
     """The rung asked for, or the best there is; `SandboxError` says why there is none."""
-    if rung is None and _without and level().rung is None:
+    if rung is None and _without and detect_isolation().rung is None:
         rung = "unsafe"
     if rung is not None:
         if missing := missing_calls():
             raise SandboxError(f"no code can be run here: {missing}")
         if rung == "unsafe":
-            warnings.warn(UNSAFE, RuntimeWarning, stacklevel=3)
+            warnings.warn(UNSAFE_WARNING, RuntimeWarning, stacklevel=3)
         return rung
-    found = level()
+    found = detect_isolation()
     if found.rung is None:
         raise SandboxError(f"no code is run, since nothing here would hold it: {found}. {ADVICE}")
     return found.rung
@@ -94,15 +94,15 @@ def _try(rung: Rung) -> list[str]:
     """Start a worker, let a program answer in it, and see that it is held."""
     worker = Worker(rung)
     try:
-        run = worker.launch("candidate", Limits())
+        run = worker.launch("candidate", SandboxLimits())
         try:
             run.send(["import os\ndef probe():\n    try: os.fork()\n    except OSError: return 'held'", "probe"])
             run.receive()
             run.send(["plain", "probe", ["l"], ["d"]])
             answer = read_tree(run.receive(time.monotonic() + 10)[1])
         except Ended as ended:
-            raise WorkerLost(f"a first program {ended.end or 'died'} {ended}") from None
-        run.finish(stop=True)
+            raise WorkerLost(f"a first program {ended.run_status or 'died'} {ended}") from None
+        run.wait_for_exit(stop=True)
         if answer != ["ok", "held"]:
             raise WorkerLost(f"a first program was not held: {answer!r}"[:200])
         return worker.layers()

@@ -17,12 +17,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 # Where tests' bare helpers come from, in this order, and usual short names of modules.
-HELPERS = (
+HELPER_MODULES = (
     "math", "collections", "itertools", "functools", "typing", "random", "datetime", "decimal", "fractions", "copy",
     "heapq", "bisect", "statistics", "cmath", "dataclasses", "enum", "abc", "contextlib", "uuid", "pathlib",
 )  # fmt: skip
 OF_TYPES = ("collections", "typing", "datetime", "decimal", "fractions", "enum", "abc", "uuid", "pathlib")
-SHORT = {"np": "numpy", "pd": "pandas", "plt": "matplotlib.pyplot", "nx": "networkx", "sp": "scipy", "tf": "tensorflow"}
+MODULE_ALIASES = {"np": "numpy", "pd": "pandas", "plt": "matplotlib.pyplot", "nx": "networkx", "sp": "scipy", "tf": "tensorflow"}
 
 # Made once, in the warm interpreter: a clone that made them for every node would spend more on this than on the tests.
 _BUILTIN = frozenset(dir(builtins))
@@ -30,7 +30,7 @@ _DEFINITIONS = (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)
 _CAPTURES = (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
 
 
-class Names(NamedTuple):
+class FreeNames(NamedTuple):
     """Names that the tests use and do not bind."""
 
     program: frozenset[str]  # to be asked of the program
@@ -38,7 +38,7 @@ class Names(NamedTuple):
     unknown: frozenset[str]  # neither may define them
 
 
-def sort_names(trees: Sequence[ast.Module], entry: str, listed: Iterable[str]) -> Names:
+def sort_names(trees: Sequence[ast.Module], entry: str, listed: Iterable[str]) -> FreeNames:
     nodes = list(itertools.chain.from_iterable(map(ast.walk, trees)))
     free = _free(nodes)
     tested = {entry.partition(".")[0], *listed} - {""}
@@ -50,23 +50,23 @@ def sort_names(trees: Sequence[ast.Module], entry: str, listed: Iterable[str]) -
         helper = _helper(name, name in dotted, kind) if entry or name in wrapping or name in dotted else None
         if helper is not None:
             helpers[name] = helper
-        elif name not in SHORT and (not entry or kind):
+        elif name not in MODULE_ALIASES and (not entry or kind):
             program.add(name)
         else:
             unknown.add(name)
-    return Names(frozenset(program), helpers, frozenset(unknown))
+    return FreeNames(frozenset(program), helpers, frozenset(unknown))
 
 
 def _helper(name: str, dotted: bool, kind: bool) -> Any:
     """What a library has under a name that the tests do not define."""
     if dotted and name in sys.stdlib_module_names:
         return importlib.import_module(name)
-    if name in SHORT:
+    if name in MODULE_ALIASES:
         try:
-            return importlib.import_module(SHORT[name])
+            return importlib.import_module(MODULE_ALIASES[name])
         except ImportError:
             return None
-    for module in OF_TYPES if kind else HELPERS:
+    for module in OF_TYPES if kind else HELPER_MODULES:
         if not name.startswith("_"):
             found = getattr(importlib.import_module(module), name, None)
             if found is not None:
@@ -105,7 +105,7 @@ def _free(nodes: Sequence[ast.AST]) -> set[str]:
     return read - bound - _BUILTIN
 
 
-def imported(trees: Sequence[ast.Module]) -> set[str]:
+def imported_modules(trees: Sequence[ast.Module]) -> set[str]:
     """Modules that the tests import."""
     found = set()
     for node in itertools.chain.from_iterable(map(ast.walk, trees)):

@@ -47,7 +47,7 @@ def delete(peer: Peer, target: Any, name: str) -> None:
 
 
 def ask_special(peer: Peer, name: str, target: Any, *arguments: Any) -> Any:
-    return special.ALL[name](target, *arguments)
+    return special.ALL_METHODS[name](target, *arguments)
 
 
 def unbound(peer: Peer, kind: type, name: str, arguments: tuple[Any, ...], named: Pairs) -> Any:
@@ -134,14 +134,14 @@ def _where_it_is(peer: Peer, module: str, name: str, at_home: Callable[..., Any]
     return function
 
 
-ANYTHING: dict[str, Operation] = {
+PROGRAM_OPERATIONS: dict[str, Operation] = {
     "call": call, "get": get, "set": assign, "delete": delete, "special": ask_special, "unbound": unbound,
     "subclass": subclass, "library": library, "step": step, "await": run_to_end, "anext": next_awaited,
 }  # fmt: skip
 
 # -- of the tests ------------------------------------------------------------------------------------------------------
 
-ABOUT = frozenset({"__name__", "__qualname__", "__doc__", "__module__", "__annotations__"})  # as functools.wraps copies
+METADATA_ATTRIBUTES = frozenset({"__name__", "__qualname__", "__doc__", "__module__", "__annotations__"})  # as functools.wraps copies
 DECIDING = frozenset({*special.COMPARING, *special.CONTAINS, "__bool__", "__hash__", "__len__"})
 FORMATTING = frozenset({"format", "format_map", "vformat", "get_field", "format_field"})  # "{0.__globals__}"
 CLOSED = (
@@ -162,14 +162,14 @@ def _of_the_tests(peer: Peer, target: Any) -> None:
 def _readable(target: Any, name: str) -> bool:
     if type(name) is not str or name in FORMATTING:
         return False
-    if name in ABOUT:
+    if name in METADATA_ATTRIBUTES:
         return not isinstance(target, types.ModuleType)
     if isinstance(target, CLOSED):
         return False
     if not name.startswith("__"):
         return True
     if isinstance(target, type):
-        return name in special.ALL or name in ("__init__", "__call__")
+        return name in special.ALL_METHODS or name in ("__init__", "__call__")
     return name == "__dict__" and type(target).__module__ == "tests"
 
 
@@ -198,10 +198,10 @@ def guarded_delete(peer: Peer, target: Any, name: str) -> None:
 
 def _check_assignment(peer: Peer, target: Any, name: str) -> None:
     _of_the_tests(peer, target)
-    public = _readable(target, name) and name not in (*DECIDING, *ABOUT, "__dict__")
+    public = _readable(target, name) and name not in (*DECIDING, *METADATA_ATTRIBUTES, "__dict__")
     function = isinstance(target, types.FunctionType) and type(name) is str and not name.startswith("_")
     if not (public or function) or type(target).__module__ == "unittest.case":
-        fairness.undecided(f"the program sets {name!r} on an object of the tests")
+        fairness.raise_undecided(f"the program sets {name!r} on an object of the tests")
 
 
 def guarded_special(peer: Peer, name: str, target: Any, *arguments: Any) -> Any:
@@ -217,7 +217,7 @@ def guarded_unbound(peer: Peer, kind: Any, name: str, arguments: tuple[Any, ...]
 
 
 def guarded_subclass(peer: Peer, *_: Any) -> None:
-    fairness.undecided("the program derives a class from one of the tests")
+    fairness.raise_undecided("the program derives a class from one of the tests")
 
 
 def guarded_library(peer: Peer, module: str, name: str, arguments: tuple[Any, ...], named: Pairs) -> Any:

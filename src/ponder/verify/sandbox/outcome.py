@@ -10,7 +10,7 @@ from ponder.errors import PonderError, UsageError
 Rung = Literal["namespaces", "landlock", "unsafe"]
 
 # How a run ended. Only "lost" is the jail's fault, not the program's: it died twice, or would not start.
-End = Literal[
+RunStatus = Literal[
     "done", "raised", "timed out", "out of memory", "too much output", "crashed", "malformed", "lost",
 ]  # fmt: skip
 
@@ -25,42 +25,42 @@ class SandboxError(PonderError):
 
 
 @dataclass(frozen=True)
-class Limits:
+class SandboxLimits:
     """What one run may use. `seconds` is processor time; `wall` is the clock's, None: twice that and a second."""
 
-    seconds: float = 5.0
-    wall: float | None = None
-    memory: int = 512 << 20  # bytes of address space of each process, and of all together where there are cgroups
-    disk: int = 16 << 20  # bytes in /tmp, which is empty at first and gone afterwards
-    processes: int = 32  # threads of a Python program; processes of any other
-    output: int = 1 << 20  # bytes of stdout, of stderr, or of one reply
+    cpu_seconds: float = 5.0
+    wall_seconds: float | None = None
+    memory_bytes: int = 512 << 20  # bytes of address space of each process, and of all together where there are cgroups
+    disk_bytes: int = 16 << 20  # bytes in /tmp, which is empty at first and gone afterwards
+    max_processes: int = 32  # threads of a Python program; processes of any other
+    output_bytes: int = 1 << 20  # bytes of stdout, of stderr, or of one reply
 
     def __post_init__(self) -> None:
         for name in ("seconds", "wall", "memory", "disk", "processes", "output"):
             value = getattr(self, name)
             if value is not None and not 0 < value < 1 << 50:
                 raise UsageError(f"the limit {name!r} is {value}; it must be positive and finite")
-        if self.memory < 64 << 20:
-            raise UsageError(f"the memory limit is {self.memory} bytes; an interpreter alone needs 64 MiB")
+        if self.memory_bytes < 64 << 20:
+            raise UsageError(f"the memory limit is {self.memory_bytes} bytes; an interpreter alone needs 64 MiB")
 
     @property
     def deadline(self) -> float:
         """Seconds by the clock after which a run is killed."""
-        return self.wall if self.wall is not None else 2 * self.seconds + 1
+        return self.wall_seconds if self.wall_seconds is not None else 2 * self.cpu_seconds + 1
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class CallResult:
     """What a function gave back: its value where `end` is "done", else None and what went wrong."""
 
-    end: End
+    run_status: RunStatus
     value: Any = None
     detail: str = ""
 
     @property
-    def why(self) -> str:
+    def description(self) -> str:
         """For people: how it ended."""
-        return f"{self.end}: {self.detail}" if self.detail else self.end
+        return f"{self.run_status}: {self.detail}" if self.detail else self.run_status
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,26 +71,26 @@ class Tested:
     wrong program could have passed them by.
     """
 
-    end: End
+    run_status: RunStatus
     passed: int = 0
     total: int = 0
     detail: str = ""
     undecided: str = ""
     failed: bool = False
-    weak: tuple[str, ...] = ()
+    weaknesses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
     """What a program wrote and how it ended. "done" is an exit with status 0, "raised" with another."""
 
-    end: End
+    run_status: RunStatus
     stdout: str = ""
     stderr: str = ""
-    status: int | None = None  # None: it was killed
-    seconds: float = 0.0  # processor time
+    exit_code: int | None = None  # None: it was killed
+    cpu_seconds: float = 0.0  # processor time
     detail: str = ""
 
     @property
-    def why(self) -> str:
-        return f"{self.end}: {self.detail}" if self.detail else self.end
+    def description(self) -> str:
+        return f"{self.run_status}: {self.detail}" if self.detail else self.run_status

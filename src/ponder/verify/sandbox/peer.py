@@ -25,14 +25,14 @@ from collections.abc import Callable
 from typing import Any
 
 from ponder.verify.sandbox import proxies, values
-from ponder.verify.sandbox.codec import DEEPEST, NotPlain, Tree, decode, encode
-from ponder.verify.sandbox.raised import described, pack_error, rebuilt, unpack_error
+from ponder.verify.sandbox.codec import MAX_CODEC_DEPTH, NotPlain, Tree, decode, encode
+from ponder.verify.sandbox.raised import pack_library_error, pack_error, rebuild_error, unpack_error
 from ponder.verify.sandbox.sharing import Sharing
 
 Operation = Callable[..., Any]
 
 
-class Malformed(RuntimeError):
+class MalformedMessage(RuntimeError):
     """The other side said what no peer says."""
 
 
@@ -48,9 +48,9 @@ class Peer(Sharing):
     ) -> None:
         super().__init__(judging)
         self._send, self._receive, self._operations = send, receive, operations
-        self.mine: list[Any] = []  # objects of ours that the other side may name, by number
+        self.own_objects: list[Any] = []  # objects of ours that the other side may name, by number
         self._numbers: dict[int, int] = {}
-        self.theirs: dict[int, Any] = {}  # proxies of theirs, by number, which keeps them alive for `proxied`
+        self.remote_proxies: dict[int, Any] = {}  # proxies of theirs, by number, which keeps them alive for `proxied`
         self._described: set[int] = set()
         self._to_describe: list[int] = []
         self.descriptions: dict[int, Tree] = {}
@@ -59,7 +59,7 @@ class Peer(Sharing):
         self._lock = threading.RLock()
         self._turn = threading.Condition(self._lock)
         self._serving = judging  # whether it is our turn to speak
-        proxies.here(self)
+        proxies.set_peer(self)
 
     # -- speaking ------------------------------------------------------------------------------------------------------
 
@@ -79,7 +79,7 @@ class Peer(Sharing):
                         return self.unpack(body)
                     error = unpack_error(self, body, operation, arguments) if kind == "!" else None
                 except Exception as crooked:
-                    raise Malformed(f"an answer that is none: {type(crooked).__name__}") from None
+                    raise MalformedMessage(f"an answer that is none: {type(crooked).__name__}") from None
                 if error is not None:
                     raise error
                 self._answer(body)
@@ -134,10 +134,10 @@ class Peer(Sharing):
         if value is None or value is True or value is False:
             return value
         kind = type(value)
-        if kind in values.SCALARS:
+        if kind in values.SCALAR_TYPES:
             return encode(value)
-        if depth > DEEPEST:
-            raise NotPlain(f"more than {DEEPEST} containers within containers")
+        if depth > MAX_CODEC_DEPTH:
+            raise NotPlain(f"more than {MAX_CODEC_DEPTH} containers within containers")
         if id(value) in self.proxied:
             return ["o", self.proxied[id(value)]]
         if kind is tuple or kind is frozenset:
@@ -156,12 +156,12 @@ class Peer(Sharing):
         return self._pack_object(value, kind)
 
     def _pack_object(self, value: Any, kind: type) -> Tree:
-        named = values.library_name(value) if self.judging or values.harmless(value) else None
+        named = values.library_name(value) if self.judging or values.is_plain_class(value) else None
         if named is not None:
             return ["n", *named]
         if isinstance(value, BaseException) and values.library_name(kind) is not None:
-            return described(self, value)
-        base = values.inside(kind)
+            return pack_library_error(self, value)
+        base = values.builtin_base(kind)
         if base in values.CONTAINERS:
             self.name(value)
             return ["@", self.share(value)]
@@ -185,8 +185,8 @@ class Peer(Sharing):
         """The number by which the other side knows an object of ours, from now on and for good."""
         found = self._numbers.get(id(value))
         if found is None:
-            found = self._numbers[id(value)] = len(self.mine)
-            self.mine.append(value)
+            found = self._numbers[id(value)] = len(self.own_objects)
+            self.own_objects.append(value)
         return found
 
     def name(self, value: Any) -> Tree:
@@ -197,12 +197,12 @@ class Peer(Sharing):
             return ["K", number]
         kind = type(value)
         self._mention(kind)
-        tree = [proxies.manner(value), number, self.number(kind)]
+        tree = [proxies.proxy_kind(value), number, self.number(kind)]
         if isinstance(value, BaseException):
             return [*tree, ["t", *[self.pack(part) for part in value.args]], self.pack(value.__cause__)]
-        base = values.inside(kind)
+        base = values.builtin_base(kind)
         if base is not None and base not in values.CONTAINERS:
-            return [*tree, self.pack(values.bare(value, base))]
+            return [*tree, self.pack(values.builtin_value(value, base))]
         return tree
 
     def unpack(self, tree: Tree, depth: int = 0) -> Any:
@@ -214,7 +214,7 @@ class Peer(Sharing):
             case "@":
                 return self.held(rest[0])
             case "o":
-                return self.mine[rest[0]]
+                return self.own_objects[rest[0]]
             case "t" | "z":
                 items = [self.unpack(item, depth + 1) for item in rest]
                 return tuple(items) if tag == "t" else frozenset(items)
@@ -225,7 +225,7 @@ class Peer(Sharing):
             case "n":
                 return self._from_library(*rest)
             case "X":
-                return rebuilt(self, tree)
+                return rebuild_error(self, tree)
             case "K":
                 return proxies.class_of(self, rest[0])
         if tag in proxies.MANNERS:
@@ -237,7 +237,7 @@ class Peer(Sharing):
         if not self.judging:
             __import__(module)
         found = values.from_library(module, name)
-        if self.judging and not values.harmless(found):
+        if self.judging and not values.is_plain_class(found):
             raise NotPlain("only plain classes have a name on both sides")
         return found
 
@@ -254,7 +254,7 @@ class Peer(Sharing):
         found = []
         while self._to_describe:
             number = self._to_describe.pop()
-            found.append([number, proxies.describe(self, self.mine[number])])
+            found.append([number, proxies.describe(self, self.own_objects[number])])
         return found
 
     def base(self, kind: type) -> Tree:

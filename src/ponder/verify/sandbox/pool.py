@@ -17,10 +17,10 @@ from typing import ParamSpec, TypeVar
 from ponder.errors import UsageError
 from ponder.verify.sandbox import talks
 from ponder.verify.sandbox.codec import Plain, Tree, encode
-from ponder.verify.sandbox.ladder import choose
-from ponder.verify.sandbox.outcome import Limits, Ran, Reply, Rung, SandboxError, Tested
+from ponder.verify.sandbox.ladder import choose_isolation
+from ponder.verify.sandbox.outcome import SandboxLimits, Ran, CallResult, Rung, SandboxError, Tested
 from ponder.verify.sandbox.run import WorkerLost
-from ponder.verify.sandbox.turns import Turns
+from ponder.verify.sandbox.turns import FairSemaphore
 from ponder.verify.sandbox.worker import Kind, Mode, Worker
 
 P = ParamSpec("P")
@@ -39,19 +39,19 @@ class Sandbox:
         self,
         slots: int | None = None,
         *,
-        limits: Limits = Limits(),
+        limits: SandboxLimits = SandboxLimits(),
         preload: Sequence[str] = (),
         paths: Sequence[str] = (),
         tools: Sequence[str] = (),
         rung: Rung | None = None,
-        reuse: int = 1,
+        calls_per_clone: int = 1,
     ) -> None:
-        if (slots is not None and slots < 1) or reuse < 1:
-            raise UsageError(f"slots is {slots} and reuse is {reuse}; each must be at least 1")
+        if (slots is not None and slots < 1) or calls_per_clone < 1:
+            raise UsageError(f"slots is {slots} and reuse is {calls_per_clone}; each must be at least 1")
         self.slots = slots or os.cpu_count() or 1
-        self.limits, self.preload, self.paths, self.reuse = limits, tuple(preload), tuple(paths), reuse
+        self.limits, self.preload, self.paths, self.calls_per_clone = limits, tuple(preload), tuple(paths), calls_per_clone
         self.tools = tuple(tools)
-        self.rung = choose(rung)
+        self.rung = choose_isolation(rung)
         self.closed = False
         self._fresh()
         _all.add(self)
@@ -59,43 +59,43 @@ class Sandbox:
     def _fresh(self) -> None:
         self._lock = threading.Lock()
         self._idle: dict[Kind, list[Worker]] = {"python": [], "programs": []}
-        self._turns = Turns(self.slots)
+        self._turns = FairSemaphore(self.slots)
         self._threads: ThreadPoolExecutor | None = None
 
-    def call(self, function: str, *arguments: Plain, limits: Limits | None = None) -> Reply:
+    def call(self, function: str, *arguments: Plain, limits: SandboxLimits | None = None) -> CallResult:
         """Call a trusted function ("module:function" of a preloaded module) on untrusted plain data."""
         module = function.partition(":")[0]
         if module not in {name.partition(":")[0] for name in self.preload}:
             raise UsageError(f"{module!r} is not preloaded; make the sandbox with preload=({module!r},)")
         request, bounds = [function, encode(list(arguments))], limits or self.limits
 
-        def work(fresh: bool) -> Reply:
+        def work(fresh: bool) -> CallResult:
             with self._worker("python", fresh) as worker:
-                return talks.call(worker, request, bounds, self.reuse)
+                return talks.call(worker, request, bounds, self.calls_per_clone)
 
         try:
             return self._twice(work)
         except WorkerLost as lost:
-            return Reply("lost", None, str(lost))
+            return CallResult("lost", None, str(lost))
 
-    async def acall(self, function: str, *arguments: Plain, limits: Limits | None = None) -> Reply:
+    async def acall(self, function: str, *arguments: Plain, limits: SandboxLimits | None = None) -> CallResult:
         """`call`, without holding up the event loop."""
-        return await self.later(self.call, function, *arguments, limits=limits)
+        return await self.in_thread(self.call, function, *arguments, limits=limits)
 
-    def script(self, source: str, stdin: str = "", limits: Limits | None = None) -> Ran:
+    def run_script(self, source: str, stdin: str = "", limits: SandboxLimits | None = None) -> Ran:
         """Run a Python program that reads stdin and writes stdout."""
         return self._stream("python", "script", [source], stdin.encode("utf-8", "surrogateescape"), limits)[1]
 
-    def notebook(self, source: str, limits: Limits | None = None) -> Ran:
+    def run_cell(self, source: str, limits: SandboxLimits | None = None) -> Ran:
         """Run a Python cell: stdout is all it printed, errors included, and the value of its last line."""
         return self._stream("python", "notebook", [source], b"", limits)[1]
 
-    def program(
+    def run_program(
         self,
         command: Sequence[str],
         stdin: bytes = b"",
         files: Mapping[str, bytes] = NO_FILES,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
         reserves: bool = False,
     ) -> tuple[bytes, Ran]:
         """Run any program of this machine, with these files beside it, in a folder of its own: its stdout as bytes too.
@@ -107,13 +107,13 @@ class Sandbox:
         given = encode([list(command), dict(files)])
         return self._stream("programs", "program", given, stdin, limits, reserves)
 
-    def answers(
+    def call_program(
         self,
         source: str,
         entry: str,
         calls: Sequence[tuple[Sequence[Plain], Mapping[str, Plain]]],
-        limits: Limits | None = None,
-    ) -> list[Reply]:
+        limits: SandboxLimits | None = None,
+    ) -> list[CallResult]:
         """Call a function of an untrusted program, once for each case: one reply each, its value as a tree (`codec`).
 
         The tree is what the program says it is; nothing of it has been built yet. After a call that ends the program,
@@ -121,23 +121,23 @@ class Sandbox:
         """
         requests = [["plain", entry, encode(list(given)), encode(dict(named))] for given, named in calls]
 
-        def work(fresh: bool) -> list[Reply]:
+        def work(fresh: bool) -> list[CallResult]:
             with self._worker("python", fresh) as worker:
-                return talks.answers(worker, source, entry, requests, limits or self.limits)
+                return talks.call_program(worker, source, entry, requests, limits or self.limits)
 
         try:
             return self._twice(work)
         except WorkerLost as lost:
-            return [Reply("lost", None, str(lost))] * len(requests)
+            return [CallResult("lost", None, str(lost))] * len(requests)
 
-    def tests(
+    def run_tests(
         self,
         source: str,
         tests: Sequence[str],
         entry: str = "",
         setup: str = "",
         count_each: bool = False,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
         names: Sequence[str] = (),
     ) -> Tested:
         """Run trusted tests against an untrusted program: each in a jail of its own, with proxies between them.
@@ -149,14 +149,14 @@ class Sandbox:
 
         def work(fresh: bool) -> Tested:
             with self._worker("python", fresh) as worker, self._worker("python", fresh) as other:
-                return talks.tests(worker, other, source, entry, request, limits or self.limits)
+                return talks.run_tests(worker, other, source, entry, request, limits or self.limits)
 
         try:
             return self._twice(work)
         except WorkerLost as lost:
             return Tested("lost", 0, 0, str(lost))
 
-    async def later(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    async def in_thread(self, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """Do any of the above without holding up the event loop: `await jail.later(jail.script, source)`."""
         with self._lock:
             self._check_open()
@@ -241,12 +241,12 @@ class Sandbox:
         mode: Mode,
         given: Tree,
         stdin: bytes,
-        limits: Limits | None,
+        limits: SandboxLimits | None,
         reserves: bool = False,
     ) -> tuple[bytes, Ran]:
         def work(fresh: bool) -> tuple[bytes, Ran]:
             with self._worker(kind, fresh) as worker:
-                if reserves and not worker.counted and self.rung != "unsafe":
+                if reserves and not worker.has_cgroup and self.rung != "unsafe":
                     raise SandboxError("only a control group can bound this program, and none can be made here")
                 return talks.stream(worker, mode, given, stdin, limits or self.limits, reserves)
 
@@ -257,11 +257,11 @@ class Sandbox:
 
 
 _all: weakref.WeakSet[Sandbox] = weakref.WeakSet()
-_shared: dict[tuple[Limits, Rung | None, tuple[str, ...]], Sandbox] = {}
+_shared: dict[tuple[SandboxLimits, Rung | None, tuple[str, ...]], Sandbox] = {}
 _sharing = threading.Lock()
 
 
-def shared(limits: Limits = Limits(), rung: Rung | None = None, tools: tuple[str, ...] = ()) -> Sandbox:
+def shared_sandbox(limits: SandboxLimits = SandboxLimits(), rung: Rung | None = None, tools: tuple[str, ...] = ()) -> Sandbox:
     """The one sandbox of this process for these limits and tools, made when it is first needed and closed at exit."""
     with _sharing:
         found = _shared.get((limits, rung, tools))
@@ -283,7 +283,7 @@ def _after_fork() -> None:
     for sandbox in list(_all):
         for workers in sandbox._idle.values():
             for worker in workers:
-                worker.forget()
+                worker.abandon_after_fork()
         sandbox._fresh()
 
 

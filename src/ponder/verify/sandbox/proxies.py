@@ -27,7 +27,7 @@ LOCAL = frozenset({"__traceback__", "__context__", "__cause__", "__suppress_cont
 _peer: Peer  # a process has one
 
 
-def here(peer: Peer) -> None:
+def set_peer(peer: Peer) -> None:
     global _peer
     _peer = peer
 
@@ -54,15 +54,15 @@ class RemoteType(type):
         made = _peer.ask("call", cls, arguments, tuple(named.items()))
         if not _peer.judging:
             return made
-        fairness.named.add(cls)
+        fairness.classes_named_by_tests.add(cls)
         if id(made) not in _peer.proxied:
-            fairness.undecided(f"the program's class {cls.__name__!r} gave plain data in place of an object")
+            fairness.raise_undecided(f"the program's class {cls.__name__!r} gave plain data in place of an object")
         return made
 
     def __getattr__(cls, name: str) -> Any:
         found = _peer.ask("get", cls, name)
-        if cls in fairness.named and isinstance(found, RemoteType):
-            fairness.named.add(found)
+        if cls in fairness.classes_named_by_tests and isinstance(found, RemoteType):
+            fairness.classes_named_by_tests.add(found)
         return found
 
     def __setattr__(cls, name: str, value: Any) -> None:
@@ -90,12 +90,12 @@ class Remote:
         _peer.ask("delete", self, name)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        fairness.undecided(f"an object of class {type(self).__name__!r} cannot be pickled across the wall")
+        fairness.raise_undecided(f"an object of class {type(self).__name__!r} cannot be pickled across the wall")
 
 
 def _method(name: str) -> Any:
     def method(self: Any, *arguments: Any) -> Any:
-        return fairness.special(_peer, name, self, arguments)
+        return fairness.call_special_method(_peer, name, self, arguments)
 
     method.__name__ = method.__qualname__ = name
     return method
@@ -105,7 +105,7 @@ async def _next(self: Any) -> Any:
     return _peer.ask("anext", self)
 
 
-_METHODS = {**{name: _method(name) for name in special.ALL}, "__anext__": _next}
+_METHODS = {**{name: _method(name) for name in special.ALL_METHODS}, "__anext__": _next}
 
 
 class RemoteObject(Remote):
@@ -172,14 +172,14 @@ class _Attribute:
 def describe(peer: Peer, kind: type) -> Tree:
     """[name, text, bases, type of the value inside, special methods, functions, other attributes, the library's
     classes that it derives from, special methods of its metaclass, how it hashes]"""
-    base = values.inside(kind)
+    base = values.builtin_base(kind)
     bare = base or next(
         (b for b in kind.__mro__ if issubclass(b, BaseException) and b.__module__ == "builtins"), object
     )
     doc = kind.__dict__.get("__doc__")
     functions, attributes = list[str](), list[str]()
     for name, value in list(vars(kind).items()):
-        if type(name) is str and name not in special.ALL:
+        if type(name) is str and name not in special.ALL_METHODS:
             (functions if isinstance(value, types.FunctionType) else attributes).append(name)
     known = [list(named) for b in kind.__mro__[:-1] if (named := values.library_name(b)) is not None]
     meta = special.own(type(kind), type) if type(kind).__module__ not in ("builtins", "abc") else []
@@ -193,8 +193,8 @@ def describe(peer: Peer, kind: type) -> Tree:
 
 def class_of(peer: Peer, number: int) -> Any:
     """The class here for their class of this number."""
-    if number in peer.theirs:
-        return peer.theirs[number]
+    if number in peer.remote_proxies:
+        return peer.remote_proxies[number]
     name, doc, bases, base, methods, functions, attributes, known, meta, hashing = peer.descriptions[number]
     library = []
     for module, qualified in known:
@@ -225,8 +225,8 @@ def class_of(peer: Peer, number: int) -> Any:
         made = type.__new__(maker, str(name), derived, namespace)
     except TypeError:  # bases that cannot be joined here
         made = type.__new__(maker, str(name), (RemoteObject,), namespace)
-    peer.theirs[number], peer.proxied[id(made)] = made, number
-    fairness.met(made, tuple(library))
+    peer.remote_proxies[number], peer.proxied[id(made)] = made, number
+    fairness.register_library_bases(made, tuple(library))
     return made
 
 
@@ -239,9 +239,9 @@ def _bases(peer: Peer, bases: Tree, base: str | None) -> tuple[type, ...]:
             continue
         with contextlib.suppress(KeyError, AttributeError):
             kind = values.from_library(tree[1], tree[2])
-            if kind in values.INSIDE or (values.harmless(kind) and issubclass(kind, BaseException)):
+            if kind in values.BUILTIN_BASES or (values.is_plain_class(kind) and issubclass(kind, BaseException)):
                 found.append(kind)
-    inner: type | None = next((kind for kind in values.INSIDE if kind.__name__ == base), None)
+    inner: type | None = next((kind for kind in values.BUILTIN_BASES if kind.__name__ == base), None)
     if inner is not None and not any(issubclass(kind, inner) for kind in found):
         found.append(inner)
     if not any(issubclass(kind, Remote) for kind in found):
@@ -253,7 +253,7 @@ def _bases(peer: Peer, bases: Tree, base: str | None) -> tuple[type, ...]:
 # -- objects -----------------------------------------------------------------------------------------------------------
 
 
-def manner(value: Any) -> str:
+def proxy_kind(value: Any) -> str:
     if isinstance(value, BaseException):
         return "x"
     kind = type(value)
@@ -269,18 +269,18 @@ def manner(value: Any) -> str:
 
 def stand_for(peer: Peer, how: str, number: int, kind: int, *rest: Tree) -> Any:
     """The proxy of their object of this number."""
-    if number in peer.theirs:
-        return peer.theirs[number]
+    if number in peer.remote_proxies:
+        return peer.remote_proxies[number]
     if how == "h" or how == "x":
         proxy = _instance(peer, class_of(peer, kind), *rest)
     else:
-        proxy = {"G": driven.generator, "W": driven.coroutine, "A": driven.asynchronous}[how](peer, number)
-    peer.theirs[number], peer.proxied[id(proxy)] = proxy, number
+        proxy = {"G": driven.remote_generator, "W": driven.remote_coroutine, "A": driven.remote_async_generator}[how](peer, number)
+    peer.remote_proxies[number], peer.proxied[id(proxy)] = proxy, number
     return proxy
 
 
 def _instance(peer: Peer, kind: Any, *rest: Tree) -> Any:
-    base = values.inside(kind)
+    base = values.builtin_base(kind)
     if issubclass(kind, BaseException):
         proxy = kind.__new__(kind)
         proxy.args = peer.unpack(rest[0])

@@ -24,7 +24,7 @@ def pack_error(peer: Peer, error: BaseException) -> Tree:
         return ["X", [["builtins", "RuntimeError"]], ["t", f"{type(error).__name__}"[:LONGEST_TEXT]], None, ["t"]]
 
 
-def described(peer: Peer, error: BaseException) -> Tree:
+def pack_library_error(peer: Peer, error: BaseException) -> Tree:
     """An error of the standard library as a tree."""
     named = [list(found) for kind in type(error).__mro__ if (found := values.library_name(kind)) is not None]
     cause = None if error.__cause__ is None else pack_error(peer, error.__cause__)
@@ -47,13 +47,13 @@ def unpack_error(peer: Peer, tree: Tree, operation: str, arguments: tuple[Any, .
     return RuntimeError(f"{type(error).__name__}: {error}"[:LONGEST_TEXT])
 
 
-def rebuilt(peer: Peer, tree: Tree) -> BaseException:
+def rebuild_error(peer: Peer, tree: Tree) -> BaseException:
     _, named, arguments, cause, kept = tree
     kind: type[BaseException] = RuntimeError
     for module, name in named:
         with contextlib.suppress(KeyError, AttributeError):
             found = values.from_library(module, name)
-            if values.harmless(found) and issubclass(found, BaseException):
+            if values.is_plain_class(found) and issubclass(found, BaseException):
                 kind = found
                 break
     given = peer.unpack(arguments)

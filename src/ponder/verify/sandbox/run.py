@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ponder.verify.sandbox.codec import NotPlain, Tree, dumps, loads
-from ponder.verify.sandbox.outcome import End, Limits
+from ponder.verify.sandbox.outcome import RunStatus, SandboxLimits
 
 if TYPE_CHECKING:
     from ponder.verify.sandbox.worker import Worker
 
-STARTED = b"\0\0\0\5snull"  # the frame that zygote.run sends once a run is locked in
+CONFINED_FRAME = b"\0\0\0\5snull"  # the frame that zygote.run sends once a run is locked in
 GRACE = 10.0  # seconds after a run's deadline in which the worker must have ended it, or is taken for dead
 
 
@@ -26,24 +26,24 @@ class WorkerLost(Exception):
 class Ended(Exception):
     """There is no more to be had from the program: it left, said nothing in time, or said too much."""
 
-    def __init__(self, end: End | None, detail: str = "") -> None:
+    def __init__(self, end: RunStatus | None, detail: str = "") -> None:
         super().__init__(detail)
-        self.end = end  # None: its process ended, and how is for the zygote to say
+        self.run_status = end  # None: its process ended, and how is for the zygote to say
 
 
-class Report(NamedTuple):
+class RunExit(NamedTuple):
     """How the zygote says a run ended."""
 
-    end: End
+    run_status: RunStatus
     status: int | None
     seconds: float
     detail: str
 
 
-class Run:
+class SandboxRun:
     """One run: frames to and from it, and in the end how it ended."""
 
-    def __init__(self, worker: Worker, channel: socket.socket, number: int, limits: Limits, deadline: float) -> None:
+    def __init__(self, worker: Worker, channel: socket.socket, number: int, limits: SandboxLimits, deadline: float) -> None:
         self.worker, self.channel, self.number, self.limits, self.deadline = worker, channel, number, limits, deadline
         self.served = 0
         self._held = bytearray()
@@ -67,27 +67,27 @@ class Run:
 
     def receive(self, until: float | None = None) -> tuple[str, bytes]:
         """The next frame: its letter, and its tree as bytes nobody has looked at."""
-        self.confirm()
+        self.await_confinement()
         return self._frame(until)
 
-    def confirm(self) -> None:
+    def await_confinement(self) -> None:
         """See that trusted code said, before the program began, that the lock is on; else the jail is at fault."""
         if self._confined:
             return
         self.channel.settimeout(max(GRACE, self.deadline - time.monotonic()))
         try:
-            while len(self._held) < len(STARTED) and (piece := self.channel.recv(1 << 16)):
+            while len(self._held) < len(CONFINED_FRAME) and (piece := self.channel.recv(1 << 16)):
                 self._held += piece
         except OSError:
             pass
-        if not self._held.startswith(STARTED):
+        if not self._held.startswith(CONFINED_FRAME):
             raise WorkerLost(f"a run could not be locked in: {self._held[5:300].decode(errors='replace')}")
-        del self._held[: len(STARTED)]
+        del self._held[: len(CONFINED_FRAME)]
         self._confined = True
 
     def _frame(self, until: float | None) -> tuple[str, bytes]:
         size = int.from_bytes(self._take(4, until), "big")
-        if not 1 <= size <= self.limits.output:
+        if not 1 <= size <= self.limits.output_bytes:
             raise Ended("too much output", f"a reply of {size} bytes") if size else Ended("malformed", "an empty reply")
         body = self._take(size, until)
         return chr(body[0]), body[1:]
@@ -114,7 +114,7 @@ class Run:
             raise Ended("timed out")
         self.channel.settimeout(left)
 
-    def pump(self, feed: bytes, stdin: int, outputs: Sequence[int]) -> tuple[bytes, bytes, bool]:
+    def pump_streams(self, feed: bytes, stdin: int, outputs: Sequence[int]) -> tuple[bytes, bytes, bool]:
         """Feed stdin and gather stdout and stderr until they are closed; True where there was too much of it.
 
         Closes the descriptors.
@@ -138,7 +138,7 @@ class Run:
                         continue
                     piece = os.read(fd, 1 << 16)
                     gathered[fd] += piece
-                    over = over or len(gathered[fd]) > self.limits.output
+                    over = over or len(gathered[fd]) > self.limits.output_bytes
                     if not piece:
                         reading.discard(fd)
                         events.unregister(fd)
@@ -148,14 +148,14 @@ class Run:
         out, err = (bytes(gathered[fd]) for fd in (outputs[0], outputs[-1]))
         return out, err if len(outputs) > 1 else b"", over
 
-    def leave(self) -> None:
+    def end_without_waiting(self) -> None:
         """It has said all that was wanted: end it, and do not wait until it is gone."""
         try:
-            self.worker.bury(self.number, self.limits)
+            self.worker.stop_without_waiting(self.number, self.limits)
         finally:
             self.channel.close()
 
-    def finish(self, stop: bool) -> Report:
+    def wait_for_exit(self, stop: bool) -> RunExit:
         """How it ended; with `stop`, end it first."""
         try:
             if stop:

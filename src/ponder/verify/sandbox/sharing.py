@@ -9,17 +9,17 @@ import sys
 from typing import Any
 
 from ponder.verify.sandbox import values
-from ponder.verify.sandbox.codec import EXACT, NotPlain, Tree, dumps
+from ponder.verify.sandbox.codec import MAX_JSON_INTEGER, NotPlain, Tree, dumps
 
 
-class Shared:
+class SharedContainer:
     """A container that both sides have, and what was last said about it."""
 
     __slots__ = ("held", "said")
 
     def __init__(self, held: Any) -> None:
         self.held = held
-        self.said: list[Any] | None = None  # its members
+        self.last_sent: list[Any] | None = None  # its members
 
 
 class Sharing:
@@ -29,7 +29,7 @@ class Sharing:
         self.judging = judging
         self.changed = False  # whether they changed what we shared
         self.proxied: dict[int, int] = {}  # numbers of theirs, by the id of the proxy here
-        self._shared: dict[int, Shared] = {}
+        self._shared: dict[int, SharedContainer] = {}
         self._shared_numbers: dict[int, int] = {}
         self._parting: dict[int, Any] = {}  # dropped by the message at hand, which may still name them
         self._next = 0 if judging else 1  # each side numbers what it shares, one evenly, one oddly
@@ -66,7 +66,7 @@ class Sharing:
         return number
 
     def _keep(self, number: int, held: Any) -> None:
-        self._shared[number] = Shared(held)
+        self._shared[number] = SharedContainer(held)
         self._shared_numbers[id(held)] = number
 
     def _changes(self) -> list[Tree]:
@@ -76,8 +76,8 @@ class Sharing:
             for number, shared in list(self._shared.items())[seen:]:
                 seen += 1
                 now = values.members(shared.held, self._kind(shared.held))
-                if shared.said is None or not values.unchanged(shared.said, now):
-                    shared.said = now
+                if shared.last_sent is None or not values.same_members(shared.last_sent, now):
+                    shared.last_sent = now
                     found.append([number, *self._content(shared.held)])
         return found
 
@@ -88,7 +88,7 @@ class Sharing:
             theirs = self.proxied.get(id(held))
             around = self.name(held) if theirs is None else ["o", theirs]
         items = [
-            item if type(item) is int and -EXACT < item < EXACT else self.pack(item)
+            item if type(item) is int and -MAX_JSON_INTEGER < item < MAX_JSON_INTEGER else self.pack(item)
             for item in values.CONTAINERS[kind].items(held)
         ]
         if kind is set:
@@ -96,7 +96,7 @@ class Sharing:
         return [kind.__name__, around, *items]
 
     def _kind(self, held: Any) -> type[Any]:
-        return type(held) if type(held) in values.CONTAINERS else values.inside(type(held)) or list
+        return type(held) if type(held) in values.CONTAINERS else values.builtin_base(type(held)) or list
 
     def _drop(self) -> list[int]:
         """Forget what only this table still holds: nobody here can change it any more."""
@@ -116,9 +116,9 @@ class Sharing:
                 self._keep(number, held)
         for number, name, _, *items in changes:
             shared, kind = self._shared[number], values.BY_NAME[name]
-            self.changed = self.changed or (shared.said is not None and number % 2 == (not self.judging))
+            self.changed = self.changed or (shared.last_sent is not None and number % 2 == (not self.judging))
             if not isinstance(shared.held, kind):
                 raise NotPlain("a container became another")
             unpacked = [item if type(item) is int else self.unpack(item) for item in items]
             values.CONTAINERS[kind].fill(shared.held, unpacked)
-            shared.said = values.members(shared.held, kind)
+            shared.last_sent = values.members(shared.held, kind)

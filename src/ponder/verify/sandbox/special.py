@@ -14,7 +14,7 @@ _ARITHMETIC = (
 )  # fmt: skip
 
 # Asked of an object alone, or with a position, a key, a format: its answer knows nothing of what a test expects.
-READING: dict[str, Callable[..., Any]] = {
+READING_METHODS: dict[str, Callable[..., Any]] = {
     "__len__": len, "__iter__": iter, "__next__": next, "__reversed__": reversed, "__str__": str, "__repr__": repr,
     "__format__": format, "__bool__": bool, "__hash__": hash, "__int__": int, "__float__": float,
     "__complex__": complex, "__index__": operator.index, "__abs__": abs, "__neg__": operator.neg,
@@ -37,7 +37,7 @@ def _looked_up(name: str) -> Callable[..., Any]:
     return call
 
 
-READING.update({name: _looked_up(name) for name in _PLAIN})
+READING_METHODS.update({name: _looked_up(name) for name in _PLAIN})
 COMPARING: dict[str, Callable[..., Any]] = {f"__{name}__": getattr(operator, name) for name in COMPARISONS}
 
 
@@ -53,7 +53,7 @@ def _binary() -> dict[str, Callable[..., Any]]:
 
 ARITHMETIC = _binary()
 CONTAINS: dict[str, Callable[..., Any]] = {"__contains__": operator.contains}
-ALL: dict[str, Callable[..., Any]] = {**READING, **COMPARING, **ARITHMETIC, **CONTAINS}
+ALL_METHODS: dict[str, Callable[..., Any]] = {**READING_METHODS, **COMPARING, **ARITHMETIC, **CONTAINS}
 # Every object has these; whether a class has its own is what matters.
 EVERYBODY = ("__str__", "__repr__", "__format__", "__dir__")
 
@@ -67,6 +67,6 @@ def own(kind: type, beyond: type) -> list[str]:
     """The special methods that a class has and `beyond`, which it derives from, has not or has otherwise."""
     return [
         name
-        for name in (*ALL, "__call__")
+        for name in (*ALL_METHODS, "__call__")
         if (had := defined(kind, name)) is not None and had is not defined(beyond, name)
     ]

@@ -11,81 +11,81 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ponder.verify.sandbox.codec import NotPlain, Tree, decode, dumps
-from ponder.verify.sandbox.outcome import End, Limits, Ran, Reply, Tested, legible
-from ponder.verify.sandbox.run import Ended, Report, Run, read_tree
+from ponder.verify.sandbox.outcome import RunStatus, SandboxLimits, Ran, CallResult, Tested, legible
+from ponder.verify.sandbox.run import Ended, RunExit, SandboxRun, read_tree
 from ponder.verify.sandbox.worker import Mode, Worker
 
-QUESTION = 64 << 20  # bytes of one question that trusted tests may ask: an argument may be long
-AHEAD = 32 << 10  # bytes that a socket takes in whether or not its other end is reading
+MAX_REQUEST_BYTES = 64 << 20  # bytes of one question that trusted tests may ask: an argument may be long
+MAX_PIPELINED_BYTES = 32 << 10  # bytes that a socket takes in whether or not its other end is reading
 
 
-def call(worker: Worker, request: Tree, limits: Limits, reuse: int) -> Reply:
+def call(worker: Worker, request: Tree, limits: SandboxLimits, reuse: int) -> CallResult:
     """One call of a trusted function, in a run that may be kept for the next."""
     run, worker.run = worker.run, None
     if run is None:
-        run = worker.launch("calls", limits, kept=None if reuse == 1 else limits.deadline * reuse)
+        run = worker.launch("calls", limits, keep_seconds=None if reuse == 1 else limits.deadline * reuse)
     run.limits, run.served = limits, run.served + 1
     until = time.monotonic() + limits.deadline
     try:
         run.send(request, until)
         reply = _reply(run.receive(until)[1])
-        reply = Reply(reply.end, decode(reply.value), reply.detail)
+        reply = CallResult(reply.run_status, decode(reply.value), reply.detail)
     except NotPlain as error:
-        reply = Reply("malformed", None, str(error))
+        reply = CallResult("malformed", None, str(error))
     except Ended as ended:
-        return _ended(ended, run.finish(stop=ended.end is not None))
+        return _ended(ended, run.wait_for_exit(stop=ended.run_status is not None))
     if run.served < reuse and time.monotonic() + limits.deadline < run.deadline:
         worker.run = run
     else:
-        run.leave()
+        run.end_without_waiting()
     return reply
 
 
-def answers(worker: Worker, source: str, entry: str, requests: Sequence[Tree], limits: Limits) -> list[Reply]:
+def call_program(worker: Worker, source: str, entry: str, requests: Sequence[Tree], limits: SandboxLimits) -> list[CallResult]:
     """What a program's function answers to each request; a value is still a tree."""
-    replies: list[Reply] = []
+    replies: list[CallResult] = []
     run = worker.launch("candidate", limits)
     bodies = [dumps(tree) for tree in ([source, entry], *requests)]
-    at_once = len(bodies) if sum(map(len, bodies)) <= AHEAD else 1  # it reads while it answers, or they would block
+    at_once = len(bodies) if sum(map(len, bodies)) <= MAX_PIPELINED_BYTES else 1  # it reads while it answers, or they would block
     try:
         run.send_bodies(bodies[:at_once])
         loaded = _reply(run.receive()[1])
-        for number in range(1, len(bodies)) if loaded.end == "done" else ():
+        for number in range(1, len(bodies)) if loaded.run_status == "done" else ():
             if number >= at_once:
                 run.send_bodies(bodies[number : number + 1])
             replies.append(_reply(run.receive()[1]))
         last = loaded
-        run.leave()
+        run.end_without_waiting()
     except Ended as ended:
-        last = _ended(ended, run.finish(stop=ended.end is not None))
+        last = _ended(ended, run.wait_for_exit(stop=ended.run_status is not None))
     return replies + [last] * (len(requests) - len(replies))
 
 
-def tests(worker: Worker, other: Worker, source: str, entry: str, request: Tree, limits: Limits) -> Tested:
+def run_tests(worker: Worker, other: Worker, source: str, entry: str, request: Tree, limits: SandboxLimits) -> Tested:
     """Tests in one worker, the program they test in another. Between them go frames that nobody here looks into."""
     run = worker.launch("candidate", limits)
-    judge = other.launch("tests", replace(limits, output=max(limits.output, QUESTION)))
+    judge = other.launch("tests", replace(limits, output_bytes=max(limits.output_bytes, MAX_REQUEST_BYTES)))
     try:
         run.send([source, entry])
         loaded = _reply(run.receive()[1])
-        tested = Tested(loaded.end, detail=loaded.detail)
-        if loaded.end == "done":
+        tested = Tested(loaded.run_status, detail=loaded.detail)
+        if loaded.run_status == "done":
             tested = _relay(run, judge, [*request, loaded.value == "function"])
-        run.leave()
+        run.end_without_waiting()
     except Ended as ended:
-        last = _ended(ended, run.finish(stop=ended.end is not None))
-        tested = Tested(last.end, detail=last.detail)
-    judge.leave()
+        last = _ended(ended, run.wait_for_exit(stop=ended.run_status is not None))
+        tested = Tested(last.run_status, detail=last.detail)
+    judge.end_without_waiting()
     return tested
 
 
-def _relay(run: Run, judge: Run, request: Tree) -> Tested:
+def _relay(run: SandboxRun, judge: SandboxRun, request: Tree) -> Tested:
     """Carry the tests' questions to the program and its answers back, until the tests give their verdict."""
     try:
         judge.send(request)
         letter, body = judge.receive()
     except Ended as ended:
-        return Tested(ended.end or "crashed", detail=f"the tests ended: {ended}")
+        return Tested(ended.run_status or "crashed", detail=f"the tests ended: {ended}")
     while letter == "c":
         run.send_bodies([body])
         _, answer = run.receive()
@@ -93,7 +93,7 @@ def _relay(run: Run, judge: Run, request: Tree) -> Tested:
             judge.send_bodies([answer])
             letter, body = judge.receive()
         except Ended as ended:
-            return Tested(ended.end or "crashed", detail=f"the tests ended: {ended}")
+            return Tested(ended.run_status or "crashed", detail=f"the tests ended: {ended}")
     if letter != "v":
         return Tested("lost", detail=f"the tests broke: {legible(str(read_tree(body)))}")
     passed, total, why, undecided, failed, weaknesses = read_tree(body)
@@ -105,7 +105,7 @@ def stream(
     mode: Mode,
     given: Tree,
     stdin: bytes,
-    limits: Limits,
+    limits: SandboxLimits,
     reserves: bool = False,
 ) -> tuple[bytes, Ran]:
     """A program with stdin, stdout and stderr: what it wrote to stdout, and all of how it went."""
@@ -126,19 +126,19 @@ def stream(
         run.send(given)
     except Ended:
         unheard = True
-    out, err, over = run.pump(stdin, ours[0], ours[1:])
-    run.confirm()
+    out, err, over = run.pump_streams(stdin, ours[0], ours[1:])
+    run.await_confinement()
     failed = _failure(run) if mode == "program" else ""
-    report = run.finish(stop=over or unheard)
+    report = run.wait_for_exit(stop=over or unheard)
     if failed:
         return b"", Ran("crashed", detail=failed)
     texts = (out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
     if over:
-        return out, Ran("too much output", *texts, None, report.seconds, f"more than {limits.output} bytes")
-    return out, Ran(report.end, *texts, report.status, report.seconds, report.detail)
+        return out, Ran("too much output", *texts, None, report.seconds, f"more than {limits.output_bytes} bytes")
+    return out, Ran(report.run_status, *texts, report.status, report.seconds, report.detail)
 
 
-def _failure(run: Run) -> str:
+def _failure(run: SandboxRun) -> str:
     """Why a program could not even be started; empty where it could."""
     try:
         letter, body = run.receive(time.monotonic() + 0.2)
@@ -147,26 +147,26 @@ def _failure(run: Run) -> str:
         return ""
 
 
-_STATUS: dict[str, End] = {"ok": "done", "raised": "raised", "not plain": "malformed"}
+_STATUS: dict[str, RunStatus] = {"ok": "done", "raised": "raised", "not plain": "malformed"}
 
 
-def _reply(body: bytes) -> Reply:
+def _reply(body: bytes) -> CallResult:
     """A reply as the program gave it; its value is still a tree."""
     tree = read_tree(body)
     if type(tree) is not list or not tree or type(tree[0]) is not str or tree[0] not in _STATUS:
         raise Ended("malformed", "the reply is none")
     end, rest = _STATUS[tree[0]], tree[1:]
     if end == "done":
-        return Reply(end, rest[0] if rest else None)
+        return CallResult(end, rest[0] if rest else None)
     told = [legible(part[:300]) for part in rest if type(part) is str]
     if told[:1] == ["MemoryError"]:
-        return Reply("out of memory")
-    return Reply(end, None, ": ".join(part for part in told if part))
+        return CallResult("out of memory")
+    return CallResult(end, None, ": ".join(part for part in told if part))
 
 
-def _ended(ended: Ended, report: Report) -> Reply:
+def _ended(ended: Ended, report: RunExit) -> CallResult:
     """How a run ended that gave no answer: by its own words, or where it had none, by the zygote's."""
-    if ended.end is not None:
-        return Reply(ended.end, None, str(ended))
-    end = "crashed" if report.end in ("done", "raised") else report.end  # it left without answering
-    return Reply(end, None, report.detail or "it left without an answer")
+    if ended.run_status is not None:
+        return CallResult(ended.run_status, None, str(ended))
+    end = "crashed" if report.run_status in ("done", "raised") else report.run_status  # it left without answering
+    return CallResult(end, None, report.detail or "it left without an answer")

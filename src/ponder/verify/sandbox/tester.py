@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from ponder.verify.sandbox import fairness, operations, weak
 from ponder.verify.sandbox.inmate import receive, send
-from ponder.verify.sandbox.names import Names, imported, sort_names
+from ponder.verify.sandbox.names import FreeNames, imported_modules, sort_names
 from ponder.verify.sandbox.peer import Peer
 
 DEEPEST_CALLS = 10_000  # a function of the tests that the program calls, which calls the program, takes many frames
@@ -37,7 +37,7 @@ def tests() -> None:
     peer = Peer(lambda tree: send("c", tree), receive, operations.FROM_A_PROGRAM, judging=True)
     names = sort_names(trees, entry, listed)
     space: dict[str, Any] = {"__name__": "tests", "isinstance": _isinstance, "issubclass": _issubclass, **names.helpers}
-    operations.use_library(peer, imported(trees) | names.helpers.keys())
+    operations.use_library(peer, imported_modules(trees) | names.helpers.keys())
     tested = _Tested(peer, space, trees, count_each)
     try:
         space.update(_of_the_program(peer, names, entry, introduced, tested.refused))
@@ -55,7 +55,7 @@ class _Tested:
         self.counted: dict[str, bool] = {}  # whether each held every time
         self.open: dict[str, str] = {}  # those that are undecided, and why
         self.why = ""
-        self.watch = weak.Watch(peer, trees)
+        self.watch = weak.WeakTestMonitor(peer, trees)
 
     def record(self, what: str, good: bool, error: BaseException | None = None) -> None:
         self.counted[what] = self.counted.get(what, True) and good
@@ -85,7 +85,7 @@ class _Tested:
             except BaseException as error:
                 self.record(what, False, error)
             failed = any(not good for name, good in self.counted.items() if self.count_each or name == what)
-            if fairness.reasons or (failed and (outside := weak.outside(self.trees, self.trees[at]))):
+            if fairness.reasons or (failed and (outside := weak.isolation_dependency(self.trees, self.trees[at]))):
                 self.open[what] = fairness.reasons[0] if fairness.reasons else outside
             if at == 0 and failed:
                 break
@@ -111,7 +111,7 @@ def _may_fail(node: ast.AST) -> bool:
     return isinstance(node, ast.Raise) or name.startswith("assert")
 
 
-def _of_the_program(peer: Peer, names: Names, entry: str, introduced: bool, refused: dict[str, str]) -> dict[str, Any]:
+def _of_the_program(peer: Peer, names: FreeNames, entry: str, introduced: bool, refused: dict[str, str]) -> dict[str, Any]:
     """What the program has for the names under test; an entry that is a function is known without asking."""
     for name in names.unknown:
         told = f"the tests use {name!r}, which they do not define and no library has"
@@ -128,7 +128,7 @@ def _of_the_program(peer: Peer, names: Names, entry: str, introduced: bool, refu
         else:
             found[name] = value
             if isinstance(value, type):
-                fairness.named.add(value)
+                fairness.classes_named_by_tests.add(value)
     if entry:
         found["candidate"] = found[entry]
     return found

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 
 
-class Turns:
+class FairSemaphore:
     """A semaphore that is fair: Python's own lets a thread that has just left in again, before one that waits."""
 
     def __init__(self, at_once: int) -> None:

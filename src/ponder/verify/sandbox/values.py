@@ -19,7 +19,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-SCALARS = (int, float, str, bytes, complex, range, Decimal, Fraction)  # as codec.encode writes them
+SCALAR_TYPES = (int, float, str, bytes, complex, range, Decimal, Fraction)  # as codec.encode writes them
 
 
 class Container(NamedTuple):
@@ -72,16 +72,16 @@ FIXED: dict[type[Any], Callable[[Any], tuple[Any, ...]]] = {
     },
 }
 # Classes that a program may name to its tests. Others could do for it what it may not: operator.attrgetter.
-HARMLESS = frozenset({*CONTAINERS, *FIXED, *SCALARS, bool, tuple, frozenset, object, type(None)})
+HARMLESS = frozenset({*CONTAINERS, *FIXED, *SCALAR_TYPES, bool, tuple, frozenset, object, type(None)})
 SINGLE = {"...": ..., "NotImplemented": NotImplemented}
 BY_NAME: dict[str, type[Any]] = {kind.__name__: kind for kind in (*CONTAINERS, *FIXED)}
 # What an object may hold inside where its class derives from it. Those that cannot change are made with their value.
-INSIDE: tuple[type[Any], ...] = (*CONTAINERS, tuple, frozenset, int, float, str, bytes)
+BUILTIN_BASES: tuple[type[Any], ...] = (*CONTAINERS, tuple, frozenset, int, float, str, bytes)
 
 
-def inside(kind: type) -> type[Any] | None:
+def builtin_base(kind: type) -> type[Any] | None:
     """The type of this table that a class derives from, if it does."""
-    return next((base for base in kind.__mro__[1:] if base in INSIDE), None)
+    return next((base for base in kind.__mro__[1:] if base in BUILTIN_BASES), None)
 
 
 def members(held: Any, kind: type[Any]) -> list[Any]:
@@ -94,14 +94,14 @@ def members(held: Any, kind: type[Any]) -> list[Any]:
     return list(kind.__iter__(held))
 
 
-def unchanged(before: list[Any], now: list[Any]) -> bool:
+def same_members(before: list[Any], now: list[Any]) -> bool:
     """Whether both are the same objects in the same order."""
     if len(before) != len(now):
         return False
     return all(map(operator.is_, before, now)) or (type(now[0]) is bytes and before == now)
 
 
-def bare(value: Any, base: Any) -> Any:
+def builtin_value(value: Any, base: Any) -> Any:
     """The value of a builtin type inside an object whose class derives from it, whatever the class makes of it."""
     return base(base.__iter__(value)) if base in (tuple, frozenset) else base.__getnewargs__(value)[0]
 
@@ -138,7 +138,7 @@ def library_name(value: Any) -> tuple[str, str] | None:
         return None
 
 
-def harmless(kind: Any) -> bool:
+def is_plain_class(kind: Any) -> bool:
     """Whether a program may name this class to its tests. An error of unittest could have a test skipped."""
     if not isinstance(kind, type):
         return False

@@ -32,7 +32,7 @@ OUTSIDE = {
 WRITING = frozenset({"write_text", "read_text", "write_bytes", "read_bytes"})
 
 
-def outside(trees: Sequence[ast.AST], test: ast.AST) -> str:
+def isolation_dependency(trees: Sequence[ast.AST], test: ast.AST) -> str:
     """Why a test may fail whatever the program does; empty where nothing is known."""
     bound, modules = dict[str, str](), set[str]()
     for node in itertools.chain.from_iterable(map(ast.walk, trees)):
@@ -68,7 +68,7 @@ def _dotted(node: ast.AST, bound: dict[str, str]) -> str:
     return ""
 
 
-class Watch:
+class WeakTestMonitor:
     """What is seen while tests run."""
 
     def __init__(self, peer: Peer, trees: Sequence[ast.Module]) -> None:

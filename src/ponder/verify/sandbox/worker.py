@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ponder.verify.sandbox import landlock
-from ponder.verify.sandbox.cgroup import Group
-from ponder.verify.sandbox.outcome import Limits, Rung
-from ponder.verify.sandbox.run import GRACE, Report, Run, WorkerLost
+from ponder.verify.sandbox.cgroup import ControlGroup
+from ponder.verify.sandbox.outcome import SandboxLimits, Rung
+from ponder.verify.sandbox.run import GRACE, RunExit, SandboxRun, WorkerLost
 from ponder.verify.sandbox.words import HEADER, LATE, REPORT, STOP
 
 Kind = Literal["python", "programs"]
@@ -34,7 +34,7 @@ Mode = Literal["calls", "candidate", "tests", "script", "notebook", "program"]
 HERE = Path(__file__).resolve().parent
 # Packages of ponder exist inside as bare names, so that their modules load without all that their __init__ imports.
 # Nor does `threading` hear of clones: it would renew its locks in each, and where there is one thread, none is held.
-BOOT = """
+ZYGOTE_BOOT_CODE = """
 import json, os, sys, types
 hook, os.register_at_fork = os.register_at_fork, lambda **_: None
 import threading
@@ -50,11 +50,11 @@ LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/u
 PROGRAMS = ("/bin", "/lib", "/lib64", "/usr", "/etc/ld.so.cache", "/etc/alternatives")
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8"}
 # The same program meets the same hashes every time, writes no bytecode, and starts no threads behind our back.
-INSIDE = {
+GUEST_ENVIRONMENT = {
     "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
     "LD_BIND_NOW": "1",  # a symbol that is looked up late would be looked up in every run
 }  # fmt: skip
-STARTING = 60.0
+STARTUP_TIMEOUT_SECONDS = 60.0
 SPARE = 256 << 20  # bytes of the control group for the zygote itself
 
 
@@ -65,17 +65,17 @@ class Worker:
         self,
         rung: Rung,
         kind: Kind = "python",
-        limits: Limits = Limits(),
+        limits: SandboxLimits = SandboxLimits(),
         preload: Sequence[str] = (),
         paths: Sequence[str] = (),
     ) -> None:
         self.rung, self.kind = rung, kind
-        self.run: Run | None = None  # one that is kept open for more calls
+        self.run: SandboxRun | None = None  # one that is kept open for more calls
         self._numbers = itertools.count()
-        self._burying: tuple[int, Limits] | None = None  # a run that was told to end, and its limits
-        memory = limits.memory if kind == "python" else max(limits.memory, 1 << 30)  # a compiler needs more
-        self._group = Group(memory + limits.disk + SPARE, max(limits.processes, 64) + 8)
-        self._kills = self._group.kills()
+        self._burying: tuple[int, SandboxLimits] | None = None  # a run that was told to end, and its limits
+        memory = limits.memory_bytes if kind == "python" else max(limits.memory_bytes, 1 << 30)  # a compiler needs more
+        self._group = ControlGroup(memory + limits.disk_bytes + SPARE, max(limits.max_processes, 64) + 8)
+        self._kills = self._group.oom_kills()
         other = random.SystemRandom().randrange(1 << 20, 1 << 30) * 2  # nobody's number, and the next one's as well
         visible = _visible(kind, paths, preload)
         self._work = tempfile.mkdtemp(prefix="ponder-unsafe-") if rung == "unsafe" else None
@@ -109,11 +109,11 @@ class Worker:
 
     def _spawn(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         number = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 3)  # a host without stdin may have it at 0
-        python = [os.path.realpath(sys.executable), "-S", "-s", "-P", "-c", BOOT]
+        python = [os.path.realpath(sys.executable), "-S", "-s", "-P", "-c", ZYGOTE_BOOT_CODE]
         command = [*python, str(number), json.dumps(self._settings)]
         try:
             return subprocess.Popen(
-                command, pass_fds=[number], env=INSIDE, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                command, pass_fds=[number], env=GUEST_ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE, cwd="/", start_new_session=True,
             )  # fmt: skip
         finally:
@@ -121,7 +121,7 @@ class Worker:
 
     def _greeting(self) -> list[str]:
         """What the zygote reached, once it is ready."""
-        self._control.settimeout(STARTING)
+        self._control.settimeout(STARTUP_TIMEOUT_SECONDS)
         data = self._control.recv(65536)
         assert self._process.stderr is not None
         if not data:
@@ -146,18 +146,18 @@ class Worker:
         ]
 
     @property
-    def counted(self) -> bool:
+    def has_cgroup(self) -> bool:
         """Whether a control group bounds all that a run holds in memory."""
         return "control group" in self.reached
 
     def launch(
         self,
         mode: Mode,
-        limits: Limits,
+        limits: SandboxLimits,
         streams: Sequence[int] = (),
-        kept: float | None = None,
+        keep_seconds: float | None = None,
         reserves: bool = False,
-    ) -> Run:
+    ) -> SandboxRun:
         """Start a run. `streams` are its stdin, stdout and stderr; the caller closes its own copies.
 
         `kept`: how many seconds to keep it for many calls, each of which the caller bounds. `reserves`: it takes far
@@ -166,10 +166,10 @@ class Worker:
         if self._burying is not None:
             self.report(*self._burying, time.monotonic() + GRACE)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        number, wall = next(self._numbers), limits.deadline if kept is None else kept
+        number, wall = next(self._numbers), limits.deadline if keep_seconds is None else keep_seconds
         bounds = {
-            "mode": mode, "seconds": limits.seconds if kept is None else kept, "memory": int(limits.memory),
-            "reserves": reserves, "disk": int(limits.disk), "processes": self._processes(mode, limits),
+            "mode": mode, "seconds": limits.cpu_seconds if keep_seconds is None else keep_seconds, "memory": int(limits.memory_bytes),
+            "reserves": reserves, "disk": int(limits.disk_bytes), "processes": self._processes(mode, limits),
         }  # fmt: skip
         request = HEADER.pack(number, wall) + json.dumps(bounds).encode()
         rights = array.array("i", [theirs.fileno(), *streams])
@@ -181,13 +181,13 @@ class Worker:
             raise WorkerLost(f"the worker does not listen: {error}") from None
         finally:
             theirs.close()
-        return Run(self, ours, number, limits, time.monotonic() + wall)
+        return SandboxRun(self, ours, number, limits, time.monotonic() + wall)
 
-    def _processes(self, mode: Mode, limits: Limits) -> int | None:
+    def _processes(self, mode: Mode, limits: SandboxLimits) -> int | None:
         """The limit counts all of a user's processes, so it can be set only where the user is the run's alone."""
         if self.rung == "namespaces" or self._settings["run_as"] is not None:
-            return limits.processes
-        return _own_tasks() + limits.processes if mode == "program" else None
+            return limits.max_processes
+        return _own_tasks() + limits.max_processes if mode == "program" else None
 
     @property
     def ready(self) -> bool:
@@ -198,7 +198,7 @@ class Worker:
         events.register(self._control, select.POLLIN)
         return bool(events.poll(0))
 
-    def bury(self, run: int, limits: Limits) -> None:
+    def stop_without_waiting(self, run: int, limits: SandboxLimits) -> None:
         """End a run of which nothing more is wanted, without waiting for the zygote's word on it."""
         self.stop()
         self._burying = (run, limits)
@@ -210,7 +210,7 @@ class Worker:
         except OSError as error:
             raise WorkerLost(str(error)) from None
 
-    def report(self, run: int, limits: Limits, until: float) -> Report:
+    def report(self, run: int, limits: SandboxLimits, until: float) -> RunExit:
         """The zygote's word on how a run ended."""
         self._burying = None
         try:
@@ -225,21 +225,21 @@ class Worker:
             raise WorkerLost("the worker is out of step")
         return self._read(end, status, seconds, limits)
 
-    def _read(self, end: int, status: int, seconds: float, limits: Limits) -> Report:
+    def _read(self, end: int, status: int, seconds: float, limits: SandboxLimits) -> RunExit:
         if end == LATE:
-            return Report("timed out", None, seconds, f"{limits.deadline:g} s by the clock")
+            return RunExit("timed out", None, seconds, f"{limits.deadline:g} s by the clock")
         if os.WIFEXITED(status):
             code = os.WEXITSTATUS(status)
-            return Report("raised" if code else "done", code, seconds, f"exit status {code}" if code else "")
+            return RunExit("raised" if code else "done", code, seconds, f"exit status {code}" if code else "")
         number = os.WTERMSIG(status)
-        kills = self._group.kills()
+        kills = self._group.oom_kills()
         if kills > self._kills:
             self._kills = kills
-            return Report("out of memory", None, seconds, "")
+            return RunExit("out of memory", None, seconds, "")
         # The kernel kills by its count of ticks, which on a busy machine runs ahead of the time that it reports.
-        if number in (signal.SIGXCPU, signal.SIGKILL) and seconds >= 0.5 * limits.seconds:
-            return Report("timed out", None, seconds, f"{limits.seconds:g} s of processor time")
-        return Report("crashed", None, seconds, signal.Signals(number).name if number < 65 else str(number))
+        if number in (signal.SIGXCPU, signal.SIGKILL) and seconds >= 0.5 * limits.cpu_seconds:
+            return RunExit("timed out", None, seconds, f"{limits.cpu_seconds:g} s of processor time")
+        return RunExit("crashed", None, seconds, signal.Signals(number).name if number < 65 else str(number))
 
     def close(self) -> None:
         """End the zygote and all it started, and wait until they are gone."""
@@ -261,7 +261,7 @@ class Worker:
         if self._work is not None:
             shutil.rmtree(self._work, ignore_errors=True)
 
-    def forget(self) -> None:
+    def abandon_after_fork(self) -> None:
         """In a forked child: the worker belongs to the parent, so only let go of it."""
         self._control.close()
         self._process.returncode = 0

@@ -21,7 +21,7 @@ from ponder.verify.sandbox import inmate, jail, kernel, seccomp, tester
 from ponder.verify.sandbox.words import EXITED, HEADER, LATE, REPORT, STOP, STOPPED
 
 # Loaded before the first run, so that no run has to. Without `random`, which draws a new seed in every clone.
-COMMON = [
+PRELOADED_MODULES = [
     "abc", "bisect", "cmath", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions",
     "functools", "heapq", "io", "itertools", "math", "operator", "re", "string", "struct", "textwrap",
     "threading", "types", "typing",
@@ -48,7 +48,7 @@ def main(descriptor: int, settings: jail.Settings) -> None:
             )  # once
         settings["rules"] = jail.open_rules(settings)
         sys.path.extend(settings["paths"])
-        inmate.load([*COMMON, *settings["preload"]] if settings["kind"] == "python" else [])
+        inmate.load([*PRELOADED_MODULES, *settings["preload"]] if settings["kind"] == "python" else [])
     except BaseException as error:
         control.send(json.dumps({"error": f"{type(error).__name__}: {error}"[:2000]}).encode())
         raise SystemExit(1) from None
